@@ -1,0 +1,1 @@
+"""Vocabulary: the values that travel between rooms. Pure: no clock, no chance, no I/O."""

@@ -1,0 +1,284 @@
+"""Commands that change a partition, and the values that answer them.
+
+A command is a value; it says nothing about where it is stored. `partition.entry` packs many of them into one
+log entry (the versioned file format of the log) and stamps the leader's time on it. Times are ms since the
+epoch, durations ms, sizes bytes; 0 means "not given" where the docstring does not say otherwise.
+
+Item sequences travel as ranges `(first_seq, count)`.
+"""
+
+import msgspec
+
+from querator.model.errors import ErrorCode
+
+Ranges = tuple[tuple[int, int], ...]
+"""Runs of sequences: (first_seq, count), ascending, not overlapping."""
+
+
+class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one item asks for beyond a plain item. `ordinal` is its position in the produce command."""
+
+    ordinal: int
+    enqueue_at_ms: int = 0
+    expire_timeout_ms: int = 0
+    lease_timeout_ms: int = 0
+    dedup_key: bytes = b""
+
+
+class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """Adds items. Their wire bytes travel beside the command, as the proposal's attachment.
+
+    `lengths` holds one little-endian u32 per item: the length of its tagged, length-prefixed bytes in the
+    attachment. `specials` is ascending by ordinal and holds only items that are not plain.
+    """
+
+    lengths: bytes
+    producer_id: bytes = b""
+    sequence: int = 0
+    ordered: bool = False
+    specials: tuple[ItemSpecial, ...] = ()
+
+
+class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One waiting caller. `request_id` empty: not repeatable. `lease_timeout_ms` 0: the item's or queue's."""
+
+    client_id: str
+    request_id: str
+    max_items: int
+    max_bytes: int
+    lease_timeout_ms: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """Leases ready items to the callers, shared fairly (23 items for 20, 6 and 1 give 16, 6 and 1)."""
+
+    callers: tuple[LeaseCaller, ...]
+
+
+class LeaseItems(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Items under one lease; empty `ranges` means all that the lease still holds."""
+
+    lease: int
+    ranges: Ranges = ()
+
+
+class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
+    leases: tuple[LeaseItems, ...]
+    all_or_nothing: bool = False
+
+
+class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
+    """Gives items back: at the tail now, at `retry_at_ms`, or as dead letters (`dead`).
+
+    `count_attempt=False` without `retry_at_ms` is a polite release: back to their place, attempt given back.
+    """
+
+    leases: tuple[LeaseItems, ...]
+    retry_at_ms: int = 0
+    dead: bool = False
+    error: str = ""
+    count_attempt: bool = True
+    all_or_nothing: bool = False
+
+
+class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
+    """Sets deadlines to now + `lease_timeout_ms` (0: the queue's), never shortening.
+
+    `leases` empty: all leases of `client_id`.
+    """
+
+    leases: tuple[int, ...]
+    client_id: str = ""
+    lease_timeout_ms: int = 0
+
+
+class Expire(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
+    """Lapses leases whose deadline has come and kills items that have expired, within the apply bound."""
+
+
+class Activate(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
+    """Makes scheduled items ready whose time has come, within the apply bound."""
+
+
+class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One partition of the dead queue."""
+
+    queue: str
+    partition: int
+    group: int
+
+
+class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What a partition needs to know of its queue. `dead_targets` empty: dead items are dropped."""
+
+    namespace: str
+    queue: str
+    queue_id: int
+    partition: int
+    lease_timeout_ms: int
+    expire_timeout_ms: int
+    max_attempts: int
+    dedup_window_ms: int
+    items_max: int
+    dead_targets: tuple[DeadTarget, ...] = ()
+
+
+class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Settings reach a partition through its own log; applied only if `version` is newer."""
+
+    version: int
+    settings: PartitionSettings
+
+
+class MovedItem(msgspec.Struct, frozen=True, array_like=True):
+    """One item on its way between partitions; its wire bytes are in the proposal's attachment, in order.
+
+    A dead letter carries its origin; a redriven item goes home with `reason` 0 and a fresh start.
+    """
+
+    origin_queue: str
+    origin_partition: int
+    origin_group: int
+    origin_seq: int
+    attempts: int
+    reason: int
+    errors: tuple[str, ...]
+    produced_at_ms: int
+    died_at_ms: int
+    expire_timeout_ms: int = 0
+    lease_timeout_ms: int = 0
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Adds moved items number `first_move`, `first_move`+1, … of `source_group`; known ones are skipped.
+
+    Refused as a whole when it would leave a gap.
+    """
+
+    source_group: int
+    first_move: int
+    lengths: bytes
+    items: tuple[MovedItem, ...]
+
+
+class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):
+    """The target has everything up to and with move `upto_move`: the outbox rows and their items go."""
+
+    target_group: int
+    upto_move: int
+
+
+class MoveReturn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=11):
+    """The target group is gone for ever: its outbox rows become ready items again (bounded per command)."""
+
+    target_group: int
+
+
+class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Sends dead letters of this (dead) partition home: those of `seqs`, or all of `origin_queue_id`.
+
+    `homes` are the partitions of the origin queue; an item goes to the partition it came from where that
+    exists. `after_seq` bounds the scan when `seqs` is empty: the result says where to go on.
+    """
+
+    origin_queue: str
+    homes: tuple[DeadTarget, ...]
+    seqs: tuple[int, ...] = ()
+    after_seq: int = 0
+
+
+Command = (
+    Produce | Lease | Complete | Retry | Extend | Expire | Activate | Configure | Move | MoveDone | MoveReturn | Redrive
+)  # fmt: skip
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """A command refused by its own apply: a value, never an exception. Texts as in `QueratorError`."""
+
+    code: ErrorCode
+    message: str
+    field: str = ""
+    limit: str = ""
+    value: str = ""
+
+
+class ProduceResult(msgspec.Struct, frozen=True, gc=False):
+    """`duplicates` are (position in the request, sequence of the first item with that key)."""
+
+    first_seq: int
+    count: int
+    repeated: bool = False
+    duplicates: tuple[tuple[int, int], ...] = ()
+
+
+class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
+    """Items of one block leased together: bit i of `mask` is the item with sequence first_seq + i."""
+
+    first_seq: int
+    mask: int
+    attempt: int
+    count: int
+    bytes: int
+
+
+class LeaseGrant(msgspec.Struct, frozen=True, gc=False):
+    """`lease` 0: nothing was ready for this caller."""
+
+    lease: int
+    deadline_ms: int
+    segments: tuple[LeasedSegment, ...]
+    repeated: bool = False
+
+
+class LeaseResult(msgspec.Struct, frozen=True, gc=False):
+    """One per caller of the command, in its order."""
+
+    grants: tuple[LeaseGrant | Refusal, ...]
+
+
+class SettleOutcome(msgspec.Struct, frozen=True, gc=False):
+    """What became of the items named for one lease."""
+
+    lease: int
+    done: Ranges = ()
+    repeated: Ranges = ()
+    lost: Ranges = ()
+    unknown: bool = False
+    """The lease is not known (any more); `lost` then holds the ranges as they were named."""
+
+
+class SettleResult(msgspec.Struct, frozen=True, gc=False):
+    """The answer to complete and retry: one outcome per named lease, in the command's order."""
+
+    outcomes: tuple[SettleOutcome, ...]
+
+
+class ExtendResult(msgspec.Struct, frozen=True, gc=False):
+    """(lease, deadline_ms) in the command's order, by lease for a client; deadline 0: the lease is lost."""
+
+    outcomes: tuple[tuple[int, int], ...]
+
+
+class RedriveResult(msgspec.Struct, frozen=True, gc=False):
+    """`next_seq` 0: the scan is at its end."""
+
+    redriven: int
+    next_seq: int
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """The answer to commands without a result of their own; `changed` counts what they touched."""
+
+    changed: int = 0
+
+
+Result = Refusal | ProduceResult | LeaseResult | SettleResult | ExtendResult | RedriveResult | Done
+
+
+class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
+    """What the owner of a partition must know after an apply: absolute values, so none can be missed."""
+
+    ready: int
+    """Items that can be leased."""
+    outbox: int
+    """Moves not yet acknowledged by their targets."""

@@ -1,0 +1,64 @@
+"""Identifiers, and the text forms in which clients see them.
+
+* An item id is `partition-seq`: stable for the item's life in its queue.
+* A lease id is opaque to clients. It carries the group (never reused, so an id of a deleted queue never
+  hits its successor), the partition (for routing) and the lease number, which the partition counts.
+"""
+
+import re
+from typing import NewType
+
+from querator.model.errors import ErrorCode, QueratorError
+
+QueueId = NewType("QueueId", int)
+"""Names one incarnation of a queue; never reused."""
+GroupId = NewType("GroupId", int)
+"""Names one Raft group; never reused. Group 0 is the placement group."""
+PartitionNumber = NewType("PartitionNumber", int)
+"""Position of a partition in its queue, from 0."""
+Seq = NewType("Seq", int)
+"""Position of an item in its partition, from 1; never reused."""
+LeaseNumber = NewType("LeaseNumber", int)
+"""Number of a lease in its partition, from 1; never reused. With the group it is the fencing token."""
+
+PLACEMENT_GROUP = GroupId(0)
+DEFAULT_NAMESPACE = "default"
+
+_U64_MAX = 2**64 - 1
+_ITEM_ID = re.compile(r"(0|[1-9][0-9]{0,3})-([1-9][0-9]{0,19})", re.ASCII)
+_LEASE_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,4})\.([0-9a-f]{1,16})", re.ASCII)
+
+
+def format_item_id(partition: PartitionNumber, seq: Seq) -> str:
+    return f"{partition}-{seq}"
+
+
+def parse_item_id(text: str, *, field: str) -> tuple[PartitionNumber, Seq]:
+    """Raises INVALID_ARGUMENT naming `field`."""
+    match = _ITEM_ID.fullmatch(text)
+    if match is None or int(match[2]) > _U64_MAX:
+        raise QueratorError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{field}: {text[:64]!r} is not an item id (partition-seq, for example 0-17)",
+            field=field,
+            value=text[:64],
+        )
+    return PartitionNumber(int(match[1])), Seq(int(match[2]))
+
+
+def format_lease_id(group: GroupId, partition: PartitionNumber, lease: LeaseNumber) -> str:
+    return f"{group:x}.{partition:x}.{lease:x}"
+
+
+def parse_lease_id(text: str, *, field: str) -> tuple[GroupId, PartitionNumber, LeaseNumber]:
+    """Raises INVALID_ARGUMENT naming `field`."""
+    match = _LEASE_ID.fullmatch(text)
+    if match is None:
+        raise QueratorError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{field}: {text[:64]!r} is not a lease id",
+            field=field,
+            value=text[:64],
+        )
+    group, partition, lease = (int(part, 16) for part in match.groups())
+    return GroupId(group), PartitionNumber(partition), LeaseNumber(lease)

@@ -1,0 +1,96 @@
+"""Every limit of Querator with its unit and its reason. Relations between limits are asserted at import.
+
+Names end in their unit or in `_MAX`/`_MIN` of a count. `…_MAX` is the default limit, `…_CAP` the most an
+operator may raise it to. Limits used inside `partition` apply are constants of the log's format version:
+changing one needs a new version, for replicas must decide alike.
+"""
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+YEAR_MS = 365 * DAY_MS
+
+# Requests (checked at the door).
+PAYLOAD_BYTES_MAX = 1 * MIB  # An item is copied whole through every queue and buffer of the node.
+PAYLOAD_BYTES_CAP = 8 * MIB
+REQUEST_BYTES_MAX = 8 * MIB  # Bounds what one call may hold in memory before it is refused.
+REQUEST_BYTES_CAP = 32 * MIB
+REQUEST_ITEMS_MAX = 1_000  # Bounds the work of one apply.
+REQUEST_ITEMS_CAP = 10_000
+REQUEST_LEASES_MAX = 1_000  # As above, for complete, retry, extend.
+NAME_CHARS_MAX = 255  # Queue and namespace; fits every file system and URL.
+REFERENCE_CHARS_MAX = 2_000
+KIND_CHARS_MAX = 255
+ENCODING_CHARS_MAX = 255
+KEY_BYTES_MAX = 512
+GROUP_BYTES_MAX = 512
+DEDUP_KEY_BYTES_MAX = 512
+CLIENT_ID_CHARS_MAX = 128
+REQUEST_ID_CHARS_MAX = 128
+PRODUCER_ID_BYTES = 16  # A UUIDv7.
+ATTRIBUTES_MAX = 64
+ATTRIBUTES_BYTES_MAX = 8 * KIB  # Names and values together.
+ERROR_CHARS_MAX = 1_000  # A consumer's words on a retry.
+ERRORS_KEPT_MAX = 5
+DESCRIPTION_CHARS_MAX = 1_000
+PAGE_ITEMS_MAX = 1_000
+PAGE_ITEMS_DEFAULT = 100
+REPLY_BYTES_DEFAULT = 3 * MIB  # gRPC clients refuse messages over 4 MiB unless told otherwise.
+REPLY_BYTES_MAX = REQUEST_BYTES_CAP
+STREAM_BATCH_ITEMS_DEFAULT = 100
+STREAM_UNANSWERED_MAX = 256  # Requests of one stream taken on and not answered.
+STREAM_CREDIT_ITEMS_MAX = 100_000
+
+# Times.
+LEASE_TIMEOUT_MS_MIN = 1 * SECOND_MS
+LEASE_TIMEOUT_MS_MAX = 24 * HOUR_MS
+LEASE_TIMEOUT_MS_DEFAULT = 30 * SECOND_MS
+REQUEST_TIMEOUT_MS_MAX = 15 * MINUTE_MS  # Also the longest wait of a lease call.
+SCHEDULE_AHEAD_MS_MAX = 10 * YEAR_MS
+SCHEDULE_NOW_MS = 100  # Less than this ahead is now.
+EXPIRE_TIMEOUT_MS_MAX = 10 * YEAR_MS
+EXPIRY_GRAIN_MS = 1 * SECOND_MS  # Expiries are rounded up to this.
+DEDUP_WINDOW_MS_DEFAULT = 1 * HOUR_MS
+DEDUP_WINDOW_MS_MAX = 7 * DAY_MS
+PRODUCER_RETENTION_MS = 7 * DAY_MS
+LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
+CLOCK_SKEW_MS_MAX = 500
+LEASE_GRACE_MS = 2 * SECOND_MS  # No Expire this long after taking office: nobody could extend before.
+
+# Queues.
+PARTITIONS_MAX = 1_024
+NODE_PARTITIONS_MAX = 1_000
+ATTEMPTS_MAX = 65_535
+RELEASES_MAX = 100  # So many polite releases count as one attempt.
+
+# Partition state machine.
+BLOCK_ITEMS_MAX = 256
+BLOCK_BYTES_MAX = 256 * KIB  # One larger item is a block of its own.
+APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more goes on in further entries.
+PRODUCERS_MAX = 100_000  # Per partition.
+PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
+ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
+MOVE_BATCH_ITEMS_MAX = 500
+MOVE_BATCH_BYTES_MAX = 1 * MIB
+KEY_BYTES_STORED_MAX = 64  # Length of a storage key.
+
+# Raft and turns.
+ENTRY_BYTES_MAX = 4 * MIB  # Commands of one entry with their attachments, unless one command is larger.
+ENTRY_COMMANDS_MAX = 4_096
+TURN_BYTES_MAX = 16 * MIB
+PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.
+PROPOSAL_BYTES_WAITING_MAX = 128 * MIB
+LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
+
+assert PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_CAP < REQUEST_BYTES_CAP
+assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
+assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
+assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
+assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
+assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
+assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
+assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
+assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX

@@ -1,0 +1,1 @@
+"""Raft groups over PySyncObj. A group replicates entries into a machine and knows nothing about queues."""

@@ -1,0 +1,1 @@
+"""The disk: one ordered key-value environment per node. LMDB is imported nowhere else."""

@@ -1,0 +1,105 @@
+"""The back-end interface: ordered keys, one write transaction, read snapshots, a synced commit.
+
+Everything Querator keeps goes through this seam. Two forms ship and pass one test suite: LMDB
+(`storage.lmdb_environment`) and memory (`storage.memory_environment`, not durable; it is also the simulator's
+disk, with crash-to-last-sync and injected errors). A new back end implements these protocols and runs
+`tests/unit/storage`.
+
+Rules for callers: only the raft thread writes; keys are at most `KEY_BYTES_STORED_MAX` bytes and never empty;
+a snapshot is short-lived (it pins pages); returned bytes are copies and may be kept.
+
+Errors, all `StorageError`:
+    StorageFull      the quota, the map or the disk is full; the transaction is unusable, nothing is lost
+    StorageFailed    a write or sync failed; the process must stop and recover from disk (never retry a sync)
+    StorageLocked    another process has the directory
+    StorageCorrupt   a checksum or a page does not hold
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+
+class StorageError(Exception):
+    """Root of the storage errors; the message is fit for an operator."""
+
+
+class StorageFull(StorageError):
+    pass
+
+
+class StorageFailed(StorageError):
+    pass
+
+
+class StorageLocked(StorageError):
+    pass
+
+
+class StorageCorrupt(StorageError):
+    pass
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Bytes: `used` holds data, `quota` is the most that may be used, `free` is what can still be written."""
+
+    used_bytes: int
+    free_bytes: int
+    quota_bytes: int
+
+
+class ReadTransaction(Protocol):
+    """A view of one committed state (or, for a write transaction, of its own changes on top)."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with start <= key < stop in key order (or reversed).
+
+        The iterator is not valid after a change in the same transaction: collect first, then change.
+        """
+        ...
+
+
+class WriteTransaction(ReadTransaction, Protocol):
+    """The one write transaction. Ends by `commit` or `abort`."""
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> bool:
+        """Whether the key was there."""
+        ...
+
+    def child(self) -> AbstractContextManager["WriteTransaction"]:
+        """A nested transaction: kept when the block ends, undone when it raises. The parent waits meanwhile."""
+        ...
+
+    def commit(self, *, sync: bool) -> None:
+        """Makes the changes visible to snapshots; with `sync`, durable before it returns.
+
+        Raises StorageFull or StorageFailed; then nothing of the transaction is visible or durable.
+        """
+        ...
+
+    def abort(self) -> None: ...
+
+
+class Environment(Protocol):
+    @property
+    def durable(self) -> bool:
+        """Whether a synced commit survives the process and the machine."""
+        ...
+
+    def begin(self) -> WriteTransaction:
+        """Starts the write transaction; there is at most one (asserted)."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[ReadTransaction]:
+        """The last committed state; from any thread."""
+        ...
+
+    def usage(self) -> Usage: ...
+
+    def close(self) -> None: ...
