@@ -58,7 +58,9 @@ DEDUP_WINDOW_MS_MAX = 7 * DAY_MS
 PRODUCER_RETENTION_MS = 7 * DAY_MS
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
-LEASE_GRACE_MS = 2 * SECOND_MS  # No Expire this long after taking office: nobody could extend before.
+LEASE_GRACE_MS = (
+    2 * SECOND_MS
+)  # No Expire this long after taking office: nobody could extend before.
 
 # Queues.
 PARTITIONS_MAX = 1_024
@@ -78,7 +80,9 @@ MOVE_BATCH_BYTES_MAX = 1 * MIB
 KEY_BYTES_STORED_MAX = 64  # Length of a storage key.
 
 # Raft and turns.
-ENTRY_BYTES_MAX = 4 * MIB  # Commands of one entry with their attachments, unless one command is larger.
+ENTRY_BYTES_MAX = (
+    4 * MIB
+)  # Commands of one entry with their attachments, unless one command is larger.
 ENTRY_COMMANDS_MAX = 4_096
 TURN_BYTES_MAX = 16 * MIB
 PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.

@@ -1,0 +1,243 @@
+"""What clients ask and what they are answered, free of any transport.
+
+`wire` makes the calls out of bytes and the bytes out of the replies; `service` answers the calls; `partition.queries`
+returns the views. Instants are ms since the epoch, durations ms; 0 means "not given" or "none". Calls have
+passed the limits of single fields (`wire` checks them while it parses); `service` checks what needs the queue.
+"""
+
+import msgspec
+
+from querator.model.commands import ItemSpecial, Ranges
+from querator.model.errors import ErrorCode
+from querator.model.queues import Queue
+
+
+class ProduceCall(msgspec.Struct, frozen=True):
+    """`items` are the items' wire bytes one after the other, each tagged and length-prefixed as field 15;
+    `lengths` has one little-endian u32 per item: its length in `items`. `timeout_ms` 0: no deadline.
+    """
+
+    namespace: str
+    queue: str
+    items: bytes
+    lengths: bytes
+    producer_id: bytes = b""
+    sequence: int = 0
+    ordered: bool = False
+    specials: tuple[ItemSpecial, ...] = ()
+    timeout_ms: int = 0
+
+
+class ProducedBatch(msgspec.Struct, frozen=True):
+    """`indexes` empty: the whole request. `duplicates` are (position, partition, seq)."""
+
+    partition: int
+    first_seq: int
+    count: int
+    indexes: tuple[int, ...] = ()
+    repeated: bool = False
+    duplicates: tuple[tuple[int, int, int], ...] = ()
+
+
+class ProduceReply(msgspec.Struct, frozen=True):
+    batches: tuple[ProducedBatch, ...]
+    durable: bool
+
+
+class LeaseCall(msgspec.Struct, frozen=True):
+    """`wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's. `partition` None: any."""
+
+    namespace: str
+    queue: str
+    client_id: str
+    request_id: str
+    max_items: int
+    max_bytes: int
+    lease_timeout_ms: int = 0
+    wait_ms: int = 0
+    partition: int | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Where an item in a dead queue came from. `reason` is a `DeadReason` of the protocol."""
+
+    origin_queue: str
+    origin_partition: int
+    origin_seq: int
+    attempts: int
+    reason: int
+    errors: tuple[str, ...]
+    produced_at_ms: int
+    died_at_ms: int
+
+
+class Overlay(msgspec.Struct, frozen=True):
+    """What became true of the item at `index` of its batch after it was produced."""
+
+    index: int
+    dead_letter: DeadLetter | None
+    errors: tuple[str, ...]
+
+
+class LoadedItems(msgspec.Struct, frozen=True):
+    """Items of one block as stored: item i has sequence `first_seq` + `ordinals`[i] (empty: + i)."""
+
+    first_seq: int
+    ordinals: tuple[int, ...]
+    count: int
+    produced_at_ms: int
+    overlays: tuple[Overlay, ...]
+    items: bytes
+
+
+class LeasedBatch(msgspec.Struct, frozen=True):
+    """A run of leased items for one caller. `remaining_ms` counts from when the reply was made."""
+
+    lease_id: str
+    queue: str
+    partition: int
+    attempt: int
+    deadline_ms: int
+    remaining_ms: int
+    repeated: bool
+    loaded: LoadedItems
+
+
+class LeaseReply(msgspec.Struct, frozen=True):
+    batches: tuple[LeasedBatch, ...]
+    durable: bool
+
+
+class LeaseRef(msgspec.Struct, frozen=True):
+    """Items under one lease; empty `ranges`: all that the lease still holds."""
+
+    lease_id: str
+    ranges: Ranges = ()
+
+
+class CompleteCall(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    leases: tuple[LeaseRef, ...]
+    all_or_nothing: bool = False
+    timeout_ms: int = 0
+
+
+class RetryCall(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    leases: tuple[LeaseRef, ...]
+    retry_at_ms: int = 0
+    dead: bool = False
+    error: str = ""
+    count_attempt: bool = True
+    all_or_nothing: bool = False
+    timeout_ms: int = 0
+
+
+class LeaseOutcome(msgspec.Struct, frozen=True):
+    """`error` None: nothing was lost."""
+
+    lease_id: str
+    done: Ranges
+    repeated: Ranges
+    lost: Ranges
+    error: ErrorCode | None
+
+
+class SettleReply(msgspec.Struct, frozen=True):
+    """One outcome for each lease of the call, in its order."""
+
+    outcomes: tuple[LeaseOutcome, ...]
+
+
+class ExtendCall(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    lease_ids: tuple[str, ...]
+    client_id: str = ""
+    lease_timeout_ms: int = 0
+    timeout_ms: int = 0
+
+
+class ExtendOutcome(msgspec.Struct, frozen=True):
+    """`deadline_ms` 0: the lease is lost."""
+
+    lease_id: str
+    deadline_ms: int
+    remaining_ms: int
+
+
+class ExtendReply(msgspec.Struct, frozen=True):
+    outcomes: tuple[ExtendOutcome, ...]
+
+
+class SubscribeCall(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    client_id: str
+    max_items: int
+    max_bytes: int
+    lease_timeout_ms: int = 0
+    auto_extend: bool = False
+    release_on_disconnect: bool = False
+
+
+class PartitionStats(msgspec.Struct, frozen=True):
+    """Exact counts of one partition at one applied index; field by field as in the protocol."""
+
+    partition: int
+    applied_index: int
+    ready: int
+    leased: int
+    scheduled: int
+    moving: int
+    leases: int
+    bytes: int
+    produced: int
+    completed: int
+    retried: int
+    released: int
+    lapsed: int
+    dead: int
+    dropped: int
+    delivered: int
+    duplicates: int
+    moved_in: int
+    moved_out: int
+    expired: int
+    oldest_ready_at_ms: int
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    queue: Queue
+    total: PartitionStats
+    partitions: tuple[PartitionStats, ...]
+    durable: bool
+
+
+class PeekedItem(msgspec.Struct, frozen=True):
+    """An item with what its partition knows about it. `state` is an `ItemState` of the protocol; `item` its
+    tagged, length-prefixed wire bytes; `lease` 0: not leased."""
+
+    seq: int
+    state: int
+    attempt: int
+    produced_at_ms: int
+    due_at_ms: int
+    lease: int
+    dead_letter: DeadLetter | None
+    errors: tuple[str, ...]
+    item: bytes
+
+
+class PeekedPage(msgspec.Struct, frozen=True):
+    """(group, partition, item) in order of partition and sequence; `next_page_token` empty: no more."""
+
+    items: tuple[tuple[int, int, PeekedItem], ...]
+    next_page_token: str
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    queues: tuple[Queue, ...]
+    next_page_token: str
