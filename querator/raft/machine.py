@@ -3,33 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import msgspec
-
+from querator.model.entries import Applied, Entry, Proposal
 from querator.storage.environment import ReadTransaction, WriteTransaction
 
-
-class Proposal(msgspec.Struct, frozen=True, gc=False):
-    """One client command for a group; `attachment` is stored once, by reference, and never re-encoded."""
-
-    command: Any
-    attachment: bytes = b""
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What one log entry carries: a small command, and attachments that the journal stores in their own table."""
-
-    command: bytes
-    attachments: tuple[bytes, ...] = ()
-
-
-class Applied(msgspec.Struct, frozen=True, gc=False):
-    """What came of an entry: one result per proposal packed into it, in order; what the owner must know
-    (`effects`, opaque to raft); the earliest instant at which the leader should propose `due_commands`
-    (ms of state time; None: never)."""
-
-    results: tuple[Any, ...]
-    effects: Any
-    due_ms: int | None
+__all__ = ["Applied", "Entry", "Machine", "Proposal"]
 
 
 class Machine(Protocol):
@@ -39,7 +16,9 @@ class Machine(Protocol):
         """Leader only: many proposals into one entry, stamped with the leader's time. Pure."""
         ...
 
-    def apply(self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int) -> Applied:
+    def apply(
+        self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
+    ) -> Applied:
         """Applies a committed entry. Deterministic; no clock, no chance, no I/O but `txn`.
 
         The entry's attachments are in `storage.attachments` under (group, index, part). `log_first` is the
