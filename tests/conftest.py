@@ -1,0 +1,31 @@
+"""What every tier of tests shares: Hypothesis profiles, skip report, no blocking on the loop."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.skip_report"]
+
+# `ci` finds the same examples on every run, so that a red build is red again; `dev` looks for
+# others each time. No deadlines: the machine is shared, and a slow example is not a wrong one.
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("dev", deadline=None, print_blob=True)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_blocking_calls() -> Iterator[None]:
+    """A blocking call (file, socket, sleep) that Querator makes on an event loop is an error."""
+    with blockbuster_ctx("querator"):
+        yield
