@@ -1,7 +1,7 @@
 """Querator: a clustered lease queue with Almost Exactly Once Delivery.
 
-The names below are the public surface. They load on first use, so that a program which only talks to
-a server never loads the storage or the Raft engine:
+The names below are the public surface. They load on first use, so that a program which only talks
+to a server never loads the storage or the Raft engine:
 
 * `Client`, `SyncClient`: the SDK;
 * `Node`: a node inside the caller's process.

@@ -1,8 +1,9 @@
 """What clients ask and what they are answered, free of any transport.
 
-`wire` makes the calls out of bytes and the bytes out of the replies; `service` answers the calls; `partition.queries`
-returns the views. Instants are ms since the epoch, durations ms; 0 means "not given" or "none". Calls have
-passed the limits of single fields (`wire` checks them while it parses); `service` checks what needs the queue.
+`wire` makes the calls out of bytes and the bytes out of the replies; `service` answers the calls;
+`partition.queries` returns the views. Instants are ms since the epoch, durations ms; 0 means "not
+given" or "none". Calls have passed the limits of single fields (`wire` checks them while it
+parses); `service` checks what needs the queue.
 """
 
 import msgspec
@@ -13,8 +14,9 @@ from querator.model.queues import Queue
 
 
 class ProduceCall(msgspec.Struct, frozen=True):
-    """`items` are the items' wire bytes one after the other, each tagged and length-prefixed as field 15;
-    `lengths` has one little-endian u32 per item: its length in `items`. `timeout_ms` 0: no deadline.
+    """`items` are the items' wire bytes one after the other, each tagged and length-prefixed as
+    field 15; `lengths` has one little-endian u32 per item: its length in `items`. `timeout_ms` 0:
+    no deadline.
     """
 
     namespace: str
@@ -45,7 +47,9 @@ class ProduceReply(msgspec.Struct, frozen=True):
 
 
 class LeaseCall(msgspec.Struct, frozen=True):
-    """`wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's. `partition` None: any."""
+    """`wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's. `partition` None:
+    any.
+    """
 
     namespace: str
     queue: str
@@ -80,7 +84,9 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 class LoadedItems(msgspec.Struct, frozen=True):
-    """Items of one block as stored: item i has sequence `first_seq` + `ordinals`[i] (empty: + i)."""
+    """Items of one block as stored: item i has sequence `first_seq` + `ordinals`[i] (empty: +
+    i).
+    """
 
     first_seq: int
     ordinals: tuple[int, ...]
@@ -217,8 +223,8 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class PeekedItem(msgspec.Struct, frozen=True):
-    """An item with what its partition knows about it. `state` is an `ItemState` of the protocol; `item` its
-    tagged, length-prefixed wire bytes; `lease` 0: not leased."""
+    """An item with what its partition knows about it. `state` is an `ItemState` of the protocol;
+    `item` its tagged, length-prefixed wire bytes; `lease` 0: not leased."""
 
     seq: int
     state: int
@@ -232,7 +238,9 @@ class PeekedItem(msgspec.Struct, frozen=True):
 
 
 class PeekedPage(msgspec.Struct, frozen=True):
-    """(group, partition, item) in order of partition and sequence; `next_page_token` empty: no more."""
+    """(group, partition, item) in order of partition and sequence; `next_page_token` empty: no
+    more.
+    """
 
     items: tuple[tuple[int, int, PeekedItem], ...]
     next_page_token: str

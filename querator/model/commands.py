@@ -1,8 +1,9 @@
 """Commands that change a partition, and the values that answer them.
 
-A command is a value; it says nothing about where it is stored. `partition.entry` packs many of them into one
-log entry (the versioned file format of the log) and stamps the leader's time on it. Times are ms since the
-epoch, durations ms, sizes bytes; 0 means "not given" where the docstring does not say otherwise.
+A command is a value; it says nothing about where it is stored. `partition.entry` packs many of them
+into one log entry (the versioned file format of the log) and stamps the leader's time on it. Times
+are ms since the epoch, durations ms, sizes bytes; 0 means "not given" where the docstring does not
+say otherwise.
 
 Item sequences travel as ranges `(first_seq, count)`.
 """
@@ -16,7 +17,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one item asks for beyond a plain item. `ordinal` is its position in the produce command."""
+    """What one item asks for beyond a plain item. `ordinal` is its position in the produce
+    command.
+    """
 
     ordinal: int
     enqueue_at_ms: int = 0
@@ -28,8 +31,8 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """Adds items. Their wire bytes travel beside the command, as the proposal's attachment.
 
-    `lengths` holds one little-endian u32 per item: the length of its tagged, length-prefixed bytes in the
-    attachment. `specials` is ascending by ordinal and holds only items that are not plain.
+    `lengths` holds one little-endian u32 per item: the length of its tagged, length-prefixed bytes
+    in the attachment. `specials` is ascending by ordinal and holds only items that are not plain.
     """
 
     lengths: bytes
@@ -40,7 +43,9 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
 
 
 class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One waiting caller. `request_id` empty: not repeatable. `lease_timeout_ms` 0: the item's or queue's."""
+    """One waiting caller. `request_id` empty: not repeatable. `lease_timeout_ms` 0: the item's or
+    queue's.
+    """
 
     client_id: str
     request_id: str
@@ -50,7 +55,9 @@ class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """Leases ready items to the callers, shared fairly (23 items for 20, 6 and 1 give 16, 6 and 1)."""
+    """Leases ready items to the callers, shared fairly (23 items for 20, 6 and 1 give 16, 6 and
+    1).
+    """
 
     callers: tuple[LeaseCaller, ...]
 
@@ -70,7 +77,8 @@ class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
 class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     """Gives items back: at the tail now, at `retry_at_ms`, or as dead letters (`dead`).
 
-    `count_attempt=False` without `retry_at_ms` is a polite release: back to their place, attempt given back.
+    `count_attempt=False` without `retry_at_ms` is a polite release: back to their place, attempt
+    given back.
     """
 
     leases: tuple[LeaseItems, ...]
@@ -93,7 +101,9 @@ class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Expire(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
-    """Lapses leases whose deadline has come and kills items that have expired, within the apply bound."""
+    """Lapses leases whose deadline has come and kills items that have expired, within the apply
+    bound.
+    """
 
 
 class Activate(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
@@ -131,7 +141,8 @@ class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class MovedItem(msgspec.Struct, frozen=True, array_like=True):
-    """One item on its way between partitions; its wire bytes are in the proposal's attachment, in order.
+    """One item on its way between partitions; its wire bytes are in the proposal's attachment, in
+    order.
 
     A dead letter carries its origin; a redriven item goes home with `reason` 0 and a fresh start.
     """
@@ -150,7 +161,8 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Adds moved items number `first_move`, `first_move`+1, … of `source_group`; known ones are skipped.
+    """Adds moved items number `first_move`, `first_move`+1, … of `source_group`; known ones are
+    skipped.
 
     Refused as a whole when it would leave a gap.
     """
@@ -162,23 +174,28 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):
-    """The target has everything up to and with move `upto_move`: the outbox rows and their items go."""
+    """The target has everything up to and with move `upto_move`: the outbox rows and their items
+    go.
+    """
 
     target_group: int
     upto_move: int
 
 
 class MoveReturn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=11):
-    """The target group is gone for ever: its outbox rows become ready items again (bounded per command)."""
+    """The target group is gone for ever: its outbox rows become ready items again (bounded per
+    command).
+    """
 
     target_group: int
 
 
 class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Sends dead letters of this (dead) partition home: those of `seqs`, or all of `origin_queue_id`.
+    """Sends dead letters of this (dead) partition home: those of `seqs`, or all of
+    `origin_queue_id`.
 
-    `homes` are the partitions of the origin queue; an item goes to the partition it came from where that
-    exists. `after_seq` bounds the scan when `seqs` is empty: the result says where to go on.
+    `homes` are the partitions of the origin queue; an item goes to the partition it came from where
+    that exists. `after_seq` bounds the scan when `seqs` is empty: the result says where to go on.
     """
 
     origin_queue: str
@@ -188,12 +205,25 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 Command = (
-    Produce | Lease | Complete | Retry | Extend | Expire | Activate | Configure | Move | MoveDone | MoveReturn | Redrive
-)  # fmt: skip
+    Produce
+    | Lease
+    | Complete
+    | Retry
+    | Extend
+    | Expire
+    | Activate
+    | Configure
+    | Move
+    | MoveDone
+    | MoveReturn
+    | Redrive
+)
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """A command refused by its own apply: a value, never an exception. Texts as in `QueratorError`."""
+    """A command refused by its own apply: a value, never an exception. Texts as in
+    `QueratorError`.
+    """
 
     code: ErrorCode
     message: str
@@ -212,7 +242,9 @@ class ProduceResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
-    """Items of one block leased together: bit i of `mask` is the item with sequence first_seq + i."""
+    """Items of one block leased together: bit i of `mask` is the item with sequence first_seq +
+    i.
+    """
 
     first_seq: int
     mask: int
@@ -254,7 +286,9 @@ class SettleResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ExtendResult(msgspec.Struct, frozen=True, gc=False):
-    """(lease, deadline_ms) in the command's order, by lease for a client; deadline 0: the lease is lost."""
+    """(lease, deadline_ms) in the command's order, by lease for a client; deadline 0: the lease is
+    lost.
+    """
 
     outcomes: tuple[tuple[int, int], ...]
 
@@ -276,7 +310,9 @@ Result = Refusal | ProduceResult | LeaseResult | SettleResult | ExtendResult | R
 
 
 class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
-    """What the owner of a partition must know after an apply: absolute values, so none can be missed."""
+    """What the owner of a partition must know after an apply: absolute values, so none can be
+    missed.
+    """
 
     ready: int
     """Items that can be leased."""

@@ -2,8 +2,8 @@
 
     QueratorError            a request was refused or failed, with an ErrorCode
 
-The table serves gRPC, the SDK and the docs (`docs/api.md` is checked against it). Codes are wire values
-(`querator.v1.ErrorCode`): never renumbered.
+The table serves gRPC, the SDK and the docs (`docs/api.md` is checked against it). Codes are wire
+values (`querator.v1.ErrorCode`): never renumbered.
 """
 
 from enum import IntEnum
@@ -48,30 +48,84 @@ class ErrorSpec(msgspec.Struct, frozen=True):
 
 
 ERRORS: dict[ErrorCode, ErrorSpec] = {
-    ErrorCode.INVALID_ARGUMENT: ErrorSpec("INVALID_ARGUMENT", 400, False, False, "A field is malformed, missing or unknown."),
-    ErrorCode.LIMIT_EXCEEDED: ErrorSpec("INVALID_ARGUMENT", 400, False, False, "A field is outside its limits."),
-    ErrorCode.QUEUE_NOT_FOUND: ErrorSpec("NOT_FOUND", 404, False, True, "There is no queue of this name."),
-    ErrorCode.QUEUE_EXISTS: ErrorSpec("ALREADY_EXISTS", 409, False, False, "The queue exists with other settings."),
-    ErrorCode.QUEUE_DELETING: ErrorSpec("FAILED_PRECONDITION", 409, False, True, "The queue is being deleted."),
-    ErrorCode.QUEUE_IN_USE: ErrorSpec("FAILED_PRECONDITION", 409, False, False, "Another queue depends on this one."),
-    ErrorCode.NAMESPACE_NOT_FOUND: ErrorSpec("NOT_FOUND", 404, False, False, "There is no namespace of this name."),
-    ErrorCode.LEASE_LOST: ErrorSpec("FAILED_PRECONDITION", 409, False, False, "The lease has ended or does not hold the item."),
-    ErrorCode.LEASE_ENDED: ErrorSpec("FAILED_PRECONDITION", 409, False, False, "The repeated lease request's lease has ended."),
-    ErrorCode.SEQUENCE_GAP: ErrorSpec("FAILED_PRECONDITION", 409, False, False, "An ordered producer skipped a sequence."),
-    ErrorCode.PRODUCER_EXPIRED: ErrorSpec("FAILED_PRECONDITION", 409, False, False, "The producer's outcome is no longer remembered."),
-    ErrorCode.TOO_MANY_PRODUCERS: ErrorSpec("RESOURCE_EXHAUSTED", 429, False, False, "The partition remembers as many producers as it may."),
-    ErrorCode.QUEUE_FULL: ErrorSpec("RESOURCE_EXHAUSTED", 429, True, False, "The partition is full by its queue's settings."),
-    ErrorCode.STORAGE_FULL: ErrorSpec("RESOURCE_EXHAUSTED", 507, True, False, "The disk or the storage quota is full."),
+    ErrorCode.INVALID_ARGUMENT: ErrorSpec(
+        "INVALID_ARGUMENT", 400, False, False, "A field is malformed, missing or unknown."
+    ),
+    ErrorCode.LIMIT_EXCEEDED: ErrorSpec(
+        "INVALID_ARGUMENT", 400, False, False, "A field is outside its limits."
+    ),
+    ErrorCode.QUEUE_NOT_FOUND: ErrorSpec(
+        "NOT_FOUND", 404, False, True, "There is no queue of this name."
+    ),
+    ErrorCode.QUEUE_EXISTS: ErrorSpec(
+        "ALREADY_EXISTS", 409, False, False, "The queue exists with other settings."
+    ),
+    ErrorCode.QUEUE_DELETING: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, True, "The queue is being deleted."
+    ),
+    ErrorCode.QUEUE_IN_USE: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "Another queue depends on this one."
+    ),
+    ErrorCode.NAMESPACE_NOT_FOUND: ErrorSpec(
+        "NOT_FOUND", 404, False, False, "There is no namespace of this name."
+    ),
+    ErrorCode.LEASE_LOST: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "The lease has ended or does not hold the item."
+    ),
+    ErrorCode.LEASE_ENDED: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "The repeated lease request's lease has ended."
+    ),
+    ErrorCode.SEQUENCE_GAP: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "An ordered producer skipped a sequence."
+    ),
+    ErrorCode.PRODUCER_EXPIRED: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "The producer's outcome is no longer remembered."
+    ),
+    ErrorCode.TOO_MANY_PRODUCERS: ErrorSpec(
+        "RESOURCE_EXHAUSTED",
+        429,
+        False,
+        False,
+        "The partition remembers as many producers as it may.",
+    ),
+    ErrorCode.QUEUE_FULL: ErrorSpec(
+        "RESOURCE_EXHAUSTED", 429, True, False, "The partition is full by its queue's settings."
+    ),
+    ErrorCode.STORAGE_FULL: ErrorSpec(
+        "RESOURCE_EXHAUSTED", 507, True, False, "The disk or the storage quota is full."
+    ),
     ErrorCode.STORAGE_FAILED: ErrorSpec("INTERNAL", 500, False, False, "The storage failed."),
-    ErrorCode.OVERLOADED: ErrorSpec("RESOURCE_EXHAUSTED", 429, True, False, "The node has as much unanswered work as it may take."),
-    ErrorCode.DEADLINE_EXCEEDED: ErrorSpec("DEADLINE_EXCEEDED", 504, True, False, "The deadline passed before the request was taken on."),
-    ErrorCode.OUTCOME_UNKNOWN: ErrorSpec("ABORTED", 500, True, True, "The request was taken on; its outcome is not known."),
-    ErrorCode.UNAVAILABLE: ErrorSpec("UNAVAILABLE", 503, True, True, "The node is starting up or shutting down; not executed."),
-    ErrorCode.NOT_LEADER: ErrorSpec("UNAVAILABLE", 503, True, True, "The node does not lead the partition; not executed."),
-    ErrorCode.ITEM_TOO_LARGE: ErrorSpec("FAILED_PRECONDITION", 413, False, False, "The next item is larger than the reply may be."),
-    ErrorCode.VERSION_CONFLICT: ErrorSpec("ABORTED", 409, False, False, "The settings were changed since they were read."),
+    ErrorCode.OVERLOADED: ErrorSpec(
+        "RESOURCE_EXHAUSTED",
+        429,
+        True,
+        False,
+        "The node has as much unanswered work as it may take.",
+    ),
+    ErrorCode.DEADLINE_EXCEEDED: ErrorSpec(
+        "DEADLINE_EXCEEDED",
+        504,
+        True,
+        False,
+        "The deadline passed before the request was taken on.",
+    ),
+    ErrorCode.OUTCOME_UNKNOWN: ErrorSpec(
+        "ABORTED", 500, True, True, "The request was taken on; its outcome is not known."
+    ),
+    ErrorCode.UNAVAILABLE: ErrorSpec(
+        "UNAVAILABLE", 503, True, True, "The node is starting up or shutting down; not executed."
+    ),
+    ErrorCode.NOT_LEADER: ErrorSpec(
+        "UNAVAILABLE", 503, True, True, "The node does not lead the partition; not executed."
+    ),
+    ErrorCode.ITEM_TOO_LARGE: ErrorSpec(
+        "FAILED_PRECONDITION", 413, False, False, "The next item is larger than the reply may be."
+    ),
+    ErrorCode.VERSION_CONFLICT: ErrorSpec(
+        "ABORTED", 409, False, False, "The settings were changed since they were read."
+    ),
     ErrorCode.INTERNAL: ErrorSpec("INTERNAL", 500, False, False, "A defect in Querator."),
-}  # fmt: skip
+}
 
 assert set(ERRORS) == set(ErrorCode)
 
@@ -79,8 +133,8 @@ assert set(ERRORS) == set(ErrorCode)
 class QueratorError(Exception):
     """A request was refused or failed.
 
-    `field` is the path of the field at fault, `limit` and `value` are texts with units; each is empty
-    when there is none. `message` is a sentence for people and names them too.
+    `field` is the path of the field at fault, `limit` and `value` are texts with units; each is
+    empty when there is none. `message` is a sentence for people and names them too.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Identifiers, and the text forms in which clients see them.
 
 * An item id is `partition-seq`: stable for the item's life in its queue.
-* A lease id is opaque to clients. It carries the group (never reused, so an id of a deleted queue never
-  hits its successor), the partition (for routing) and the lease number, which the partition counts.
+* A lease id is opaque to clients. It carries the group (never reused, so an id of a deleted queue
+  never hits its successor), the partition (for routing) and the lease number, which the partition
+  counts.
 """
 
 import re
@@ -19,7 +20,9 @@ PartitionNumber = NewType("PartitionNumber", int)
 Seq = NewType("Seq", int)
 """Position of an item in its partition, from 1; never reused."""
 LeaseNumber = NewType("LeaseNumber", int)
-"""Number of a lease in its partition, from 1; never reused. With the group it is the fencing token."""
+"""Number of a lease in its partition, from 1; never reused. With the group it is the fencing
+token.
+"""
 
 PLACEMENT_GROUP = GroupId(0)
 DEFAULT_NAMESPACE = "default"

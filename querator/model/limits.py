@@ -1,8 +1,9 @@
-"""Every limit of Querator with its unit and its reason. Relations between limits are asserted at import.
+"""Every limit of Querator with its unit and its reason. Relations between limits are asserted at
+import.
 
-Names end in their unit or in `_MAX`/`_MIN` of a count. `…_MAX` is the default limit, `…_CAP` the most an
-operator may raise it to. Limits used inside `partition` apply are constants of the log's format version:
-changing one needs a new version, for replicas must decide alike.
+Names end in their unit or in `_MAX`/`_MIN` of a count. `…_MAX` is the default limit, `…_CAP` the
+most an operator may raise it to. Limits used inside `partition` apply are constants of the log's
+format version: changing one needs a new version, for replicas must decide alike.
 """
 
 KIB = 1024

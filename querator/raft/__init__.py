@@ -1,1 +1,3 @@
-"""Raft groups over PySyncObj. A group replicates entries into a machine and knows nothing about queues."""
+"""Raft groups over PySyncObj. A group replicates entries into a machine and knows nothing about
+queues.
+"""

@@ -1,16 +1,16 @@
 """The back-end interface: ordered keys, one write transaction, read snapshots, a synced commit.
 
 Everything Querator keeps goes through this seam. Two forms ship and pass one test suite: LMDB
-(`storage.lmdb_environment`) and memory (`storage.memory_environment`, not durable; it is also the simulator's
-disk, with crash-to-last-sync and injected errors). A new back end implements these protocols and runs
-`tests/unit/storage`.
+(`storage.lmdb_environment`) and memory (`storage.memory_environment`, not durable; it is also the
+simulator's disk, with crash-to-last-sync and injected errors). A new back end implements these
+protocols and runs `tests/unit/storage`.
 
-Rules for callers: only the raft thread writes; keys are at most `KEY_BYTES_STORED_MAX` bytes and never empty;
-a snapshot is short-lived (it pins pages); returned bytes are copies and may be kept.
+Rules for callers: only the raft thread writes; keys are at most `KEY_BYTES_STORED_MAX` bytes and
+never empty; a snapshot is short-lived (it pins pages); returned bytes are copies and may be kept.
 
 Errors, all `StorageError`:
-    StorageFull      the quota, the map or the disk is full; the transaction is unusable, nothing is lost
-    StorageFailed    a write or sync failed; the process must stop and recover from disk (never retry a sync)
+    StorageFull      the quota, the map or the disk is full; the transaction is unusable, nothing is
+    lost StorageFailed    a write or sync failed; the process must stop and recover from disk (never retry a sync)
     StorageLocked    another process has the directory
     StorageCorrupt   a checksum or a page does not hold
 """
@@ -43,7 +43,9 @@ class StorageCorrupt(StorageError):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Bytes: `used` holds data, `quota` is the most that may be used, `free` is what can still be written."""
+    """Bytes: `used` holds data, `quota` is the most that may be used, `free` is what can still be
+    written.
+    """
 
     used_bytes: int
     free_bytes: int
@@ -55,10 +57,13 @@ class ReadTransaction(Protocol):
 
     def get(self, key: bytes) -> bytes | None: ...
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Rows with start <= key < stop in key order (or reversed).
 
-        The iterator is not valid after a change in the same transaction: collect first, then change.
+        The iterator is not valid after a change in the same transaction: collect first, then
+        change.
         """
         ...
 
@@ -73,7 +78,9 @@ class WriteTransaction(ReadTransaction, Protocol):
         ...
 
     def child(self) -> AbstractContextManager["WriteTransaction"]:
-        """A nested transaction: kept when the block ends, undone when it raises. The parent waits meanwhile."""
+        """A nested transaction: kept when the block ends, undone when it raises. The parent waits
+        meanwhile.
+        """
         ...
 
     def commit(self, *, sync: bool) -> None:
