@@ -17,34 +17,53 @@ class PlacementMap:
     what a CREATING or DELETING queue means to them.
     """
 
-    __slots__ = ("_by_group", "_by_id", "_by_namespace", "epoch", "namespaces")
+    __slots__ = ("_by_group", "_by_id", "_by_name", "_namespaces", "epoch")
 
     def __init__(
         self, epoch: int = 0, namespaces: Iterable[str] = (), queues: Iterable[Queue] = ()
     ) -> None:
         """Costs O(queues × partitions). Names, ids and groups must be unique (asserted)."""
         self.epoch = epoch
-        self.namespaces: tuple[str, ...] = tuple(sorted(namespaces))
+        self._namespaces: frozenset[str] = frozenset(namespaces)
         self._by_id: dict[QueueId, Queue] = {}
+        self._by_name: dict[tuple[str, str], Queue] = {}
         self._by_group: dict[GroupId, tuple[Queue, int]] = {}
-        self._by_namespace: dict[str, dict[str, Queue]] = {name: {} for name in self.namespaces}
-        count = 0
-        partitions = 0
-        for queue in sorted(queues, key=lambda queue: queue.name):
-            self._by_id[queue.id] = queue
-            self._by_namespace[queue.namespace][queue.name] = queue
-            for partition, group in enumerate(queue.groups):
-                self._by_group[group] = (queue, partition)
-            count += 1
-            partitions += len(queue.groups)
-        assert len(self._by_id) == count, "a queue id is there twice"
-        assert sum(map(len, self._by_namespace.values())) == count, "a name is there twice"
-        assert len(self._by_group) == partitions, "a group is there twice"
+        for queue in queues:
+            self._put(queue)
+
+    def _put(self, queue: Queue) -> None:
+        assert queue.namespace in self._namespaces
+        named = self._by_name.get((queue.namespace, queue.name))
+        assert named is None or named.id == queue.id, "a name belongs to one queue"
+        self._by_id[queue.id] = queue
+        self._by_name[queue.namespace, queue.name] = queue
+        for partition, group in enumerate(queue.groups):
+            other = self._by_group.get(group)
+            assert other is None or other[0].id == queue.id, "a group belongs to one queue"
+            self._by_group[group] = (queue, partition)
+
+    def evolve(self, epoch: int, *, put: Queue | None, gone: QueueId | None) -> "PlacementMap":
+        """The map of the next epoch: one queue added or replaced (with its namespace), one left
+        out. Costs three copies of dictionaries: about 10 µs for 1,000 partitions.
+        """
+        assert epoch > self.epoch
+        after = PlacementMap(epoch, self._namespaces)
+        after._by_id = self._by_id.copy()
+        after._by_name = self._by_name.copy()
+        after._by_group = self._by_group.copy()
+        if gone is not None:
+            queue = after._by_id.pop(gone)
+            del after._by_name[queue.namespace, queue.name]
+            for group in queue.groups:
+                del after._by_group[group]
+        if put is not None:
+            after._namespaces |= {put.namespace}
+            after._put(put)
+        return after
 
     def find(self, namespace: str, name: str) -> Queue | None:
         """The queue of this name, in whatever state."""
-        queues = self._by_namespace.get(namespace)
-        return None if queues is None else queues.get(name)
+        return self._by_name.get((namespace, name))
 
     def get(self, queue_id: QueueId) -> Queue | None:
         return self._by_id.get(queue_id)
@@ -53,14 +72,22 @@ class PlacementMap:
         """The queue that the group belongs to, and the number of the partition it holds."""
         return self._by_group.get(group)
 
+    def has_namespace(self, namespace: str) -> bool:
+        return namespace in self._namespaces
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """By name."""
+        return tuple(sorted(self._namespaces))
+
     def queues(self, namespace: str) -> tuple[Queue, ...]:
-        """By name; empty when the namespace is not known (see `namespaces`)."""
-        return tuple(self._by_namespace.get(namespace, {}).values())
+        """By name; empty when the namespace is not known. Costs a look at every queue."""
+        found = [queue for queue in self._by_id.values() if queue.namespace == namespace]
+        return tuple(sorted(found, key=lambda queue: queue.name))
 
     def __iter__(self) -> Iterator[Queue]:
-        """All queues; by namespace, then by name."""
-        for queues in self._by_namespace.values():
-            yield from queues.values()
+        """All queues, in no order that matters."""
+        return iter(self._by_id.values())
 
     def __len__(self) -> int:
         """Number of queues."""
