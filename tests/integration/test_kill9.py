@@ -1,0 +1,69 @@
+"""kill -9 at random moments under load: what was acknowledged is there, what was completed stays
+gone.
+"""
+
+import asyncio
+import random
+from pathlib import Path
+
+import grpc
+import pytest
+
+from querator.v1 import admin_service_pb2 as admin_pb
+from querator.v1.admin_service_pb2_grpc import AdminServiceStub
+from tests.integration.load import Load
+from tests.integration.processes import ServerProcess, verify
+
+KILLS = 50
+SEED = 20130101
+QUEUE = "work"
+
+
+async def create_queue(address: str) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        await AdminServiceStub(channel).CreateQueue(
+            admin_pb.CreateQueueRequest(queue=QUEUE, settings=admin_pb.QueueSettings(partitions=3))
+        )
+
+
+async def counts(address: str) -> admin_pb.PartitionStats:
+    async with grpc.aio.insecure_channel(address) as channel:
+        answer = await AdminServiceStub(channel).GetQueueStats(
+            admin_pb.GetQueueStatsRequest(queue=QUEUE)
+        )
+        return answer.total
+
+
+@pytest.mark.timeout(600)
+async def test_fifty_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -> None:
+    moments = random.Random(SEED)
+    process = ServerProcess(tmp_path / "data")
+    await process.start()
+    load = Load(QUEUE, lambda: process.address, SEED)
+    try:
+        await create_queue(process.address)
+        async with asyncio.TaskGroup() as group:
+            for n in range(3):
+                group.create_task(load.produce(batch_items=(1, 10, 100)[n]))
+                group.create_task(load.consume(f"c{n}"))
+            for _ in range(KILLS):
+                # The moment of the kill is the test's input, not a wait for something to happen.
+                await asyncio.sleep(moments.uniform(0.05, 0.7))
+                await process.kill()
+                await verify(process.data_dir)
+                await process.start()
+            load.gone.set()
+        drain = Load(QUEUE, lambda: process.address, SEED)
+        drain.history = load.history
+        await drain.consume("drain", until_empty=True)
+        total = await counts(process.address)
+        assert (total.ready, total.leased, total.scheduled, total.moving) == (0, 0, 0, 0)
+        assert await process.terminate() == 0
+        await verify(process.data_dir)
+    finally:
+        if process.running:
+            await process.kill()
+    history = load.history
+    assert history.violations() == []
+    assert len(history.acknowledged) > KILLS, "the load must have done something between the kills"
+    assert len({c.reference for c in history.completions}) > KILLS
