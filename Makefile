@@ -126,7 +126,7 @@ clients: setup ## tests/clients: the clients in each language
 
 .PHONY: test
 test: $(PRESENT) ## every tier
-	@echo 'tests: $(or $(PRESENT),none)$(if $(filter-out $(PRESENT),$(TIERS)),; no folder: $(filter-out $(PRESENT),$(TIERS)))'
+	@echo 'tests: $(or $(strip $(PRESENT)),none)$(if $(filter-out $(PRESENT),$(TIERS)),; no folder for: $(filter-out $(PRESENT),$(TIERS)))'
 
 .PHONY: check
 check: lint type layers $(filter unit,$(PRESENT)) ## what to run before each commit; under a minute
