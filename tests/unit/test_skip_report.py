@@ -23,6 +23,7 @@ def test_right():
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.delenv("CI", raising=False)
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makeconftest('pytest_plugins = ["tests.skip_report"]')
     pytester.makepyfile(SUITE)
     return pytester
