@@ -9,10 +9,13 @@ Rules for callers: only the raft thread writes; keys are at most `KEY_BYTES_STOR
 never empty; a snapshot is short-lived (it pins pages); returned bytes are copies and may be kept.
 
 Errors, all `StorageError`:
-    StorageFull      the quota, the map or the disk is full; the transaction is unusable, nothing is
-    lost StorageFailed    a write or sync failed; the process must stop and recover from disk (never retry a sync)
-    StorageLocked    another process has the directory
-    StorageCorrupt   a checksum or a page does not hold
+
+* StorageFull: the quota, the map or the disk is full; the transaction is unusable, nothing is lost.
+* StorageFailed: a write or sync failed. The environment takes no more changes, reads go on; the
+  process stops and recovers from disk. A failed sync is never tried again: after it the kernel may
+  have dropped the pages and report success.
+* StorageLocked: another process, or another environment of this one, has the directory.
+* StorageCorrupt: a checksum or a page does not hold.
 """
 
 from collections.abc import Iterator
@@ -20,6 +23,8 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
+
+from querator.model.limits import MIB
 
 
 class StorageError(Exception):
@@ -43,13 +48,34 @@ class StorageCorrupt(StorageError):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Bytes: `used` holds data, `quota` is the most that may be used, `free` is what can still be
-    written.
+    """Bytes: `used` holds data, `quota` is the most that may be used, `free` can still be written.
+
+    The last `reserve_bytes` of the free ones are for work that frees space: completes, deletes.
     """
 
     used_bytes: int
     free_bytes: int
     quota_bytes: int
+    reserve_bytes: int
+
+    @property
+    def open_bytes(self) -> int:
+        """What work that adds data may still write; asked before a turn, so that no commit fails.
+
+        A row costs its key, its value and up to as much again; a value over 2 KB is rounded up to
+        pages of 4 KiB.
+        """
+        return max(0, self.free_bytes - self.reserve_bytes)
+
+
+RESERVE_BYTES_MAX = 64 * MIB
+"""Kept for completes and deletes, so that a full node can be emptied."""
+RESERVE_QUOTA_SHARE = 8
+"""Of a small quota, this part of it is kept instead."""
+
+
+def reserve_bytes(quota_bytes: int) -> int:
+    return min(RESERVE_BYTES_MAX, quota_bytes // RESERVE_QUOTA_SHARE)
 
 
 class ReadTransaction(Protocol):

@@ -1,0 +1,345 @@
+"""The durable form: one LMDB environment per node directory.
+
+Opened with LMDB's own order of writes: data pages, sync, then the page that makes them valid,
+synced too. No flag that weakens it is set (NOSYNC may leave a valid root above pages that never
+reached the disk, WRITEMAP lets a stray write reach the file), so an unsynced commit does not exist
+here: `commit(sync=False)` syncs as well. Two commits in a row cost two syncs; callers make one per
+turn.
+
+The map is virtual and as large as it may ever become: a resize under a live reader is not safe.
+What is full is judged by the quota and the free disk. Used bytes are those of the pages of the
+tree; the file holds the free pages besides and never shrinks.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from querator.model.limits import MIB
+from querator.storage.environment import (
+    ReadTransaction,
+    StorageCorrupt,
+    StorageError,
+    StorageFailed,
+    StorageFull,
+    StorageLocked,
+    Usage,
+    WriteTransaction,
+    reserve_bytes,
+)
+from querator.storage.overlay import Changes, OverlayTransaction, Row
+
+MAP_BYTES_DEFAULT = 1 << 40
+READERS_MAX = 512
+"""Snapshots open at the same time in the node."""
+SPARE_SNAPSHOTS = 8
+DISK_CHECK_BYTES = 16 * MIB
+DISK_CHECK_SECONDS = 0.5
+"""Free disk is asked again after so much was written or so long: others fill the disk too."""
+
+_DATA_NAME: Final = "data.mdb"
+_LOCK_NAME: Final = "querator.lock"
+_META_PAGES: Final = 2
+_NODE_BYTES: Final = 24
+"""Header of a row in a page, with its slot, rounded up."""
+_INLINE_BYTES_MAX: Final = 2_000
+"""Longer values get pages of their own."""
+_FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def open_lmdb(
+    path: Path | str,
+    *,
+    map_bytes: int = MAP_BYTES_DEFAULT,
+    quota_bytes: int | None = None,
+) -> "LmdbEnvironment":
+    """Opens or creates the environment in the directory `path`.
+
+    `quota_bytes` bounds the used bytes; without it the map does. Raises StorageLocked,
+    StorageCorrupt or StorageFailed.
+    """
+    return LmdbEnvironment(path, map_bytes=map_bytes, quota_bytes=quota_bytes)
+
+
+class LmdbEnvironment:
+    """An `Environment` on disk. Writes from one thread; snapshots and usage from any."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        map_bytes: int = MAP_BYTES_DEFAULT,
+        quota_bytes: int | None = None,
+    ) -> None:
+        assert quota_bytes is None or 0 < quota_bytes
+        self.path = Path(path)
+        self._quota_bytes = map_bytes if quota_bytes is None else min(quota_bytes, map_bytes)
+        self._reserve_bytes = reserve_bytes(self._quota_bytes)
+        self._failure: str | None = None
+        self._writing = False
+        self._closed = False
+        self._lock_file = _lock_directory(self.path)
+        try:
+            self._lmdb = _open(self.path, map_bytes)
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+        self._page_bytes = self._lmdb.stat()["psize"]
+        self._disk_free_bytes = 0
+        self._disk_checked_at = 0.0
+        self._written_bytes = 0
+        self._reusable_bytes = 0
+        self._used_bytes = self._tree_bytes(self._lmdb.stat())
+        self._check_disk()
+
+    @property
+    def durable(self) -> bool:
+        return True
+
+    def begin(self) -> WriteTransaction:
+        assert not self._closed
+        assert not self._writing, "there is one write transaction at a time"
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
+        try:
+            txn = self._lmdb.begin(write=True)
+        except lmdb.Error as error:
+            raise self._failed(error) from error
+        self._writing = True
+        return OverlayTransaction(_Base(txn), _Ending(self, txn))
+
+    def snapshot(self) -> AbstractContextManager[ReadTransaction]:
+        assert not self._closed
+        return self._snapshot()
+
+    def usage(self) -> Usage:
+        """Cheap enough for every turn: arithmetic, and now and then the free disk."""
+        now = time.monotonic()
+        if (
+            self._written_bytes >= DISK_CHECK_BYTES
+            or now - self._disk_checked_at >= DISK_CHECK_SECONDS
+        ):
+            self._check_disk()
+        return Usage(
+            used_bytes=self._used_bytes,
+            free_bytes=self._free_bytes(),
+            quota_bytes=self._quota_bytes,
+            reserve_bytes=self._reserve_bytes,
+        )
+
+    def close(self) -> None:
+        """Ends what is open without keeping it. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._lmdb.close()
+        os.close(self._lock_file)
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[ReadTransaction]:
+        try:
+            txn = self._lmdb.begin()
+        except lmdb.Error as error:
+            raise _translated(error) from error
+        with txn:
+            yield _Base(txn)
+
+    def _commit(self, txn: "lmdb.Transaction[bytes]", changes: Changes) -> None:
+        """Gives LMDB the net changes in key order, and commits."""
+        self._writing = False
+        need = self._need_bytes(changes)
+        if need and need > self._free_bytes():
+            txn.abort()
+            raise StorageFull(
+                f"{self.path}: {need} bytes to write, {max(0, self._free_bytes())} free "
+                f"of a quota of {self._quota_bytes}"
+            )
+        if not changes:
+            txn.abort()
+            return
+        try:
+            for key in sorted(changes):
+                value = changes[key]
+                if value is None:
+                    txn.delete(key)
+                else:
+                    txn.put(key, value)
+            used_bytes = self._tree_bytes(txn.stat())
+        except lmdb.MapFullError as error:
+            txn.abort()
+            raise StorageFull(f"{self.path}: the map is full") from error
+        except lmdb.Error as error:
+            txn.abort()
+            raise self._failed(error) from error
+        try:
+            txn.commit()
+        except lmdb.MapFullError as error:
+            raise StorageFull(f"{self.path}: the map is full") from error
+        except lmdb.Error as error:
+            raise self._failed(error) from error
+        self._used_bytes = used_bytes
+        self._written_bytes += need
+
+    def _abort(self, txn: "lmdb.Transaction[bytes]") -> None:
+        self._writing = False
+        txn.abort()
+
+    def _failed(self, error: lmdb.Error) -> StorageError:
+        """The error to raise; no change is taken afterwards."""
+        translated = _translated(error)
+        self._failure = f"{self.path}: an earlier commit failed: {error}"
+        return translated
+
+    def _need_bytes(self, changes: Changes) -> int:
+        """At most so many bytes the changes add to the tree; what they replace is not set off."""
+        need = 0
+        page = self._page_bytes
+        for key, value in changes.items():
+            if value is None:
+                continue
+            size = len(value)
+            if size > _INLINE_BYTES_MAX:
+                need += -(-(size + _NODE_BYTES) // page) * page + 2 * (len(key) + _NODE_BYTES)
+            else:
+                need += 2 * (len(key) + size + _NODE_BYTES)
+        return need
+
+    def _tree_bytes(self, stat: "lmdb._StatDict") -> int:
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return (pages + _META_PAGES) * self._page_bytes
+
+    def _free_bytes(self) -> int:
+        """Least of what quota and disk leave.
+
+        Free pages of the file count while the disk has the reserve free: a long value needs pages
+        side by side and may have to go to the end of the file in spite of them.
+        """
+        disk = self._disk_free_bytes - self._written_bytes
+        if disk >= self._reserve_bytes:
+            disk += self._reusable_bytes
+        return max(0, min(self._quota_bytes - self._used_bytes, disk))
+
+    def _check_disk(self) -> None:
+        stat = os.statvfs(self.path)
+        self._disk_free_bytes = stat.f_bavail * stat.f_frsize
+        file_bytes = (self._lmdb.info()["last_pgno"] + 1) * self._page_bytes
+        self._reusable_bytes = max(0, file_bytes - self._used_bytes)
+        self._written_bytes = 0
+        self._disk_checked_at = time.monotonic()
+
+
+class _Base:
+    """Reads of one LMDB transaction."""
+
+    __slots__ = ("_txn",)
+
+    def __init__(self, txn: "lmdb.Transaction[bytes]") -> None:
+        self._txn = txn
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._txn.get(key)
+        except lmdb.Error as error:
+            raise _translated(error) from error
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        try:
+            with self._txn.cursor() as cursor:
+                if reverse:
+                    found = cursor.prev() if cursor.set_range(stop) else cursor.last()
+                    if found:
+                        for row in cursor.iterprev():
+                            if row[0] < start:
+                                return
+                            yield row
+                elif cursor.set_range(start):
+                    for row in cursor.iternext():
+                        if row[0] >= stop:
+                            return
+                        yield row
+        except lmdb.Error as error:
+            raise _translated(error) from error
+
+
+class _Ending:
+    __slots__ = ("_environment", "_txn")
+
+    def __init__(self, environment: LmdbEnvironment, txn: "lmdb.Transaction[bytes]") -> None:
+        self._environment = environment
+        self._txn = txn
+
+    def commit(self, changes: Changes, *, sync: bool) -> None:
+        self._environment._commit(self._txn, changes)
+
+    def abort(self) -> None:
+        self._environment._abort(self._txn)
+
+
+def _lock_directory(path: Path) -> int:
+    """Makes the directory and takes its lock, which lasts as long as the descriptor."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock_file = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock_file)
+        raise StorageLocked(f"{path}: another process has this directory") from error
+    except OSError as error:
+        os.close(lock_file)
+        raise StorageFailed(f"{path}: {error.strerror}") from error
+    return lock_file
+
+
+def _open(path: Path, map_bytes: int) -> lmdb.Environment:
+    data = path / _DATA_NAME
+    try:
+        environment = lmdb.open(
+            str(path),
+            map_size=map_bytes,
+            max_readers=READERS_MAX,
+            max_spare_txns=SPARE_SNAPSHOTS,
+        )
+    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
+        raise StorageCorrupt(f"{data}: {error}") from error
+    except lmdb.Error as error:
+        raise _translated(error) from error
+    info, stat = environment.info(), environment.stat()
+    size = data.stat().st_size
+    if info["last_txnid"] and size < (info["last_pgno"] + 1) * stat["psize"]:
+        # A page beyond the end of the file would end the process with SIGBUS when it is read.
+        environment.close()
+        raise StorageCorrupt(f"{data}: the file has {size} bytes and is cut short")
+    _sync_directory(path)
+    _sync_directory(path.parent)
+    return environment
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes the names in it durable."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}") from error
+
+
+def _translated(error: lmdb.Error) -> StorageError:
+    if isinstance(error, lmdb.MapFullError) or error.code in _FULL_ERRNOS:
+        return StorageFull(str(error))
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return StorageCorrupt(str(error))
+    return StorageFailed(str(error))

@@ -1,0 +1,178 @@
+"""A write transaction kept in memory until it is committed, over any committed state.
+
+Changes wait in one dictionary (key to value, or to None when deleted) which reads consult first; a
+scan merges it with the rows beneath. Two reasons: a back end is then given only the net changes, in
+key order and in one go, and reading one's own writes costs no call into it (`lmdb_environment` says
+what such a call costs beside a busy thread).
+
+A child transaction is an undo list: the value that each key had among the pending changes when the
+child first touched it. Leaving the block by an exception puts those back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from sortedcontainers import SortedList
+
+from querator.model.limits import KEY_BYTES_STORED_MAX
+from querator.storage.environment import ReadTransaction
+
+Changes = dict[bytes, bytes | None]
+"""Net changes of a transaction; None deletes."""
+Row = tuple[bytes, bytes]
+
+
+class Ending(Protocol):
+    """What a back end does when a transaction ends. Called once, by `commit` or by `abort`."""
+
+    def commit(self, changes: Changes, *, sync: bool) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class _Untouched:
+    """Stands in an undo list for: this key had no pending change."""
+
+
+_UNTOUCHED = _Untouched()
+
+
+class OverlayTransaction:
+    """A `WriteTransaction`. If `before_put` raises, the transaction is aborted."""
+
+    __slots__ = ("_base", "_before_put", "_ending", "_fresh", "_keys", "_open", "_pending", "_undo")
+
+    def __init__(
+        self,
+        base: ReadTransaction,
+        ending: Ending,
+        *,
+        before_put: Callable[[], None] | None = None,
+    ) -> None:
+        self._base = base
+        self._ending = ending
+        self._before_put = before_put
+        self._pending: Changes = {}
+        self._undo: list[dict[bytes, bytes | _Untouched | None]] = []
+        # Keys of `_pending`, sorted only when a scan asks; `_fresh` are those not yet sorted in.
+        self._keys: SortedList[bytes] = SortedList()
+        self._fresh: list[bytes] = []
+        self._open = True
+
+    def get(self, key: bytes) -> bytes | None:
+        assert self._open
+        pending = self._pending
+        if key in pending:
+            return pending[key]
+        return self._base.get(key)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        assert self._open
+        rows = self._base.scan(start, stop, reverse=reverse)
+        if not self._pending:
+            return rows
+        if self._fresh:
+            self._keys.update(self._fresh)
+            self._fresh.clear()
+        keys = self._keys.irange(start, stop, inclusive=(True, False), reverse=reverse)
+        return merged(rows, keys, self._pending, reverse=reverse)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        assert self._open
+        assert 0 < len(key) <= KEY_BYTES_STORED_MAX
+        if self._before_put is not None:
+            self._refusable(self._before_put)
+        self._set(key, value)
+
+    def delete(self, key: bytes) -> bool:
+        if self.get(key) is None:
+            return False
+        self._set(key, None)
+        return True
+
+    @contextmanager
+    def child(self) -> Iterator["OverlayTransaction"]:
+        assert self._open
+        undo: dict[bytes, bytes | _Untouched | None] = {}
+        self._undo.append(undo)
+        depth = len(self._undo)
+        try:
+            yield self
+        except BaseException:
+            if self._open:
+                assert len(self._undo) == depth
+                self._undo.pop()
+                self._restore(undo)
+            raise
+        assert self._open
+        assert len(self._undo) == depth
+        self._undo.pop()
+        if self._undo:
+            parent = self._undo[-1]
+            for key, value in undo.items():
+                parent.setdefault(key, value)
+
+    def commit(self, *, sync: bool) -> None:
+        assert self._open
+        assert not self._undo, "a child transaction is open"
+        self._open = False
+        self._ending.commit(self._pending, sync=sync)
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            self._ending.abort()
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        pending = self._pending
+        if key not in pending:
+            self._fresh.append(key)
+            if self._undo:
+                self._undo[-1].setdefault(key, _UNTOUCHED)
+        elif self._undo:
+            self._undo[-1].setdefault(key, pending[key])
+        pending[key] = value
+
+    def _restore(self, undo: dict[bytes, bytes | _Untouched | None]) -> None:
+        for key, value in undo.items():
+            if isinstance(value, _Untouched):
+                del self._pending[key]
+            else:
+                self._pending[key] = value
+        self._keys.clear()
+        self._fresh = list(self._pending)
+
+    def _refusable(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except BaseException:
+            self.abort()
+            raise
+
+
+def merged(
+    rows: Iterator[Row], keys: Iterator[bytes], changes: Changes, *, reverse: bool
+) -> Iterator[Row]:
+    """`rows` with `changes` on top; `keys` are the changed keys in the range, in the same order as
+    the rows.
+    """
+    key = next(keys, None)
+    for row in rows:
+        while key is not None and (key > row[0] if reverse else key < row[0]):
+            value = changes[key]
+            if value is not None:
+                yield key, value
+            key = next(keys, None)
+        if key == row[0]:
+            value = changes[row[0]]
+            if value is not None:
+                yield row[0], value
+            key = next(keys, None)
+        else:
+            yield row
+    while key is not None:
+        value = changes[key]
+        if value is not None:
+            yield key, value
+        key = next(keys, None)
