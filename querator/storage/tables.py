@@ -155,3 +155,11 @@ PARTITION_TABLES = tuple(
         key=lambda table: table.letter,
     )
 )  # fmt: skip
+
+# The placement group (`placement.rows`).
+PLACEMENT = Table("placement", b"0", "")
+"""(one row) → epoch of the map, counters of ids, time."""
+NAMESPACES = Table("namespaces", b"1", "16s")
+"""hash of name → name."""
+QUEUES = Table("queues", b"2", "Q")
+"""queue id → queue, version of the settings that all its partitions have."""

@@ -1,0 +1,1 @@
+"""Placement: which queues there are, where their partitions live, and making it so."""

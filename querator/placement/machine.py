@@ -1,0 +1,76 @@
+"""The state machine of the placement group: what every replica of the map does alike.
+
+Implements `raft.machine.Machine`. Deterministic: no clock, no chance, no I/O but the transaction;
+time comes with the entry. The rules are in `placement.rules`, the rows in `placement.rows`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from querator.model.entries import Applied, Entry, Proposal
+from querator.model.ids import QueueId
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import QueueState
+from querator.placement import entry, rows
+from querator.placement.commands import Command
+from querator.placement.rules import View, decide
+from querator.storage.environment import ReadTransaction, WriteTransaction
+
+
+class PlacementEffects(msgspec.Struct, frozen=True):
+    """The whole truth, so that none of it can be missed: the map, and the queues for which there is
+    something left to do (being created or deleted, or with settings not yet in all partitions).
+    """
+
+    map: PlacementMap
+    pending: frozenset[QueueId]
+
+
+class PlacementMachine:
+    """Keeps the last view in memory, and uses it only while it is of the epoch that is stored."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+
+    def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
+        return Entry(entry.encode(now_ms, [proposal.command for proposal in proposals]))
+
+    def apply(
+        self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
+    ) -> Applied:
+        batch = entry.decode(command)
+        stored = self._load(txn)
+        view = msgspec.structs.replace(stored, now_ms=max(stored.now_ms, batch.now_ms))
+        results = []
+        for one in batch.commands:
+            change = decide(view, one)
+            view = rows.store(txn, view, change)
+            results.append(change.result)
+        # Time moves with changes only: a replica that restarts must not know less of it.
+        self._view = stored if view.map is stored.map else view
+        return Applied(tuple(results), _effects(self._view), None)
+
+    def recover(self, txn: ReadTransaction) -> Applied:
+        return Applied((), _effects(self._load(txn)), None)
+
+    def due_commands(self, now_ms: int) -> Sequence[Command]:
+        return ()
+
+    def digest(self, txn: ReadTransaction) -> bytes:
+        return rows.digest(txn)
+
+    def _load(self, txn: ReadTransaction) -> View:
+        if self._view is None or self._view.map.epoch != rows.epoch(txn):
+            return rows.load(txn)
+        return self._view
+
+
+def _effects(view: View) -> PlacementEffects:
+    pending = frozenset(
+        queue.id
+        for queue in view.map
+        if queue.state is not QueueState.ACTIVE
+        or view.configured[queue.id] < queue.settings_version
+    )
+    return PlacementEffects(view.map, pending)

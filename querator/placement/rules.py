@@ -1,0 +1,287 @@
+"""What each placement command does, as pure functions from a view to a change.
+
+Rules that hold after every command, whatever the commands were:
+
+* ids of queues and groups come from counters and are never used again;
+* a dead queue is another queue of the same namespace that is not being deleted; it has no dead
+  queue itself, so dead letters never travel in chains;
+* the number of partitions of a queue never changes;
+* all queues together have at most `NODE_PARTITIONS_MAX` partitions, those being deleted included,
+  for their data is still there.
+"""
+
+import msgspec
+
+from querator.model.commands import Done, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId, QueueId
+from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.placement.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    QueueConfigured,
+    QueueCreated,
+    QueueGone,
+    QueueUpdated,
+    UpdateQueue,
+)
+
+SETTINGS_FIELDS = QueueSettings.__struct_fields__
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a rule may look at. `configured` has the version of the settings that all partitions of
+    a queue are known to have; `now_ms` never goes backwards.
+    """
+
+    map: PlacementMap
+    configured: dict[QueueId, int]
+    next_queue_id: QueueId
+    next_group: GroupId
+    now_ms: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a command does. `put` replaces the queue of its id; `configured` belongs to it."""
+
+    result: Refusal | QueueCreated | QueueUpdated | Done
+    put: Queue | None = None
+    configured: int = 0
+    gone: QueueId | None = None
+
+
+def decide(view: View, command: Command) -> Change:
+    """Raises nothing for what a client sent: a refusal is a result."""
+    match command:
+        case CreateQueue():
+            return _create(view, command)
+        case UpdateQueue():
+            return _update(view, command)
+        case DeleteQueue():
+            return _delete(view, command)
+        case QueueConfigured():
+            return _configured(view, command)
+        case QueueGone():
+            return _gone(view, command)
+
+
+def _create(view: View, command: CreateQueue) -> Change:
+    existing = view.map.find(command.namespace, command.name)
+    if existing is not None:
+        return Change(_repeat_of_create(existing, command.settings))
+    partitions = command.settings.partitions
+    refusal = _refuse_partitions(view.map, partitions) or _refuse_dead_queue(
+        view.map, command.namespace, command.name, command.settings.dead_queue
+    )
+    if refusal is not None:
+        return Change(refusal)
+    queue = Queue(
+        namespace=command.namespace,
+        name=command.name,
+        id=view.next_queue_id,
+        state=QueueState.CREATING,
+        settings=command.settings,
+        settings_version=1,
+        created_at_ms=view.now_ms,
+        groups=tuple(GroupId(view.next_group + p) for p in range(partitions)),
+    )
+    return Change(QueueCreated(queue, created=True), put=queue)
+
+
+def _repeat_of_create(existing: Queue, settings: QueueSettings) -> Refusal | QueueCreated:
+    if existing.state is QueueState.DELETING:
+        return _deleting(existing.name, "queue")
+    if existing.settings == settings:
+        return QueueCreated(existing, created=False)
+    differing = [
+        field
+        for field in SETTINGS_FIELDS
+        if getattr(existing.settings, field) != getattr(settings, field)
+    ]
+    return Refusal(
+        ErrorCode.QUEUE_EXISTS,
+        f"queue {existing.name} exists with other settings: {', '.join(differing)}",
+        field="queue",
+        value=existing.name,
+    )
+
+
+def _refuse_partitions(placed: PlacementMap, partitions: int) -> Refusal | None:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        return Refusal(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"settings.partitions is {partitions}; it must be 1 to {PARTITIONS_MAX}",
+            field="settings.partitions",
+            limit=str(PARTITIONS_MAX),
+            value=str(partitions),
+        )
+    if placed.partitions + partitions > NODE_PARTITIONS_MAX:
+        return Refusal(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"settings.partitions is {partitions}; the node has {placed.partitions} partitions and "
+            f"may have {NODE_PARTITIONS_MAX}",
+            field="settings.partitions",
+            limit=str(NODE_PARTITIONS_MAX),
+            value=str(placed.partitions + partitions),
+        )
+    return None
+
+
+def _refuse_dead_queue(
+    placed: PlacementMap, namespace: str, name: str, dead_queue: str
+) -> Refusal | None:
+    """Why the queue `name` may not have this dead queue; None when it may."""
+    field = "settings.dead_queue"
+    if not dead_queue:
+        return None
+    if dead_queue == name:
+        return _bad_dead_queue(f"{field}: a queue cannot be its own dead queue", dead_queue)
+    target = placed.find(namespace, dead_queue)
+    if target is None:
+        message = f"{field}: there is no queue {dead_queue} in namespace {namespace}; create it"
+        return Refusal(ErrorCode.QUEUE_NOT_FOUND, message, field=field, value=dead_queue)
+    if target.state is QueueState.DELETING:
+        return _deleting(dead_queue, field)
+    if target.state is QueueState.CREATING:
+        message = f"{field}: queue {dead_queue} is still being created; try again"
+        return Refusal(ErrorCode.UNAVAILABLE, message, field=field, value=dead_queue)
+    if target.settings.dead_queue:
+        message = f"{field}: queue {dead_queue} has a dead queue itself; there are no chains"
+        return _bad_dead_queue(message, dead_queue)
+    users = _users_of(placed, namespace, name)
+    if users:
+        message = f"{field}: {name} is the dead queue of {users[0]}; there are no chains"
+        return _bad_dead_queue(message, dead_queue)
+    return None
+
+
+def _bad_dead_queue(message: str, dead_queue: str) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT, message, field="settings.dead_queue", value=dead_queue
+    )
+
+
+def _users_of(placed: PlacementMap, namespace: str, name: str) -> list[str]:
+    """Names of the queues whose dead queue is `name`, leaving out those being deleted."""
+    return sorted(
+        queue.name
+        for queue in placed
+        if queue.settings.dead_queue == name
+        and queue.namespace == namespace
+        and queue.state is not QueueState.DELETING
+    )
+
+
+def _find(view: View, namespace: str, name: str) -> Queue | Refusal:
+    queue = view.map.find(namespace, name)
+    if queue is not None:
+        return queue
+    if not view.map.has_namespace(namespace):
+        message = f"there is no namespace {namespace}"
+        return Refusal(ErrorCode.NAMESPACE_NOT_FOUND, message, field="namespace", value=namespace)
+    message = f"there is no queue {name} in namespace {namespace}"
+    return Refusal(ErrorCode.QUEUE_NOT_FOUND, message, field="queue", value=name)
+
+
+def _deleting(name: str, field: str) -> Refusal:
+    message = f"queue {name} is being deleted; its name is free again when its data is gone"
+    return Refusal(ErrorCode.QUEUE_DELETING, message, field=field, value=name)
+
+
+def _update(view: View, command: UpdateQueue) -> Change:
+    queue = _find(view, command.namespace, command.name)
+    if isinstance(queue, Refusal):
+        return Change(queue)
+    if queue.state is QueueState.DELETING:
+        return Change(_deleting(queue.name, "queue"))
+    if command.expected_version not in (0, queue.settings_version):
+        return Change(
+            Refusal(
+                ErrorCode.VERSION_CONFLICT,
+                f"the settings of queue {queue.name} are at version {queue.settings_version}, "
+                f"not {command.expected_version}; read them again",
+                field="expected_version",
+                value=str(command.expected_version),
+            )
+        )
+    settings = _masked(queue.settings, command)
+    if isinstance(settings, Refusal):
+        return Change(settings)
+    if settings == queue.settings:
+        return Change(QueueUpdated(queue))
+    if settings.dead_queue != queue.settings.dead_queue:
+        refusal = _refuse_dead_queue(view.map, queue.namespace, queue.name, settings.dead_queue)
+        if refusal is not None:
+            return Change(refusal)
+    updated = msgspec.structs.replace(
+        queue, settings=settings, settings_version=queue.settings_version + 1
+    )
+    return Change(QueueUpdated(updated), put=updated, configured=view.configured[queue.id])
+
+
+def _masked(current: QueueSettings, command: UpdateQueue) -> QueueSettings | Refusal:
+    """The settings with the fields that the mask names replaced."""
+    unknown = sorted(set(command.mask).difference(SETTINGS_FIELDS))
+    if unknown:
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"update_mask: there is no setting {unknown[0][:128]}",
+            field="update_mask",
+            value=unknown[0][:128],
+        )
+    if not command.mask:
+        message = "update_mask is empty; name the settings to change"
+        return Refusal(ErrorCode.INVALID_ARGUMENT, message, field="update_mask")
+    settings = msgspec.structs.replace(
+        current, **{field: getattr(command.settings, field) for field in command.mask}
+    )
+    if settings.partitions != current.partitions:
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"settings.partitions is fixed at creation: queue {command.name} has "
+            f"{current.partitions}",
+            field="settings.partitions",
+            value=str(settings.partitions),
+        )
+    return settings
+
+
+def _delete(view: View, command: DeleteQueue) -> Change:
+    queue = _find(view, command.namespace, command.name)
+    if isinstance(queue, Refusal):
+        return Change(queue)
+    if queue.state is QueueState.DELETING:
+        return Change(Done())
+    users = _users_of(view.map, queue.namespace, queue.name)
+    if users:
+        return Change(
+            Refusal(
+                ErrorCode.QUEUE_IN_USE,
+                f"queue {queue.name} is the dead queue of {', '.join(users[:5])}"
+                f"{' and others' if len(users) > 5 else ''}; give them another one first",
+                field="queue",
+                value=queue.name,
+            )
+        )
+    deleting = msgspec.structs.replace(queue, state=QueueState.DELETING)
+    return Change(Done(1), put=deleting, configured=view.configured[queue.id])
+
+
+def _configured(view: View, command: QueueConfigured) -> Change:
+    queue = view.map.get(command.queue_id)
+    if queue is None or queue.state is QueueState.DELETING:
+        return Change(Done())
+    if view.configured[queue.id] >= command.settings_version:
+        return Change(Done())
+    active = msgspec.structs.replace(queue, state=QueueState.ACTIVE)
+    return Change(Done(1), put=active, configured=command.settings_version)
+
+
+def _gone(view: View, command: QueueGone) -> Change:
+    queue = view.map.get(command.queue_id)
+    if queue is None or queue.state is not QueueState.DELETING:
+        return Change(Done())
+    return Change(Done(1), gone=queue.id)

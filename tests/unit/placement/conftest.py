@@ -1,0 +1,62 @@
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from querator.model.entries import Proposal
+from querator.model.placement_map import PlacementMap
+from querator.placement.commands import Command
+from querator.placement.machine import PlacementEffects, PlacementMachine
+from querator.storage.memory_environment import MemoryEnvironment
+
+
+class Group:
+    """The placement machine with a log of its own: what raft does with it, without raft."""
+
+    def __init__(self) -> None:
+        self.environment = MemoryEnvironment()
+        self.machine = PlacementMachine()
+        self.log: list[bytes] = []
+        self.now_ms = 1_000
+        self.effects: PlacementEffects = self.recovered()
+
+    @property
+    def map(self) -> PlacementMap:
+        return self.effects.map
+
+    def recovered(self) -> PlacementEffects:
+        with self.environment.snapshot() as snapshot:
+            effects = self.machine.recover(snapshot).effects
+        assert isinstance(effects, PlacementEffects)
+        return effects
+
+    def propose(self, command: Command) -> Any:
+        """The result of a command that is alone in its entry."""
+        return self.propose_all([command])[0]
+
+    def propose_all(self, commands: Sequence[Command]) -> tuple[Any, ...]:
+        proposals = [Proposal(command) for command in commands]
+        return self.apply(self.machine.pack(proposals, self.now_ms).command)
+
+    def apply(self, entry: bytes) -> tuple[Any, ...]:
+        self.log.append(entry)
+        txn = self.environment.begin()
+        applied = self.machine.apply(txn, len(self.log), 1, entry, log_first=1)
+        txn.commit(sync=True)
+        assert applied.due_ms is None
+        self.effects = applied.effects
+        return applied.results
+
+    def restart(self) -> None:
+        """The same rows under a machine that remembers nothing."""
+        self.machine = PlacementMachine()
+        self.effects = self.recovered()
+
+    def digest(self) -> bytes:
+        with self.environment.snapshot() as snapshot:
+            return self.machine.digest(snapshot)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()

@@ -1,0 +1,59 @@
+import pytest
+
+from querator.model.ids import QueueId
+from querator.model.queues import QueueSettings
+from querator.placement import entry
+from querator.placement.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    QueueConfigured,
+    QueueGone,
+    UpdateQueue,
+)
+
+SETTINGS = QueueSettings(
+    partitions=4,
+    lease_timeout_ms=60_000,
+    expire_timeout_ms=7,
+    max_attempts=3,
+    dead_queue="d",
+    dedup_window_ms=5,
+    partition_items_max=9,
+    description="é",
+)
+
+# [now, [[tag, ...]]] by hand from the msgpack specification. Never changed once released; a command
+# that gets a field keeps its old bytes here and adds new ones.
+SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
+GOLDEN: list[tuple[Command, str]] = [
+    (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (
+        UpdateQueue("n", "q", SETTINGS, ("description",), 2),
+        f"96 02 a16e a171 {SETTINGS_BYTES} 91 ab6465736372697074696f6e 02",
+    ),
+    (DeleteQueue("n", "q"), "93 03 a16e a171"),
+    (QueueConfigured(QueueId(300), 2), "93 04 cd012c 02"),
+    (QueueGone(QueueId(300)), "92 05 cd012c"),
+]
+
+
+@pytest.mark.parametrize(("command", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_golden_bytes(command: Command, golden: str):
+    data = bytes.fromhex("01 92 cd03e8 91" + golden)
+    assert entry.encode(1_000, [command]).hex() == data.hex()
+    assert entry.decode(data) == entry.Batch(1_000, (command,))
+
+
+def test_there_are_golden_bytes_of_every_command():
+    assert {type(command) for command, _ in GOLDEN} == set(Command.__args__)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00", b"\x02" + entry.encode(1, [])[1:], b"\x01", b"\x01\x92\x01\x91\x91\x63"],
+    ids=["empty", "version 0", "version 2", "truncated", "unknown command"],
+)
+def test_what_is_not_known_is_not_guessed(data: bytes):
+    with pytest.raises(entry.UnknownEntryError):
+        entry.decode(data)

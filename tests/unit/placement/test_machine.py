@@ -1,0 +1,360 @@
+"""The placement machine through its own door: commands in, results and maps out."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model.commands import Done, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId, QueueId
+from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.placement.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    QueueConfigured,
+    QueueCreated,
+    QueueGone,
+    QueueUpdated,
+    UpdateQueue,
+)
+from tests.unit.placement.conftest import Group
+
+
+def create(group: Group, name: str, *, active: bool = True, **settings: Any) -> Queue:
+    result = group.propose(CreateQueue("n", name, QueueSettings(**settings)))
+    assert isinstance(result, QueueCreated)
+    if active:
+        group.propose(QueueConfigured(result.queue.id, result.queue.settings_version))
+    queue = group.map.get(result.queue.id)
+    assert queue is not None
+    return queue
+
+
+def update(group: Group, name: str, *, expected_version: int = 0, **settings: Any) -> Any:
+    mask = tuple(settings)
+    return group.propose(UpdateQueue("n", name, QueueSettings(**settings), mask, expected_version))
+
+
+def state(group: Group, name: str) -> QueueState:
+    queue = group.map.find("n", name)
+    assert queue is not None
+    return queue.state
+
+
+def refused(result: Any, code: ErrorCode, field: str) -> str:
+    assert isinstance(result, Refusal), result
+    assert (result.code, result.field) == (code, field)
+    return result.message
+
+
+def test_an_empty_map_has_the_default_namespace(group: Group):
+    assert group.map.namespaces == ("default",)
+    assert list(group.map) == []
+    assert group.effects.pending == frozenset()
+
+
+def test_life_of_a_queue(group: Group):
+    queue = create(group, "q", active=False, partitions=3)
+    assert queue == Queue(
+        namespace="n",
+        name="q",
+        id=QueueId(1),
+        state=QueueState.CREATING,
+        settings=QueueSettings(partitions=3),
+        settings_version=1,
+        created_at_ms=1_000,
+        groups=(GroupId(1), GroupId(2), GroupId(3)),
+    )
+    assert group.map.namespaces == ("default", "n")
+    assert group.effects.pending == {1}
+
+    assert group.propose(QueueConfigured(QueueId(1), 1)) == Done(1)
+    assert state(group, "q") is QueueState.ACTIVE
+    assert group.effects.pending == frozenset()
+
+    assert update(group, "q", max_attempts=5).queue.settings_version == 2
+    updated = group.map.get(QueueId(1))
+    assert updated is not None
+    assert updated.settings == QueueSettings(partitions=3, max_attempts=5)
+    assert group.effects.pending == {1}
+    group.propose(QueueConfigured(QueueId(1), 2))
+    assert group.effects.pending == frozenset()
+
+    assert group.propose(DeleteQueue("n", "q")) == Done(1)
+    assert state(group, "q") is QueueState.DELETING
+    assert group.effects.pending == {1}
+    assert group.propose(QueueGone(QueueId(1))) == Done(1)
+    assert group.map.find("n", "q") is None
+    assert group.map.by_group(GroupId(2)) is None
+    assert group.map.namespaces == ("default", "n")
+    assert group.effects.pending == frozenset()
+
+
+def test_ids_of_a_deleted_queue_are_never_used_again(group: Group):
+    create(group, "q", partitions=2)
+    group.propose(DeleteQueue("n", "q"))
+    group.propose(QueueGone(QueueId(1)))
+    group.restart()
+    again = create(group, "q", partitions=2)
+    assert (again.id, again.groups) == (2, (3, 4))
+
+
+def test_create_repeats(group: Group):
+    queue = create(group, "q", max_attempts=3)
+    epoch = group.map.epoch
+    again = group.propose(CreateQueue("n", "q", QueueSettings(max_attempts=3)))
+    assert again == QueueCreated(queue, created=False)
+    other = group.propose(CreateQueue("n", "q", QueueSettings(max_attempts=4, partitions=2)))
+    message = refused(other, ErrorCode.QUEUE_EXISTS, "queue")
+    assert "partitions, max_attempts" in message
+    assert group.map.epoch == epoch
+
+
+def test_one_entry_with_one_bad_command_refuses_only_that(group: Group):
+    settings = QueueSettings()
+    results = group.propose_all(
+        [
+            CreateQueue("n", "a", settings),
+            CreateQueue("n", "b", QueueSettings(partitions=0)),
+            CreateQueue("n", "c", settings),
+            CreateQueue("n", "a", settings),
+        ]
+    )
+    refused(results[1], ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
+    assert [getattr(result, "created", None) for result in results] == [True, None, True, False]
+    assert [queue.name for queue in group.map.queues("n")] == ["a", "c"]
+
+
+def test_a_deleting_queue_keeps_its_name(group: Group):
+    create(group, "q")
+    group.propose(DeleteQueue("n", "q"))
+    again = group.propose(CreateQueue("n", "q", QueueSettings()))
+    refused(again, ErrorCode.QUEUE_DELETING, "queue")
+    refused(update(group, "q", max_attempts=1), ErrorCode.QUEUE_DELETING, "queue")
+    assert group.propose(DeleteQueue("n", "q")) == Done()
+    # What reconcile was about to say when the delete overtook it.
+    assert group.propose(QueueConfigured(QueueId(1), 1)) == Done()
+    assert state(group, "q") is QueueState.DELETING
+
+
+@pytest.mark.parametrize(
+    "command",
+    [DeleteQueue, lambda namespace, name: UpdateQueue(namespace, name, QueueSettings(), ())],
+)
+def test_what_is_not_there(group: Group, command: Any):
+    refused(group.propose(command("n", "q")), ErrorCode.NAMESPACE_NOT_FOUND, "namespace")
+    create(group, "other")
+    refused(group.propose(command("n", "q")), ErrorCode.QUEUE_NOT_FOUND, "queue")
+    refused(group.propose(command("default", "q")), ErrorCode.QUEUE_NOT_FOUND, "queue")
+
+
+def test_reports_about_queues_that_are_gone_change_nothing(group: Group):
+    epoch = group.map.epoch
+    assert group.propose(QueueConfigured(QueueId(7), 1)) == Done()
+    assert group.propose(QueueGone(QueueId(7))) == Done()
+    create(group, "q")
+    assert group.propose(QueueGone(QueueId(1))) == Done(), "it is not being deleted"
+    assert group.map.find("n", "q") is not None
+    assert epoch == 0
+
+
+def test_partitions_have_limits(group: Group):
+    for partitions in (-1, 0, PARTITIONS_MAX + 1):
+        result = group.propose(CreateQueue("n", "q", QueueSettings(partitions=partitions)))
+        assert str(partitions) in refused(result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
+    create(group, "a", partitions=NODE_PARTITIONS_MAX - 1)
+    result = group.propose(CreateQueue("n", "b", QueueSettings(partitions=2)))
+    assert str(NODE_PARTITIONS_MAX) in refused(
+        result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions"
+    )
+    create(group, "b", partitions=1)
+    group.propose(DeleteQueue("n", "a"))
+    result = group.propose(CreateQueue("n", "c", QueueSettings()))
+    refused(result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
+    group.propose(QueueGone(QueueId(1)))
+    create(group, "c")
+
+
+def test_update_changes_what_the_mask_names(group: Group):
+    create(group, "q", max_attempts=3, description="was")
+    settings = QueueSettings(max_attempts=9, description="is", lease_timeout_ms=1)
+    result = group.propose(UpdateQueue("n", "q", settings, ("description",)))
+    assert isinstance(result, QueueUpdated)
+    assert result.queue.settings == QueueSettings(max_attempts=3, description="is")
+    assert result.queue.settings_version == 2
+
+
+def test_update_to_what_is_there_changes_nothing(group: Group):
+    queue = create(group, "q", max_attempts=3)
+    epoch = group.map.epoch
+    assert update(group, "q", max_attempts=3) == QueueUpdated(queue)
+    assert update(group, "q", partitions=1) == QueueUpdated(queue)
+    assert group.map.epoch == epoch
+
+
+def test_update_checks_the_version(group: Group):
+    create(group, "q")
+    assert update(group, "q", expected_version=1, max_attempts=1).queue.settings_version == 2
+    late = update(group, "q", expected_version=1, max_attempts=2)
+    assert "version 2" in refused(late, ErrorCode.VERSION_CONFLICT, "expected_version")
+    assert update(group, "q", expected_version=2, max_attempts=2).queue.settings_version == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "mask", "field"),
+    [
+        (QueueSettings(partitions=2), ("partitions",), "settings.partitions"),
+        (QueueSettings(), (), "update_mask"),
+        (QueueSettings(), ("lease_timeout_ms", "colour"), "update_mask"),
+    ],
+)
+def test_updates_that_make_no_sense(
+    group: Group, settings: QueueSettings, mask: tuple[str, ...], field: str
+):
+    create(group, "q")
+    result = group.propose(UpdateQueue("n", "q", settings, mask))
+    refused(result, ErrorCode.INVALID_ARGUMENT, field)
+
+
+def test_update_while_creating_is_kept_for_the_partitions(group: Group):
+    create(group, "q", active=False)
+    update(group, "q", max_attempts=2)
+    assert state(group, "q") is QueueState.CREATING
+    # Reconcile had given them version 1 when version 2 came.
+    group.propose(QueueConfigured(QueueId(1), 1))
+    assert state(group, "q") is QueueState.ACTIVE
+    assert group.effects.pending == {1}
+    group.propose(QueueConfigured(QueueId(1), 2))
+    assert group.effects.pending == frozenset()
+
+
+DEAD_QUEUES: list[tuple[str, ErrorCode | None]] = [
+    ("dead", None),
+    ("q", ErrorCode.INVALID_ARGUMENT),
+    ("nowhere", ErrorCode.QUEUE_NOT_FOUND),
+    ("elsewhere", ErrorCode.QUEUE_NOT_FOUND),
+    ("creating", ErrorCode.UNAVAILABLE),
+    ("deleting", ErrorCode.QUEUE_DELETING),
+    ("has-one", ErrorCode.INVALID_ARGUMENT),
+]
+
+
+@pytest.mark.parametrize(("dead_queue", "code"), DEAD_QUEUES)
+@pytest.mark.parametrize("how", ["create", "update"])
+def test_dead_queues(group: Group, how: str, dead_queue: str, code: ErrorCode | None):
+    create(group, "dead")
+    create(group, "has-one", dead_queue="dead")
+    create(group, "creating", active=False)
+    create(group, "deleting")
+    group.propose(DeleteQueue("n", "deleting"))
+    group.propose(CreateQueue("m", "elsewhere", QueueSettings()))
+    if how == "create":
+        result = group.propose(CreateQueue("n", "q", QueueSettings(dead_queue=dead_queue)))
+    else:
+        create(group, "q")
+        result = update(group, "q", dead_queue=dead_queue)
+    if code is None:
+        assert result.queue.settings.dead_queue == dead_queue
+    else:
+        refused(result, code, "settings.dead_queue")
+
+
+def test_no_chain_from_the_other_end(group: Group):
+    create(group, "dead")
+    create(group, "deader")
+    create(group, "q", dead_queue="dead")
+    result = update(group, "dead", dead_queue="deader")
+    assert "dead queue of q" in refused(result, ErrorCode.INVALID_ARGUMENT, "settings.dead_queue")
+
+
+def test_a_dead_queue_in_use_cannot_be_deleted(group: Group):
+    create(group, "dead")
+    create(group, "a", dead_queue="dead")
+    create(group, "b", dead_queue="dead")
+    result = group.propose(DeleteQueue("n", "dead"))
+    assert "a, b" in refused(result, ErrorCode.QUEUE_IN_USE, "queue")
+    update(group, "a", dead_queue="")
+    refused(group.propose(DeleteQueue("n", "dead")), ErrorCode.QUEUE_IN_USE, "queue")
+    group.propose(DeleteQueue("n", "b"))
+    assert group.propose(DeleteQueue("n", "dead")) == Done(1)
+
+
+def test_time_never_goes_backwards(group: Group):
+    group.now_ms = 5_000
+    create(group, "a")
+    group.now_ms = 4_000
+    assert create(group, "b").created_at_ms == 5_000
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+SETTINGS = st.builds(
+    QueueSettings,
+    partitions=st.integers(0, 3),
+    max_attempts=st.integers(0, 2),
+    dead_queue=st.sampled_from(["", "a", "b", "c", "d"]),
+)
+COMMANDS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(CreateQueue, st.just("n"), NAMES, SETTINGS),
+    st.builds(
+        UpdateQueue,
+        st.just("n"),
+        NAMES,
+        SETTINGS,
+        st.sets(st.sampled_from(["max_attempts", "dead_queue", "partitions"])).map(
+            lambda mask: tuple(sorted(mask))
+        ),
+        st.integers(0, 2),
+    ),
+    st.builds(DeleteQueue, st.just("n"), NAMES),
+    st.builds(QueueConfigured, st.integers(1, 8).map(QueueId), st.integers(1, 3)),
+    st.builds(QueueGone, st.integers(1, 8).map(QueueId)),
+)
+
+
+def assert_rules_hold(group: Group) -> None:
+    placed = group.map
+    by_name = {queue.name: queue for queue in placed}
+    groups = [one for queue in placed for one in queue.groups]
+    assert len(by_name) == len(placed)
+    assert len(set(groups)) == len(groups) == placed.partitions
+    for queue in placed:
+        assert len(queue.groups) == queue.settings.partitions >= 1
+        assert placed.find(queue.namespace, queue.name) is placed.get(queue.id) is queue
+        for partition, one in enumerate(queue.groups):
+            assert placed.by_group(one) == (queue, partition)
+        if queue.settings.dead_queue and queue.state is not QueueState.DELETING:
+            dead = by_name[queue.settings.dead_queue]
+            assert dead.id != queue.id
+            assert dead.state is QueueState.ACTIVE
+            assert dead.settings.dead_queue == ""
+        if queue.state is not QueueState.ACTIVE:
+            assert queue.id in group.effects.pending
+
+
+@given(st.lists(st.lists(COMMANDS, min_size=1, max_size=3), max_size=25), st.data())
+def test_any_commands_keep_the_rules(entries: list[list[Command]], data: st.DataObject):
+    group = Group()
+    used: dict[int, int] = {}
+    for commands in entries:
+        group.now_ms = data.draw(st.integers(0, 10_000))
+        epoch = group.map.epoch
+        group.propose_all(commands)
+        assert_rules_hold(group)
+        assert group.map.epoch >= epoch
+        for queue in group.map:
+            for one in queue.groups:
+                assert used.setdefault(one, queue.id) == queue.id, "a group was used again"
+
+    # A replica that restarts before every entry ends where the one that never did ends.
+    replica = Group()
+    for entry in group.log:
+        replica.restart()
+        replica.apply(entry)
+    assert replica.digest() == group.digest()
+    assert replica.effects.pending == group.effects.pending
+    assert list(replica.map.queues("n")) == list(group.map.queues("n"))
+    assert replica.map.epoch == group.map.epoch
