@@ -263,9 +263,12 @@ class LeaseGrant(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseResult(msgspec.Struct, frozen=True, gc=False):
-    """One per caller of the command, in its order."""
+    """One per caller of the command, in its order. `now_ms` is the state time of the apply: what a
+    lease has left is counted from there, never from another clock.
+    """
 
     grants: tuple[LeaseGrant | Refusal, ...]
+    now_ms: int = 0
 
 
 class SettleOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -287,10 +290,11 @@ class SettleResult(msgspec.Struct, frozen=True, gc=False):
 
 class ExtendResult(msgspec.Struct, frozen=True, gc=False):
     """(lease, deadline_ms) in the command's order, by lease for a client; deadline 0: the lease is
-    lost.
+    lost. `now_ms` as in `LeaseResult`.
     """
 
     outcomes: tuple[tuple[int, int], ...]
+    now_ms: int = 0
 
 
 class RedriveResult(msgspec.Struct, frozen=True, gc=False):

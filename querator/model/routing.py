@@ -1,0 +1,40 @@
+"""Which partition an identified request belongs to: pure functions of the identity, so that a
+repeat meets its first attempt, whichever client or node computes them.
+
+    dedup key    slot = hash(key) mod 4,096; partition = slot mod n
+    ordered      partition = hash(producer_id) mod n: one partition sees all of the producer's
+                 sequences, so that "only the last one + 1 is accepted" means what it says
+    unordered    partition = (hash(producer_id) + sequence) mod n: one producer uses all partitions;
+                 each sees every n-th sequence, in whatever order they arrive
+
+`n` is the queue's number of partitions. `hash` is BLAKE2b with a digest of 8 bytes (RFC 7693; not a
+longer digest cut short), without key, salt or personalisation, read as a big-endian integer.
+"""
+
+from hashlib import blake2b
+
+SLOTS = 4_096
+"""Keys hash to slots, and slots belong to partitions: a slot can move, a key cannot."""
+
+_HASH_BYTES = 8
+
+
+def hash_bytes(data: bytes) -> int:
+    """0 to 2**64 - 1."""
+    return int.from_bytes(blake2b(data, digest_size=_HASH_BYTES).digest(), "big")
+
+
+def slot_of_key(key: bytes) -> int:
+    """0 to 4,095; for dedup keys and ordering keys, in UTF-8."""
+    return hash_bytes(key) % SLOTS
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    return slot_of_key(key) % partitions
+
+
+def partition_of_producer(
+    producer_id: bytes, sequence: int, *, ordered: bool, partitions: int
+) -> int:
+    start = hash_bytes(producer_id)
+    return (start if ordered else start + sequence) % partitions

@@ -1,0 +1,64 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.service.allocation import allocate, shares
+
+WANTED = st.lists(st.integers(1, 60), max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("available", "wanted", "given_"),
+    [
+        (23, [20, 6, 1], [16, 6, 1]),
+        (10, [10] * 5, [2] * 5),
+        (50, [50], [50]),
+        (3, [10, 10], [2, 1]),
+        (2, [5, 5, 5], [1, 1, 0]),
+        (0, [5, 5], [0, 0]),
+        (100, [1, 2, 3], [1, 2, 3]),
+        (7, [], []),
+    ],
+)
+def test_shares(available, wanted, given_):
+    assert shares(available, wanted) == given_
+
+
+@given(st.integers(0, 200), WANTED)
+def test_shares_are_max_min_fair(available, wanted):
+    got = shares(available, wanted)
+    assert sum(got) == min(available, sum(wanted))
+    assert all(0 <= share <= wish for share, wish in zip(got, wanted, strict=True))
+    for share, wish in zip(got, wanted, strict=True):
+        if share < wish:
+            # Whoever lacks something has as much as anybody, but for what cannot be divided.
+            assert share >= max(got) - 1
+    lacking = [share for share, wish in zip(got, wanted, strict=True) if share < wish]
+    assert lacking == sorted(lacking, reverse=True), "the remainder goes to the earliest"
+
+
+def test_one_consumer_takes_from_all_partitions():
+    assert allocate([5] * 10, [50]) == [[(0, 5)]] * 10
+
+
+def test_a_caller_is_served_from_few_partitions():
+    draws = allocate([1000, 1000, 1000], [100, 100])
+    assert draws == [[(0, 100), (1, 100)], [], []]
+
+
+@given(st.lists(st.integers(0, 60), max_size=12), WANTED)
+def test_nobody_is_overfilled_and_nothing_is_left_while_someone_waits(ready, wanted):
+    draws = allocate(ready, wanted)
+    assert len(draws) == len(ready)
+    got: Counter[int] = Counter()
+    for draw, there in zip(draws, ready, strict=True):
+        assert sum(items for _, items in draw) <= there
+        assert [caller for caller, _ in draw] == sorted({caller for caller, _ in draw})
+        for caller, items in draw:
+            assert items > 0
+            got[caller] += items
+    assert [got[caller] for caller in range(len(wanted))] == shares(sum(ready), wanted)
+    pairs = sum(map(len, draws))
+    assert pairs <= len(ready) + len(wanted), "a caller's share is not scattered"
