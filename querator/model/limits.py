@@ -22,6 +22,7 @@ REQUEST_BYTES_CAP = 32 * MIB
 REQUEST_ITEMS_MAX = 1_000  # Bounds the work of one apply.
 REQUEST_ITEMS_CAP = 10_000
 REQUEST_LEASES_MAX = 1_000  # As above, for complete, retry, extend.
+REQUEST_RANGES_MAX = 10_000  # As above; ranges of sequences in one complete or retry.
 NAME_CHARS_MAX = 255  # Queue and namespace; fits every file system and URL.
 REFERENCE_CHARS_MAX = 2_000
 KIND_CHARS_MAX = 255
@@ -39,11 +40,20 @@ ERRORS_KEPT_MAX = 5
 DESCRIPTION_CHARS_MAX = 1_000
 PAGE_ITEMS_MAX = 1_000
 PAGE_ITEMS_DEFAULT = 100
+PAGE_TOKEN_CHARS_MAX = 1_024
 REPLY_BYTES_DEFAULT = 3 * MIB  # gRPC clients refuse messages over 4 MiB unless told otherwise.
 REPLY_BYTES_MAX = REQUEST_BYTES_CAP
 STREAM_BATCH_ITEMS_DEFAULT = 100
 STREAM_UNANSWERED_MAX = 256  # Requests of one stream taken on and not answered.
 STREAM_CREDIT_ITEMS_MAX = 100_000
+STREAM_LEASES_MAX = 10_000  # Live leases of one stream; it gets no more until it settles some.
+
+# Work that a node has taken on and not answered (beyond: OVERLOADED).
+PRODUCES_WAITING_MAX = 16_384
+PRODUCE_BYTES_WAITING_MAX = 64 * MIB  # Below what proposals may hold: completes still get in.
+SETTLES_WAITING_MAX = 16_384
+LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
+OVERLOADED_RETRY_MS = 50
 
 # Times.
 LEASE_TIMEOUT_MS_MIN = 1 * SECOND_MS
@@ -59,6 +69,9 @@ DEDUP_WINDOW_MS_MAX = 7 * DAY_MS
 PRODUCER_RETENTION_MS = 7 * DAY_MS
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
+LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
+STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for partitions still asked.
+STOP_WAIT_MS_MAX = 5 * SECOND_MS  # How long commands in flight may take when a node stops.
 LEASE_GRACE_MS = (
     2 * SECOND_MS
 )  # No Expire this long after taking office: nobody could extend before.
@@ -89,6 +102,13 @@ TURN_BYTES_MAX = 16 * MIB
 PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.
 PROPOSAL_BYTES_WAITING_MAX = 128 * MIB
 LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
+LOG_CACHE_BYTES = 256 * KIB  # Newest entries that a group keeps in memory besides the unapplied ones.
+LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.
+LOG_TERMS_MAX = 1_024  # Elections in the window: their list is rewritten at each.
+PROPOSAL_OVERHEAD_BYTES = 256  # What a proposal counts for besides its attachment.
+APPLY_ENTRIES_TURN_MAX = 256  # Per group: a long tail is applied over many turns.
+TRUNCATE_ENTRIES_TURN_MAX = 64  # Per group: more than a turn appends, so that the window is kept.
+DELETE_ROWS_TURN_MAX = 2_000  # A group is deleted over many turns.
 
 assert PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_CAP < REQUEST_BYTES_CAP
 assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
@@ -98,4 +118,6 @@ assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
 assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
 assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
 assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
+assert REQUEST_BYTES_CAP <= PRODUCE_BYTES_WAITING_MAX < PROPOSAL_BYTES_WAITING_MAX
+assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX

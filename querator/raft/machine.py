@@ -21,13 +21,15 @@ class Machine(Protocol):
     ) -> Applied:
         """Applies a committed entry. Deterministic; no clock, no chance, no I/O but `txn`.
 
-        The entry's attachments are in `storage.attachments` under (group, index, part). `log_first` is the
-        index of the oldest entry that the log keeps. An exception stops the group.
+        The entry's attachments are in `storage.attachments` under (group, index, part).
+        `log_first` is the index of the oldest entry that the log keeps. An exception stops the
+        group.
         """
         ...
 
     def recover(self, txn: ReadTransaction) -> Applied:
-        """What the owner must know at start or on taking office: no results, current effects and due."""
+        """What the owner must know at start or on taking office: no results, current effects and
+        due."""
         ...
 
     def due_commands(self, now_ms: int) -> Sequence[Any]:

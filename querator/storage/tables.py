@@ -96,6 +96,14 @@ ATTACHMENTS = Table("attachments", b"P", "QI")
 ATTACHMENTS_DEAD = Table("attachments_dead", b"d", "QI")
 """index, part → nothing: the state machine has let go of it, the log has not."""
 
+# Tables of a Raft group (querator/raft); the room documents their values in `raft.journal`.
+LOG = Table("log", b"L", "Q")
+"""index → term, time, sizes, command; its attachments are in a table of their own."""
+MEMBERS = Table("members", b"M", "")
+"""→ term, vote, beginning of the log, runs of terms in it."""
+APPLIED = Table("applied", b"A", "")
+"""→ index, term and time of the last applied entry."""
+
 
 # Tables of a partition (querator/partition); the room documents their values in `partition.rows`.
 STATE = Table("state", b"s", "")

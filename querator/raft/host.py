@@ -1,0 +1,301 @@
+"""The raft room's door: takes commands on the asyncio thread, runs the turns on a thread of its
+own.
+
+    asyncio thread                          raft thread
+    propose → deque, eventfd ───────────►   turn: batch, append, tick, write, apply, synced commit
+    futures, then events     ◄───────────   one call_soon_threadsafe per turn
+
+A call ends in one of: its result; a refusal that means *not executed* (NOT_LEADER, OVERLOADED,
+STORAGE_FULL, UNAVAILABLE, INTERNAL); OUTCOME_UNKNOWN, when it was appended and the group or the
+process stopped before it was applied. A future that is cancelled does not cancel its command.
+
+A storage that fails, or any defect outside a machine, stops the raft thread for good (fail-stop):
+memory and disk may differ from then on. Every call ends, `HostEvents.on_failure` is called, and
+the process must exit and recover from disk.
+"""
+
+import asyncio
+import random
+import threading
+from typing import Any, Protocol
+
+from querator.model.entries import Proposal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.limits import (
+    LOG_BYTES_KEPT,
+    PROPOSAL_BYTES_WAITING_MAX,
+    PROPOSAL_OVERHEAD_BYTES,
+    PROPOSALS_WAITING_MAX,
+)
+from querator.raft import library
+from querator.raft.clock import Clock
+from querator.raft.group import GroupStatus
+from querator.raft.handover import (
+    Call,
+    Effects,
+    Event,
+    Inbox,
+    Leadership,
+    Open,
+    Outcome,
+    Quarantine,
+    Remove,
+    Request,
+    Stop,
+)
+from querator.raft.machine import Machine
+from querator.raft.stats import TurnStats
+from querator.raft.turn import Turns
+from querator.storage.environment import Environment, StorageError
+
+REQUESTS_TURN_MAX = 8_192
+"""Requests sorted in one turn, so that taking on never holds the turn up."""
+
+
+class HostEvents(Protocol):
+    """What the owner is told, on the asyncio thread, after the futures of the same turn are set."""
+
+    def on_effects(self, group: GroupId, effects: Any) -> None: ...
+
+    def on_leadership(self, group: GroupId, leads: bool) -> None: ...
+
+    def on_failure(self, error: BaseException) -> None:
+        """Fail-stop: no call is answered any more, and the process must exit."""
+        ...
+
+    def on_quarantine(self, group: GroupId, error: BaseException) -> None:
+        """A defect stopped this group on this node; the others go on."""
+        ...
+
+
+class Host:
+    """All Raft groups of a node. Every method is called on the asyncio thread that called `start`.
+    All Raft groups of a node. Every method is called on the asyncio thread that called `start`."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        clock: Clock,
+        events: HostEvents,
+        chance: random.Random | None = None,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
+    ) -> None:
+        """`chance` draws election timeouts; `log_bytes_kept` bounds each group's log behind its
+        state."""
+        self._clock = clock
+        self._events = events
+        self._turns = Turns(
+            environment,
+            clock=clock,
+            chance=chance if chance is not None else random.Random(),
+            log_bytes_kept=log_bytes_kept,
+        )
+        self._inbox = Inbox()
+        self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[Call] = set()
+        self._bytes = 0
+        self._opened: dict[GroupId, asyncio.Future[None]] = {}
+        self._removed: dict[GroupId, asyncio.Future[None]] = {}
+        self._led: set[GroupId] = set()
+        self._closed: QueratorError | None = None
+        """Why nothing more is taken on; None while it is."""
+
+    # --- the owner's side --------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Starts the raft thread. Groups are opened by `create_group`."""
+        assert self._loop is None
+        self._loop = asyncio.get_running_loop()
+        self._clock.on_step(self._inbox.wake)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Takes nothing more, finishes and answers what was taken on, and ends the thread.
+
+        The environment stays open: it belongs to the caller.
+        """
+        assert self._loop is not None
+        if self._closed is None:
+            self._closed = QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down")
+            self._inbox.put(Stop())
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    async def create_group(self, group: GroupId, machine: Machine) -> None:
+        """Recovers the group from disk, or creates it; returns when it leads and its effects are
+        out.
+
+        Again for a group that is open: waits until it is in office. Raises QueratorError:
+        INTERNAL when the machine fails on what is stored, UNAVAILABLE when the group is being
+        deleted or the node stops.
+        """
+        opened = self._opened.get(group)
+        if opened is None:
+            opened = self._request_future()
+            self._opened[group] = opened
+            self._put(Open(group, machine, opened))
+        try:
+            await asyncio.shield(opened)
+        except QueratorError:
+            self._opened.pop(group, None)
+            raise
+
+    async def delete_group(self, group: GroupId) -> None:
+        """Stops the group and deletes all its rows, in bounded steps; returns when none is left.
+
+        After a crash in between, the group can only be deleted further: by calling this again.
+        """
+        removed = self._removed.get(group)
+        if removed is None:
+            removed = self._request_future()
+            self._removed[group] = removed
+            self._opened.pop(group, None)
+            self._put(Remove(group, removed))
+        try:
+            await asyncio.shield(removed)
+        finally:
+            if removed.done():
+                self._removed.pop(group, None)
+
+    def propose(
+        self, group: GroupId, command: Any, attachment: bytes = b""
+    ) -> "asyncio.Future[Any]":
+        """The future of the command's result, or of a QueratorError (see the module's docstring).
+        The future of the command's result, or of a QueratorError (see the module's docstring)."""
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+        size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
+        refusal = self._refusal(size)
+        if refusal is not None:
+            future.set_exception(refusal)
+            return future
+        call = Call(group, Proposal(command, attachment), future, size)
+        self._calls.add(call)
+        self._bytes += size
+        self._inbox.put(call)
+        return future
+
+    def groups(self) -> tuple[GroupId, ...]:
+        """Groups that are open on this node."""
+        return tuple(self._turns.groups())
+
+    def leads(self, group: GroupId) -> bool:
+        """Whether the group is in office here, as far as `on_leadership` was told."""
+        return group in self._led
+
+    def status(self, group: GroupId) -> GroupStatus | None:
+        """As of the last synced turn; None when the group is not open here."""
+        return self._turns.status(group)
+
+    def turn_stats(self) -> TurnStats:
+        return self._turns.stats.stats()
+
+    def _refusal(self, size: int) -> QueratorError | None:
+        if self._closed is not None:
+            return self._closed
+        if len(self._calls) >= PROPOSALS_WAITING_MAX:
+            message = f"{PROPOSALS_WAITING_MAX} commands wait already"
+            return QueratorError(ErrorCode.OVERLOADED, message)
+        if self._calls and self._bytes + size > PROPOSAL_BYTES_WAITING_MAX:
+            message = f"commands of {self._bytes} bytes wait already"
+            return QueratorError(ErrorCode.OVERLOADED, message)
+        return None
+
+    def _request_future(self) -> "asyncio.Future[None]":
+        assert self._loop is not None
+        if self._closed is not None:
+            raise self._closed
+        return self._loop.create_future()
+
+    def _put(self, request: Request) -> None:
+        self._inbox.put(request)
+
+    # --- results, on the asyncio thread --------------------------------------------------
+
+    def _deliver(self, outcome: Outcome) -> None:
+        for call, result in outcome.results:
+            if self._answered(call):
+                assert call.future is not None
+                call.future.set_result(result)
+        for call, error in outcome.errors:
+            if self._answered(call):
+                assert call.future is not None
+                call.future.set_exception(error)
+        for future, failure in outcome.opened:
+            if future.done():
+                continue
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+        for event in outcome.events:
+            self._tell(event)
+
+    def _answered(self, call: Call) -> bool:
+        """Takes the call off the books; whether somebody waits for it."""
+        if call.future is None:
+            return False
+        self._calls.discard(call)
+        self._bytes -= call.bytes
+        return not call.future.done()
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case Effects(group, effects):
+                self._events.on_effects(group, effects)
+            case Leadership(group, leads):
+                if leads:
+                    self._led.add(group)
+                else:
+                    self._led.discard(group)
+                self._events.on_leadership(group, leads)
+            case Quarantine(group, error):
+                self._events.on_quarantine(group, error)
+
+    def _fail(self, error: BaseException) -> None:
+        """The raft thread has ended by `error`."""
+        code = ErrorCode.STORAGE_FAILED if isinstance(error, StorageError) else ErrorCode.INTERNAL
+        refused = QueratorError(code, f"the node has failed: {error}")
+        refused.__cause__ = error
+        unknown = QueratorError(ErrorCode.OUTCOME_UNKNOWN, f"the node has failed: {error}")
+        unknown.__cause__ = error
+        self._closed = refused
+        for call in list(self._calls):
+            if self._answered(call):
+                assert call.future is not None
+                call.future.set_exception(unknown if call.appended else refused)
+        for future in (*self._opened.values(), *self._removed.values()):
+            if not future.done():
+                future.set_exception(refused)
+        self._led.clear()
+        self._events.on_failure(error)
+
+    # --- the raft thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        library.bind(self._clock)
+        try:
+            self._turn_until_stopped(self._loop)
+        except Exception as error:  # noqa: BLE001 - the thread's top
+            self._loop.call_soon_threadsafe(self._fail, error)
+        finally:
+            self._inbox.close()
+
+    def _turn_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        turns, inbox = self._turns, self._inbox
+        stopping = False
+        while True:
+            requests = inbox.take(REQUESTS_TURN_MAX)
+            if requests and isinstance(requests[-1], Stop):
+                stopping = True
+                requests.pop()
+            outcome = turns.turn(requests)
+            if outcome:
+                loop.call_soon_threadsafe(self._deliver, outcome)
+            if stopping and turns.idle:
+                return
+            if not inbox:
+                inbox.wait(turns.wait_s())

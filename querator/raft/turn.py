@@ -1,0 +1,338 @@
+"""The turn: what the raft thread does for all groups at once, without the thread.
+
+    1 take      requests of the asyncio thread; groups whose time has come propose for themselves
+    2 append    waiting calls, one entry per group, bounded (`raft.batcher`)
+    3 tick      the library's election and commit rule, for groups that have reason
+    4 write     journal rows, terms and votes of all groups into one write transaction
+    5 apply     committed entries, each group in a child transaction
+    6 commit    synced, once for all groups; nothing derived from the turn is known outside before
+    7 outcome   results, errors and events, for the caller to hand over
+
+With one voter an entry is appended, committed, applied and answered in one turn and one sync. A
+turn that has nothing to write does not commit. While the commit runs the interpreter is free, and
+new requests gather for the next turn: group commit without a timer.
+
+Space is judged before calls are taken on, from `Environment.usage`: calls with an attachment
+leave the environment's reserve free, others go on down to a quarter of it. A transaction that
+fails all the same is the end of the process, because memory has moved on and the disk has not;
+whatever `turn` raises means that.
+"""
+
+import heapq
+import random
+from collections.abc import Sequence
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.limits import DELETE_ROWS_TURN_MAX, LOG_BYTES_KEPT, TURN_BYTES_MAX
+from querator.raft.batcher import Batcher
+from querator.raft.clock import Clock
+from querator.raft.group import Group, GroupStatus
+from querator.raft.handover import Call, Open, Outcome, Remove, Request, Stop
+from querator.raft.journal import GroupDeleted, mark_deleting
+from querator.raft.stats import TurnGatherer
+from querator.storage.environment import Environment, WriteTransaction
+from querator.storage.tables import MEMBERS, delete_group
+
+_FLOOR_PART = 4
+"""Calls without attachments go on while this part of the reserve is free."""
+_CALL_BYTES = 4_096
+"""What a call may need on disk besides twice its bytes: its rows and their pages."""
+
+
+class Turns:
+    """All groups of a node. One thread calls it, bound to `clock` (`library.bind`)."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        clock: Clock,
+        chance: random.Random,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
+    ) -> None:
+        self._environment = environment
+        self._clock = clock
+        self._chance = chance
+        self._log_bytes_kept = log_bytes_kept
+        self._groups: dict[GroupId, Group] = {}
+        self._opening: dict[GroupId, Open] = {}
+        self._deleting: dict[GroupId, list[Remove]] = {}
+        self._marked: set[GroupId] = set()
+        self._batcher = Batcher()
+        self._dirty: dict[GroupId, Group] = {}
+        # (instant of the monotonic clock, group): when to look for a group's own calls.
+        self._alarms: list[tuple[float, GroupId]] = []
+        self._alarm_of: dict[GroupId, float] = {}
+        self._free_bytes = 0
+        self._reserve_bytes = 0
+        self.stats = TurnGatherer()
+
+    def turn(self, requests: Sequence[Request]) -> Outcome:
+        """Raises StorageError or AssertionError: the process must stop and recover from disk."""
+        outcome = Outcome()
+        clock = self._clock.monotonic_s
+        started = clock()
+        for request in requests:
+            self._take(request, outcome)
+        self._ring(started, outcome)
+        taken = clock()
+        counts = self._append(outcome)
+        appended = clock()
+        for group in self._dirty.values():
+            if group.quarantined is None:
+                group.member.tick()
+        ticked = clock()
+        written, applied, committed = self._write(outcome)
+        if committed > ticked:
+            self.stats.add(
+                take_us=_us(taken - started),
+                append_us=_us(appended - taken),
+                tick_us=_us(ticked - appended),
+                write_us=_us(written - ticked),
+                apply_us=_us(applied - written),
+                commit_us=_us(committed - applied),
+                turn_us=_us(committed - started),
+            )
+        if counts[0]:
+            self.stats.add(entries=counts[0], commands=counts[1], bytes=counts[2])
+        return outcome
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is waiting to be done."""
+        return not (self._batcher or self._dirty or self._deleting)
+
+    def wait_s(self) -> float | None:
+        """Seconds until there is something to do without a request; None: for ever."""
+        if not self.idle:
+            return 0.0
+        if not self._alarms:
+            return None
+        return max(0.0, self._alarms[0][0] - self._clock.monotonic_s())
+
+    def groups(self) -> list[GroupId]:
+        return list(self._groups)
+
+    def status(self, group: GroupId) -> GroupStatus | None:
+        found = self._groups.get(group)
+        return None if found is None else found.status
+
+    # --- 1 take -------------------------------------------------------------------
+
+    def _take(self, request: Request, outcome: Outcome) -> None:
+        match request:
+            case Call():
+                self._take_call(request, outcome)
+            case Open():
+                self._open(request, outcome)
+            case Remove():
+                self._remove(request, outcome)
+            case Stop():
+                raise AssertionError("the thread's own business")
+
+    def _take_call(self, call: Call, outcome: Outcome) -> None:
+        group = self._groups.get(call.group)
+        if group is not None and group.in_office:
+            self._batcher.add(call)
+        else:
+            outcome.errors.append((call, refusal(call.group, group)))
+
+    def _open(self, request: Open, outcome: Outcome) -> None:
+        group_id = request.group
+        assert group_id not in self._groups
+        assert group_id not in self._opening
+        if group_id in self._deleting:
+            outcome.opened.append((request.future, _being_deleted(group_id)))
+            return
+        try:
+            with self._environment.snapshot() as snapshot:
+                group = Group(
+                    group_id,
+                    request.machine,
+                    snapshot,
+                    clock=self._clock,
+                    chance=self._chance,
+                    log_bytes_kept=self._log_bytes_kept,
+                )
+        except GroupDeleted:
+            outcome.opened.append((request.future, _being_deleted(group_id)))
+            return
+        self._groups[group_id] = group
+        self._opening[group_id] = request
+        self._dirty[group_id] = group
+
+    def _remove(self, request: Remove, outcome: Outcome) -> None:
+        group_id = request.group
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            gone = refusal(group_id, None)
+            outcome.errors.extend((call, gone) for call in self._batcher.remove(group_id))
+            group.close(outcome)
+            self._dirty.pop(group_id, None)
+        opening = self._opening.pop(group_id, None)
+        if opening is not None:
+            outcome.opened.append((opening.future, _being_deleted(group_id)))
+        self._deleting.setdefault(group_id, []).append(request)
+
+    def _ring(self, now_s: float, outcome: Outcome) -> None:
+        """Lets the groups whose alarm has gone off propose what is due."""
+        while self._alarms and self._alarms[0][0] <= now_s:
+            at_s, group_id = heapq.heappop(self._alarms)
+            if self._alarm_of.get(group_id) != at_s:
+                continue
+            del self._alarm_of[group_id]
+            group = self._groups.get(group_id)
+            if group is None or not group.in_office:
+                continue
+            self._batcher.add_first(group.own_calls(outcome))
+            self._set_alarm(group)
+
+    def _set_alarm(self, group: Group) -> None:
+        due_in_s = group.due_in_s()
+        if due_in_s is None:
+            return
+        at_s = self._clock.monotonic_s() + due_in_s
+        earlier = self._alarm_of.get(group.group)
+        # A later alarm is not needed: an early one looks, and sets itself again.
+        if earlier is None or at_s < earlier:
+            self._alarm_of[group.group] = at_s
+            heapq.heappush(self._alarms, (at_s, group.group))
+
+    # --- 2 append -----------------------------------------------------------------
+
+    def _append(self, outcome: Outcome) -> tuple[int, int, int]:
+        """Entries, calls and bytes appended."""
+        if not self._batcher:
+            return 0, 0, 0
+        usage = self._environment.usage()
+        self._free_bytes, self._reserve_bytes = usage.free_bytes, usage.reserve_bytes
+        entries = commands = size = 0
+        for group_id, waiting in self._batcher.take():
+            group = self._groups[group_id]
+            if not group.in_office:
+                refused = refusal(group_id, group)
+                outcome.errors.extend((call, refused) for call in waiting)
+                continue
+            calls = self._with_space(group, waiting, outcome)
+            if not calls:
+                continue
+            group.propose(calls, outcome)
+            self._dirty[group_id] = group
+            entries += 1
+            commands += len(calls)
+            size += sum(call.bytes for call in calls)
+        return entries, commands, size
+
+    def _with_space(self, group: Group, waiting: list[Call], outcome: Outcome) -> list[Call]:
+        """Calls that may be taken on; the others are refused."""
+        calls: list[Call] = []
+        for call in waiting:
+            need = 2 * call.bytes + _CALL_BYTES
+            kept = self._reserve_bytes
+            if not call.proposal.attachment:
+                kept //= _FLOOR_PART
+            if self._free_bytes - need >= kept:
+                self._free_bytes -= need
+                calls.append(call)
+                continue
+            message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
+            outcome.errors.append((call, QueratorError(ErrorCode.STORAGE_FULL, message)))
+            if call.future is None:
+                group.own_call_refused()
+                self._set_alarm(group)
+        return calls
+
+    # --- 4, 5, 6 write, apply, commit -----------------------------------------------
+
+    def _write(self, outcome: Outcome) -> tuple[float, float, float]:
+        """Instants after writing, applying and committing."""
+        clock = self._clock.monotonic_s
+        groups = [group for group in self._dirty.values() if group.changed]
+        if not groups and not self._deleting:
+            self._settle(outcome)
+            now = clock()
+            return now, now, 0.0
+        txn = self._environment.begin()
+        try:
+            for group in groups:
+                group.journal.flush(txn)
+            written = clock()
+            for group in groups:
+                if group.unapplied:
+                    group.apply(txn, outcome)
+                    group.journal.truncate_head(txn, group.applied_index)
+            removed = self._delete(txn)
+            applied = clock()
+        except BaseException:
+            txn.abort()
+            raise
+        txn.commit(sync=True)
+        for group in groups:
+            group.synced()
+        outcome.opened.extend((request.future, None) for request in removed)
+        self._settle(outcome)
+        return written, applied, clock()
+
+    def _settle(self, outcome: Outcome) -> None:
+        """After the sync: who is done, who goes on with the next turn, and who wakes when."""
+        dirty = {}
+        for group_id, group in self._dirty.items():
+            self._settle_opening(group, outcome)
+            if group.changed:
+                dirty[group_id] = group
+            self._set_alarm(group)
+        self._dirty = dirty
+
+    def _settle_opening(self, group: Group, outcome: Outcome) -> None:
+        request = self._opening.get(group.group)
+        if request is None or not (group.in_office or group.quarantined is not None):
+            return
+        del self._opening[group.group]
+        error = None if group.quarantined is None else refusal(group.group, group)
+        outcome.opened.append((request.future, error))
+
+    def _delete(self, txn: WriteTransaction) -> list[Remove]:
+        """Deletes rows of groups, in bounded steps; requests that are fulfilled with this turn.
+
+        The mark comes first and goes last, so that a crash in between leaves a group that can
+        only be deleted further.
+        """
+        removed: list[Remove] = []
+        for group_id, requests in list(self._deleting.items()):
+            if group_id not in self._marked:
+                mark_deleting(txn, group_id)
+                self._marked.add(group_id)
+                continue
+            if not delete_group(
+                txn, group_id, rows_max=DELETE_ROWS_TURN_MAX, bytes_max=TURN_BYTES_MAX
+            ):
+                mark_deleting(txn, group_id)
+                break
+            MEMBERS.delete(txn, group_id)
+            self._marked.discard(group_id)
+            removed.extend(requests)
+            del self._deleting[group_id]
+        return removed
+
+
+def refusal(group_id: GroupId, group: Group | None) -> QueratorError:
+    """Why a call for this group is not taken on."""
+    if group is None:
+        message = f"this node does not lead group {group_id}"
+        return QueratorError(ErrorCode.NOT_LEADER, message)
+    if group.quarantined is not None:
+        error = QueratorError(
+            ErrorCode.INTERNAL, f"group {group_id} was stopped by a defect: {group.quarantined!r}"
+        )
+        error.__cause__ = group.quarantined
+        return error
+    return QueratorError(ErrorCode.UNAVAILABLE, f"group {group_id} is starting up")
+
+
+def _being_deleted(group_id: GroupId) -> QueratorError:
+    return QueratorError(ErrorCode.UNAVAILABLE, f"group {group_id} is being deleted")
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)
