@@ -41,7 +41,17 @@ _UNTOUCHED = _Untouched()
 class OverlayTransaction:
     """A `WriteTransaction`. If `before_put` raises, the transaction is aborted."""
 
-    __slots__ = ("_base", "_before_put", "_ending", "_fresh", "_keys", "_open", "_pending", "_undo")
+    __slots__ = (
+        "_base",
+        "_before_put",
+        "_ending",
+        "_fresh",
+        "_keys",
+        "_open",
+        "_pending",
+        "_undo",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -59,6 +69,8 @@ class OverlayTransaction:
         self._keys: SortedList[bytes] = SortedList()
         self._fresh: list[bytes] = []
         self._open = True
+        # Counts changes, so that a scan can tell that it is no longer valid.
+        self._version = 0
 
     def get(self, key: bytes) -> bytes | None:
         assert self._open
@@ -70,13 +82,13 @@ class OverlayTransaction:
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[Row]:
         assert self._open
         rows = self._base.scan(start, stop, reverse=reverse)
-        if not self._pending:
-            return rows
-        if self._fresh:
-            self._keys.update(self._fresh)
-            self._fresh.clear()
-        keys = self._keys.irange(start, stop, inclusive=(True, False), reverse=reverse)
-        return merged(rows, keys, self._pending, reverse=reverse)
+        if self._pending:
+            if self._fresh:
+                self._keys.update(self._fresh)
+                self._fresh.clear()
+            keys = self._keys.irange(start, stop, inclusive=(True, False), reverse=reverse)
+            rows = merged(rows, keys, self._pending, reverse=reverse)
+        return self._unchanged(rows, self._version)
 
     def put(self, key: bytes, value: bytes) -> None:
         assert self._open
@@ -133,6 +145,7 @@ class OverlayTransaction:
         elif self._undo:
             self._undo[-1].setdefault(key, pending[key])
         pending[key] = value
+        self._version += 1
 
     def _restore(self, undo: dict[bytes, bytes | _Untouched | None]) -> None:
         for key, value in undo.items():
@@ -142,6 +155,12 @@ class OverlayTransaction:
                 self._pending[key] = value
         self._keys.clear()
         self._fresh = list(self._pending)
+        self._version += 1
+
+    def _unchanged(self, rows: Iterator[Row], version: int) -> Iterator[Row]:
+        for row in rows:
+            assert self._version == version, "the transaction changed during a scan"
+            yield row
 
     def _refusable(self, check: Callable[[], None]) -> None:
         try:
