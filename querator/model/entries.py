@@ -1,4 +1,6 @@
-"""What a Raft group replicates, as raft and the state machines both see it: neither imports the other."""
+"""What a Raft group replicates, as raft and the state machines both see it: neither imports the
+other.
+"""
 
 from typing import Any
 
@@ -6,23 +8,27 @@ import msgspec
 
 
 class Proposal(msgspec.Struct, frozen=True, gc=False):
-    """One client command for a group; `attachment` is stored once, by reference, and never re-encoded."""
+    """One client command for a group; `attachment` is stored once, by reference, and never
+    re-encoded.
+    """
 
     command: Any
     attachment: bytes = b""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What one log entry carries: a small command, and attachments that the journal stores in their own table."""
+    """What one log entry carries: a small command, and attachments that the journal stores in their
+    own table.
+    """
 
     command: bytes
     attachments: tuple[bytes, ...] = ()
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """What came of an entry: one result per proposal packed into it, in order; what the owner must know
-    (`effects`, opaque to raft); the earliest instant at which the leader should propose `due_commands`
-    (ms of state time; None: never)."""
+    """What came of an entry: one result per proposal packed into it, in order; what the owner must
+    know (`effects`, opaque to raft); the earliest instant at which the leader should propose
+    `due_commands` (ms of state time; None: never)."""
 
     results: tuple[Any, ...]
     effects: Any

@@ -1,0 +1,162 @@
+"""How items die, and how they become ready: the one place that judges expiry and attempts.
+
+A dead item goes to the dead queue through the outbox (state MOVING), or, when the queue has none,
+is dropped and counted. The target of a move is fixed when its row is written.
+"""
+
+from querator.model.commands import DeadTarget
+from querator.partition import masks
+from querator.partition.rows import (
+    Block,
+    DeadReason,
+    ItemState,
+    OutboxRow,
+    OutboxTarget,
+    Segment,
+    decode_target,
+    encode,
+)
+from querator.partition.segments import (
+    check,
+    place_ready,
+    place_scheduled,
+    put_segment,
+    remove,
+    restore,
+    tail_position,
+)
+from querator.partition.states import Event
+from querator.partition.turn import Turn
+from querator.storage.tables import OUTBOX, OUTBOX_TARGETS
+
+NO_TARGET = OutboxTarget(1, 0)
+
+
+def become_ready(
+    turn: Turn,
+    first_seq: int,
+    block: Block,
+    mask: int,
+    event: Event,
+    *,
+    came_from: int,
+    attempt: int,
+    releases: int,
+    position: int | None = None,
+) -> None:
+    """Makes detached items ready, at the tail or back at `position`; the expired ones die."""
+    expired = block.expired(mask, turn.now_ms)
+    alive = mask & ~expired
+    # The living first: a block without segments goes.
+    if alive:
+        check(came_from, event, ItemState.READY)
+        if position is None:
+            place_ready(
+                turn, first_seq, alive,
+                attempt=attempt, releases=releases, position=tail_position(turn),
+            )  # fmt: skip
+        else:
+            restore(turn, first_seq, alive, attempt=attempt, releases=releases, position=position)
+    if expired:
+        kill(
+            turn,
+            first_seq,
+            block,
+            expired,
+            DeadReason.EXPIRED,
+            came_from=came_from,
+            attempt=attempt,
+        )
+
+
+def become_ready_or_worn(
+    turn: Turn,
+    first_seq: int,
+    block: Block,
+    mask: int,
+    event: Event,
+    *,
+    attempt: int,
+    releases: int,
+) -> None:
+    """After a lease whose attempt counts: to the tail, or dead when the attempts are used up."""
+    if worn(turn, attempt):
+        kill(
+            turn,
+            first_seq,
+            block,
+            mask,
+            DeadReason.ATTEMPTS,
+            came_from=ItemState.LEASED,
+            attempt=attempt,
+        )
+    else:
+        become_ready(
+            turn, first_seq, block, mask, event,
+            came_from=ItemState.LEASED, attempt=attempt, releases=releases,
+        )  # fmt: skip
+
+
+def become_scheduled(
+    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, due_ms: int
+) -> None:
+    """After a lease: not ready before `due_ms`."""
+    check(ItemState.LEASED, Event.RETRY_LATER, ItemState.SCHEDULED)
+    place_scheduled(turn, first_seq, mask, attempt=attempt, releases=releases, due_ms=due_ms)
+
+
+def worn(turn: Turn, attempt: int) -> bool:
+    """Whether an item that was leased so often may not be leased again."""
+    return 0 < turn.queue.max_attempts <= attempt
+
+
+def kill(
+    turn: Turn,
+    first_seq: int,
+    block: Block,
+    mask: int,
+    reason: DeadReason,
+    *,
+    came_from: int,
+    attempt: int,
+) -> None:
+    """Detached items die: to the dead queue, or dropped and counted when there is none."""
+    count = mask.bit_count()
+    turn.state.dead += count
+    if reason is DeadReason.EXPIRED:
+        turn.state.expired += count
+    targets = turn.queue.dead_targets
+    if targets:
+        check(came_from, Event.DIE, ItemState.MOVING)
+        target = home_of(targets, turn.queue.partition)
+        send(turn, first_seq, mask, attempt=attempt, reason=reason, target_group=target.group)
+    else:
+        check(came_from, Event.DROP, None)
+        turn.state.dropped += count
+        remove(turn, first_seq, block, mask)
+
+
+def home_of(targets: tuple[DeadTarget, ...], partition: int) -> DeadTarget:
+    """The partition of the same number where that exists, else one that follows from the number."""
+    for target in targets:
+        if target.partition == partition:
+            return target
+    return targets[partition % len(targets)]
+
+
+def send(
+    turn: Turn, first_seq: int, mask: int, *, attempt: int, reason: DeadReason, target_group: int
+) -> None:
+    """Puts detached items into the outbox, one move number for each in order of sequence."""
+    txn, group = turn.txn, turn.group
+    row = OUTBOX_TARGETS.get(txn, group, target_group)
+    target = NO_TARGET if row is None else decode_target(row)
+    count = mask.bit_count()
+    move = target.next_move
+    OUTBOX_TARGETS.put(
+        txn, group, target_group, value=encode(OutboxTarget(move + count, target.done))
+    )
+    outgoing = OutboxRow(first_seq, masks.to_bytes(mask), attempt, reason, turn.now_ms)
+    OUTBOX.put(txn, group, target_group, move, value=encode(outgoing))
+    put_segment(turn, first_seq, Segment(ItemState.MOVING, attempt, 0, move, target_group, mask))
+    turn.state.moving += count

@@ -1,0 +1,59 @@
+"""The end of leases, and how long their outcomes are remembered.
+
+Outcomes are kept for LEASE_OUTCOME_WINDOW_MS, and no more than ENDED_LEASES_MAX of them: the oldest
+go first.
+"""
+
+from querator.model.limits import ENDED_LEASES_MAX, LEASE_OUTCOME_WINDOW_MS
+from querator.partition.lease import client_hash, request_hash
+from querator.partition.rows import LeaseRow, decode_lease, encode
+from querator.partition.turn import Turn, earlier
+from querator.storage.tables import (
+    CLIENT_LEASES,
+    DEADLINES,
+    ENDED,
+    ENDED_ORDER,
+    LEASE_REQUESTS,
+    LEASES,
+)
+
+
+def end_lease(turn: Turn, lease: int, row: LeaseRow) -> None:
+    """A lease that holds nothing any more: its outcomes are remembered from now."""
+    txn, group, state = turn.txn, turn.group, turn.state
+    LEASES.delete(txn, group, lease)
+    DEADLINES.delete(txn, group, row.deadline_ms, lease)
+    CLIENT_LEASES.delete(txn, group, client_hash(row.client_id), lease)
+    state.leases -= 1
+    row.deadline_ms = turn.now_ms
+    ENDED.put(txn, group, lease, value=encode(row))
+    ENDED_ORDER.put(txn, group, turn.now_ms, lease, value=b"")
+    state.ended += 1
+    state.cleanup_head_ms = earlier(state.cleanup_head_ms, turn.now_ms + LEASE_OUTCOME_WINDOW_MS)
+    if state.ended > ENDED_LEASES_MAX:
+        forget_ended(turn, 1, everything=True)
+
+
+def forget_ended(turn: Turn, rows_max: int, *, everything: bool = False) -> int:
+    """Forgets the oldest outcomes, up to `rows_max`: those out of the window, or any. How many."""
+    txn, group = turn.txn, turn.group
+    doomed: list[tuple[int, int]] = []
+    for key, _ in ENDED_ORDER.rows(txn, group):
+        ended_ms, lease = ENDED_ORDER.parts(key)
+        assert isinstance(ended_ms, int)
+        assert isinstance(lease, int)
+        if len(doomed) == rows_max:
+            break
+        if not everything and ended_ms + LEASE_OUTCOME_WINDOW_MS > turn.now_ms:
+            break
+        doomed.append((ended_ms, lease))
+    for ended_ms, lease in doomed:
+        raw = ENDED.get(txn, group, lease)
+        assert raw is not None
+        row = decode_lease(raw)
+        if row.request_id:
+            LEASE_REQUESTS.delete(txn, group, request_hash(row.client_id, row.request_id))
+        ENDED.delete(txn, group, lease)
+        ENDED_ORDER.delete(txn, group, ended_ms, lease)
+    turn.state.ended -= len(doomed)
+    return len(doomed)

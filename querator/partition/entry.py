@@ -1,0 +1,106 @@
+"""The file format of a partition's log: many commands in one entry.
+
+    entry = version byte (1) · msgpack [now_ms, parts, commands]
+
+`commands` are arrays that start with their number (`model.commands`). Payload is not in the entry:
+the items of its Produce and Move commands are its attachments. `parts` holds the number of items of
+each attachment, and each attachment becomes one block: first those of all Produce commands of the
+entry, joined in order; then those of each Move command. A command that fits a block is never cut,
+so that a batch stays one segment.
+
+Whatever a released version wrote must be readable for ever: there are golden bytes of every
+command.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from struct import unpack
+
+import msgspec
+
+from querator.model.commands import Command, Move, Produce
+from querator.model.entries import Entry, Proposal
+from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
+
+ENTRY_VERSION = 1
+_VERSION = bytes([ENTRY_VERSION])
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    now_ms: int
+    parts: tuple[int, ...]
+    commands: tuple[Command, ...]
+
+
+class UnknownEntryVersion(Exception):
+    """A later version of Querator wrote the entry; the group must stop rather than guess."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Body)
+
+
+def pack(proposals: Sequence[Proposal], now_ms: int) -> Entry:
+    produced = _Cutter()
+    moved = _Cutter()
+    for proposal in proposals:
+        if isinstance(proposal.command, Produce):
+            produced.add(proposal.command.lengths, proposal.attachment)
+        elif isinstance(proposal.command, Move):
+            moved.add(proposal.command.lengths, proposal.attachment)
+            moved.close()
+    produced.close()
+    body = Body(
+        now_ms,
+        tuple(produced.counts + moved.counts),
+        tuple(proposal.command for proposal in proposals),
+    )
+    return Entry(_VERSION + _encoder.encode(body), tuple(produced.blocks + moved.blocks))
+
+
+def unpack_entry(command: bytes) -> Body:
+    if command[:1] != _VERSION:
+        raise UnknownEntryVersion(f"entry starts with {command[:1]!r}; known is {_VERSION!r}")
+    return _decoder.decode(memoryview(command)[1:])
+
+
+class _Cutter:
+    """Joins the items of requests into blocks."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.blocks: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._count = 0
+        self._bytes = 0
+
+    def add(self, lengths: bytes, data: bytes) -> None:
+        count = len(lengths) >> 2
+        if count <= BLOCK_ITEMS_MAX and len(data) <= BLOCK_BYTES_MAX:
+            self._append(data, count)
+            return
+        ends = list(accumulate(unpack(f"<{count}I", lengths)))
+        assert ends[-1:] == [len(data)], "lengths must add up to the attachment"
+        start = begin = 0
+        for ordinal in range(count):
+            base = ends[begin - 1] if begin else 0
+            if ordinal > begin and (
+                ordinal - begin == BLOCK_ITEMS_MAX or ends[ordinal] - base > BLOCK_BYTES_MAX
+            ):
+                self._append(data[start : ends[ordinal - 1]], ordinal - begin)
+                start, begin = ends[ordinal - 1], ordinal
+        self._append(data[start:], count - begin)
+
+    def _append(self, data: bytes, count: int) -> None:
+        if self._count + count > BLOCK_ITEMS_MAX or self._bytes + len(data) > BLOCK_BYTES_MAX:
+            self.close()
+        self._pieces.append(data)
+        self._count += count
+        self._bytes += len(data)
+
+    def close(self) -> None:
+        if self._count:
+            self.counts.append(self._count)
+            self.blocks.append(b"".join(self._pieces) if len(self._pieces) > 1 else self._pieces[0])
+        self._pieces = []
+        self._count = self._bytes = 0

@@ -1,0 +1,188 @@
+"""What time does: leases lapse, items expire, schedules come due, memories fade.
+
+The leader proposes Expire and Activate when a head of the state row is due. Heads are lower bounds:
+they are lowered when a row is written and found again here, by one look at the first row of each
+index; a head that was too early costs one command that does nothing. A command that meets its bound
+leaves the head where it is, so that it is due again at once.
+"""
+
+from querator.model.commands import Done
+from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
+from querator.partition import masks
+from querator.partition.dead import become_ready, become_ready_or_worn, kill
+from querator.partition.dedup import forget_keys
+from querator.partition.ended import end_lease, forget_ended
+from querator.partition.producers import forget_producers
+from querator.partition.rows import DeadReason, ItemState, decode_block, decode_lease
+from querator.partition.segments import (
+    check,
+    detach,
+    load_block,
+    load_segment,
+    segments_of,
+    tail_position,
+)
+from querator.partition.states import Event
+from querator.partition.turn import Turn, earlier
+from querator.storage.tables import (
+    BLOCKS,
+    DEADLINES,
+    DEDUP_ORDER,
+    ENDED_ORDER,
+    EXPIRIES,
+    LEASES,
+    PRODUCER_CHECKS,
+    SCHEDULED,
+    Table,
+)
+
+
+def expire(turn: Turn) -> Done:
+    """Lapses, expires and forgets what is due; `changed` counts segments and forgotten rows."""
+    work = _lapse(turn, APPLY_SEGMENTS_MAX)
+    work += _sweep(turn, APPLY_SEGMENTS_MAX - work)
+    for forget in (forget_ended, forget_keys, forget_producers):
+        if work < APPLY_SEGMENTS_MAX:
+            work += forget(turn, APPLY_SEGMENTS_MAX - work)
+    state = turn.state
+    state.deadline_head_ms = _head(turn, DEADLINES)
+    state.expiry_head_ms = _head(turn, EXPIRIES)
+    state.cleanup_head_ms = _cleanup_head(turn)
+    return Done(work)
+
+
+def activate(turn: Turn) -> Done:
+    """Makes scheduled items ready in the order of (due, sequence); `changed` counts segments."""
+    txn, group = turn.txn, turn.group
+    due: list[tuple[int, int, int]] = []
+    for key, _ in SCHEDULED.rows(txn, group):
+        due_ms, first_seq, slot = SCHEDULED.parts(key)
+        assert isinstance(due_ms, int)
+        assert isinstance(first_seq, int)
+        assert isinstance(slot, int)
+        # Items due together in one block share a position, so they must not be cut apart.
+        together = due and due[-1][:2] == (due_ms, first_seq)
+        if due_ms > turn.now_ms or (len(due) >= APPLY_SEGMENTS_MAX and not together):
+            break
+        due.append((due_ms, first_seq, slot))
+    before: tuple[int, int] | None = None
+    position = 0
+    for due_ms, first_seq, slot in due:
+        if before != (due_ms, first_seq):
+            before = (due_ms, first_seq)
+            position = tail_position(turn)
+        segment = load_segment(txn, group, first_seq, slot)
+        assert (segment.state, segment.locator) == (ItemState.SCHEDULED, due_ms)
+        detach(turn, first_seq, segment, segment.mask)
+        become_ready(
+            turn, first_seq, load_block(txn, group, first_seq), segment.mask, Event.DUE,
+            came_from=ItemState.SCHEDULED, attempt=segment.attempt, releases=segment.releases,
+            position=position,
+        )  # fmt: skip
+    turn.state.schedule_head_ms = _head(turn, SCHEDULED)
+    return Done(len(due))
+
+
+def _lapse(turn: Turn, segments_max: int) -> int:
+    """Lapses due leases, each whole; stops after the one that meets the bound."""
+    txn, group = turn.txn, turn.group
+    due: list[int] = []
+    for key, _ in DEADLINES.rows(txn, group):
+        deadline_ms, lease = DEADLINES.parts(key)
+        assert isinstance(deadline_ms, int)
+        assert isinstance(lease, int)
+        if deadline_ms > turn.now_ms or len(due) >= segments_max:
+            break
+        due.append(lease)
+    work = 0
+    for lease in due:
+        if work >= segments_max:
+            break
+        work += _lapse_lease(turn, lease)
+    return work
+
+
+def _lapse_lease(turn: Turn, lease: int) -> int:
+    """Ends a lease whose deadline has come; the attempts count. How many segments it held."""
+    txn, group = turn.txn, turn.group
+    raw = LEASES.get(txn, group, lease)
+    assert raw is not None, "a deadline names a live lease"
+    row = decode_lease(raw)
+    work = 0
+    for items in row.items:
+        mask = masks.from_bytes(items.held)
+        if not mask:
+            continue
+        work += 1
+        items.held = b""
+        segment = load_segment(txn, group, items.first_seq, masks.low(mask))
+        assert segment.mask == mask
+        check(segment.state, Event.LAPSE, ItemState.READY)
+        turn.state.lapsed += mask.bit_count()
+        detach(turn, items.first_seq, segment, mask)
+        become_ready_or_worn(
+            turn, items.first_seq, load_block(txn, group, items.first_seq), mask, Event.LAPSE,
+            attempt=segment.attempt, releases=segment.releases,
+        )  # fmt: skip
+    end_lease(turn, lease, row)
+    return max(work, 1)
+
+
+def _sweep(turn: Turn, segments_max: int) -> int:
+    """Kills expired items, ready or scheduled. Leased ones are judged when they come back."""
+    txn, group = turn.txn, turn.group
+    if segments_max <= 0:
+        return 0
+    due: list[tuple[bytes, int]] = []
+    for key, _ in EXPIRIES.rows(txn, group):
+        expire_at_ms, first_seq = EXPIRIES.parts(key)
+        assert isinstance(expire_at_ms, int)
+        assert isinstance(first_seq, int)
+        if expire_at_ms > turn.now_ms or len(due) >= segments_max:
+            break
+        due.append((key, first_seq))
+    work = 0
+    for key, first_seq in due:
+        if work >= segments_max:
+            break
+        raw = BLOCKS.get(txn, group, first_seq)
+        work += 1
+        txn.delete(key)
+        if raw is None:
+            # An earlier row of this sweep killed the block's last item.
+            continue
+        block = decode_block(raw)
+        for segment in segments_of(txn, group, first_seq):
+            if segment.state not in (ItemState.READY, ItemState.SCHEDULED):
+                continue
+            expired = block.expired(segment.mask, turn.now_ms)
+            if not expired:
+                continue
+            work += 1
+            detach(turn, first_seq, segment, expired)
+            kill(
+                turn, first_seq, block, expired, DeadReason.EXPIRED,
+                came_from=segment.state, attempt=segment.attempt,
+            )  # fmt: skip
+    return work
+
+
+def _head(turn: Turn, table: Table) -> int:
+    """The instant of the first row of a table whose keys begin with one; 0: none."""
+    for key, _ in table.rows(turn.txn, turn.group):
+        return int.from_bytes(key[9:17], "big")
+    return 0
+
+
+def _cleanup_head(turn: Turn) -> int:
+    """When there is something to forget. Not more often than once a minute: nobody waits for it."""
+    head_ms = 0
+    if ended_ms := _head(turn, ENDED_ORDER):
+        head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)
+    if (at_ms := _head(turn, DEDUP_ORDER)) and turn.settings is not None:
+        head_ms = earlier(head_ms, at_ms + turn.queue.dedup_window_ms)
+    if check_ms := _head(turn, PRODUCER_CHECKS):
+        head_ms = earlier(head_ms, check_ms)
+    if head_ms <= turn.now_ms:
+        return head_ms
+    return max(head_ms, turn.now_ms + MINUTE_MS)

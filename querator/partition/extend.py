@@ -1,0 +1,53 @@
+"""Extend: deadlines move further away, never nearer."""
+
+from querator.model.commands import Extend, ExtendResult, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
+from querator.partition.lease import client_hash
+from querator.partition.rows import decode_lease, encode
+from querator.partition.turn import Turn
+from querator.storage.tables import CLIENT_LEASES, DEADLINES, LEASES
+
+
+def extend(turn: Turn, command: Extend) -> ExtendResult | Refusal:
+    """A client with more leases than one command may touch is refused whole, not served in part."""
+    timeout_ms = command.lease_timeout_ms or turn.queue.lease_timeout_ms
+    deadline_ms = turn.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
+    if command.leases:
+        return ExtendResult(
+            tuple((lease, _extend_one(turn, lease, deadline_ms, None)) for lease in command.leases),
+            turn.now_ms,
+        )
+    prefix = client_hash(command.client_id)
+    leases: list[int] = []
+    for key, _ in CLIENT_LEASES.rows(turn.txn, turn.group, prefix):
+        if len(leases) == APPLY_SEGMENTS_MAX:
+            return Refusal(
+                ErrorCode.LIMIT_EXCEEDED,
+                f"client {command.client_id!r} holds more than {APPLY_SEGMENTS_MAX} leases of the "
+                "partition; name the leases",
+                field="lease_ids",
+                limit=str(APPLY_SEGMENTS_MAX),
+            )
+        leases.append(int.from_bytes(key[-8:], "big"))
+    extended = [
+        (lease, _extend_one(turn, lease, deadline_ms, command.client_id)) for lease in leases
+    ]
+    return ExtendResult(tuple((lease, end_ms) for lease, end_ms in extended if end_ms), turn.now_ms)
+
+
+def _extend_one(turn: Turn, lease: int, deadline_ms: int, client_id: str | None) -> int:
+    """The deadline of a lease from now on; 0 if it is lost, or not the client's."""
+    txn, group = turn.txn, turn.group
+    raw = LEASES.get(txn, group, lease) if lease > 0 else None
+    if raw is None:
+        return 0
+    row = decode_lease(raw)
+    if client_id is not None and row.client_id != client_id:
+        return 0
+    if deadline_ms > row.deadline_ms:
+        DEADLINES.delete(txn, group, row.deadline_ms, lease)
+        DEADLINES.put(txn, group, deadline_ms, lease, value=b"")
+        row.deadline_ms = deadline_ms
+        LEASES.put(txn, group, lease, value=encode(row))
+    return row.deadline_ms

@@ -1,0 +1,265 @@
+"""Lease: ready items go to waiting callers.
+
+Callers of one command share what is there as evenly as their wishes allow, each taking a contiguous
+share in order of the lane. What a caller's `max_bytes` keeps it from taking stays ready. If already
+the first item of its share is larger than that, the caller is refused (ITEM_TOO_LARGE) and the item
+stays where it is.
+
+Items whose time or attempts have run out die here at the latest.
+"""
+
+from hashlib import blake2b
+
+from querator.model.commands import (
+    Lease,
+    LeaseCaller,
+    LeasedSegment,
+    LeaseGrant,
+    LeaseResult,
+    Refusal,
+)
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    APPLY_SEGMENTS_MAX,
+    LEASE_TIMEOUT_MS_MAX,
+    REPLY_BYTES_DEFAULT,
+)
+from querator.partition import masks
+from querator.partition.dead import kill, worn
+from querator.partition.rows import (
+    Block,
+    DeadReason,
+    ItemState,
+    LeasedItems,
+    LeaseRow,
+    Segment,
+    decode_lease,
+    encode,
+)
+from querator.partition.segments import LANE, detach, load_block, load_segment, put_segment, without
+from querator.partition.turn import Turn, earlier
+from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUESTS, LEASES, READY
+
+NOTHING = LeaseGrant(0, 0, ())
+
+_Candidate = tuple[int, Block, Segment]
+
+
+def client_hash(client_id: str) -> bytes:
+    return blake2b(client_id.encode(), digest_size=16).digest()
+
+
+def request_hash(client_id: str, request_id: str) -> bytes:
+    client = client_id.encode()
+    return blake2b(
+        len(client).to_bytes(4, "big") + client + request_id.encode(), digest_size=16
+    ).digest()
+
+
+def lease(turn: Turn, command: Lease) -> LeaseResult:
+    grants: list[LeaseGrant | Refusal] = [NOTHING] * len(command.callers)
+    waiting: list[int] = []
+    repeats: list[int] = []
+    named: set[tuple[str, str]] = set()
+    for place, caller in enumerate(command.callers):
+        if caller.request_id:
+            name = (caller.client_id, caller.request_id)
+            if name in named:
+                repeats.append(place)
+                continue
+            named.add(name)
+            earlier_grant = _repeated(turn, caller)
+            if earlier_grant is not None:
+                grants[place] = earlier_grant
+                continue
+        waiting.append(place)
+    if waiting:
+        callers = [command.callers[place] for place in waiting]
+        for place, grant in zip(waiting, _grant(turn, callers), strict=True):
+            grants[place] = grant
+    for place in repeats:
+        grants[place] = _repeated(turn, command.callers[place]) or NOTHING
+    return LeaseResult(tuple(grants), turn.now_ms)
+
+
+def fair_shares(wishes: list[int], available: int) -> list[int]:
+    """Max-min fair: 23 for 20, 6 and 1 is 16, 6 and 1. What cannot be halved goes to earlier
+    callers.
+    """
+    shares = [0] * len(wishes)
+    open_places = sorted(range(len(wishes)), key=lambda place: wishes[place])
+    for done, place in enumerate(open_places):
+        level = available // (len(wishes) - done)
+        if wishes[place] > level:
+            rest = sorted(open_places[done:])
+            extra = available - level * len(rest)
+            for nth, other in enumerate(rest):
+                shares[other] = level + (1 if nth < extra else 0)
+            break
+        shares[place] = wishes[place]
+        available -= wishes[place]
+    return shares
+
+
+def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
+    """The answer to a request that was granted before; None if it was not."""
+    txn, group = turn.txn, turn.group
+    number = LEASE_REQUESTS.get(txn, group, request_hash(caller.client_id, caller.request_id))
+    if number is None:
+        return None
+    lease_number = int.from_bytes(number, "big")
+    row = LEASES.get(txn, group, lease_number)
+    live = row is not None
+    if row is None:
+        row = ENDED.get(txn, group, lease_number)
+        assert row is not None, "a lease request outlives its lease"
+    held = decode_lease(row)
+    if (held.client_id, held.request_id) != (caller.client_id, caller.request_id):
+        return None
+    if not live:
+        return Refusal(
+            ErrorCode.LEASE_ENDED,
+            f"the lease granted to request {caller.request_id!r} has ended",
+            field="request_id",
+            value=caller.request_id,
+        )
+    segments = []
+    for part in held.items:
+        mask = masks.from_bytes(part.held)
+        if mask:
+            size = load_block(txn, group, part.first_seq).size(mask)
+            segments.append(
+                LeasedSegment(part.first_seq, mask, part.attempt, mask.bit_count(), size)
+            )
+    return LeaseGrant(lease_number, held.deadline_ms, tuple(segments), repeated=True)
+
+
+def _grant(turn: Turn, callers: list[LeaseCaller]) -> list[LeaseGrant | Refusal]:
+    wishes = [max(0, caller.max_items) for caller in callers]
+    candidates = _candidates(turn, sum(wishes))
+    available = sum(segment.mask.bit_count() for _, _, segment in candidates)
+    shares = fair_shares(wishes, available)
+    candidates.reverse()
+    return [
+        _grant_one(turn, caller, share, candidates) if share else NOTHING
+        for caller, share in zip(callers, shares, strict=True)
+    ]
+
+
+def _candidates(turn: Turn, wanted: int) -> list[_Candidate]:
+    """Ready segments from the head of the lane, `wanted` items if there are; the dead ones die."""
+    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    found: list[tuple[int, Block, Segment, int, int]] = []
+    count = 0
+    for key, value in READY.rows(txn, group, LANE):
+        if count >= wanted or len(found) >= APPLY_SEGMENTS_MAX:
+            break
+        first_seq = int.from_bytes(value, "big")
+        block = load_block(txn, group, first_seq)
+        segment = load_segment(txn, group, first_seq, key[-1])
+        expired = block.expired(segment.mask, now_ms)
+        spent = segment.mask & ~expired if worn(turn, segment.attempt) else 0
+        found.append((first_seq, block, segment, expired, spent))
+        count += (segment.mask & ~expired & ~spent).bit_count()
+    candidates: list[_Candidate] = []
+    for first_seq, block, segment, expired, spent in found:
+        for dead, reason in ((expired, DeadReason.EXPIRED), (spent, DeadReason.ATTEMPTS)):
+            if dead:
+                detach(turn, first_seq, segment, dead)
+                kill(
+                    turn, first_seq, block, dead, reason,
+                    came_from=ItemState.READY, attempt=segment.attempt,
+                )  # fmt: skip
+                segment = without(segment, dead)
+        if segment.mask:
+            candidates.append((first_seq, block, segment))
+    return candidates
+
+
+def _grant_one(
+    turn: Turn, caller: LeaseCaller, share: int, candidates: list[_Candidate]
+) -> LeaseGrant | Refusal:
+    """Takes a share from the end of `candidates` (which is the head of the lane)."""
+    bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
+    number = turn.state.next_lease
+    segments: list[LeasedSegment] = []
+    own_timeout_ms = 0
+    while share and candidates:
+        first_seq, block, segment = candidates[-1]
+        mask = masks.first(segment.mask, share)
+        size = block.size(mask)
+        if size > bytes_max:
+            mask = block.fitting(mask, bytes_max)
+            if not mask:
+                break
+            size = block.size(mask)
+            share = mask.bit_count()
+        count = mask.bit_count()
+        share -= count
+        bytes_max -= size
+        candidates.pop()
+        if mask != segment.mask:
+            candidates.append((first_seq, block, without(segment, mask)))
+        detach(turn, first_seq, segment, mask)
+        attempt = segment.attempt + 1
+        put_segment(
+            turn,
+            first_seq,
+            Segment(ItemState.LEASED, attempt, segment.releases, segment.position, number, mask),
+        )
+        turn.state.leased += count
+        turn.state.delivered += count
+        segments.append(LeasedSegment(first_seq, mask, attempt, count, size))
+        if block.own:
+            own_timeout_ms = max(own_timeout_ms, block.lease_timeout_ms(mask))
+    if not segments:
+        return _too_large(caller, bytes_max, candidates)
+    timeout_ms = caller.lease_timeout_ms or own_timeout_ms or turn.queue.lease_timeout_ms
+    deadline_ms = turn.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
+    _record(turn, number, caller, deadline_ms, segments)
+    return LeaseGrant(number, deadline_ms, tuple(segments))
+
+
+def _too_large(
+    caller: LeaseCaller, bytes_max: int, candidates: list[_Candidate]
+) -> LeaseGrant | Refusal:
+    if not candidates:
+        return NOTHING
+    first_seq, block, segment = candidates[-1]
+    size = block.size(masks.first(segment.mask, 1))
+    return Refusal(
+        ErrorCode.ITEM_TOO_LARGE,
+        f"the next item (sequence {first_seq + masks.low(segment.mask)}) has {size} bytes; "
+        f"max_bytes is {bytes_max}",
+        field="max_bytes",
+        limit=f"{bytes_max} bytes",
+        value=f"{size} bytes",
+    )
+
+
+def _record(
+    turn: Turn,
+    number: int,
+    caller: LeaseCaller,
+    deadline_ms: int,
+    segments: list[LeasedSegment],
+) -> None:
+    txn, group, state = turn.txn, turn.group, turn.state
+    items = []
+    for segment in segments:
+        mask = masks.to_bytes(segment.mask)
+        items.append(LeasedItems(segment.first_seq, segment.attempt, mask, mask))
+    row = LeaseRow(caller.client_id, caller.request_id, deadline_ms, items)
+    LEASES.put(txn, group, number, value=encode(row))
+    DEADLINES.put(txn, group, deadline_ms, number, value=b"")
+    CLIENT_LEASES.put(txn, group, client_hash(caller.client_id), number, value=b"")
+    if caller.request_id:
+        LEASE_REQUESTS.put(
+            txn,
+            group,
+            request_hash(caller.client_id, caller.request_id),
+            value=number.to_bytes(8, "big"),
+        )
+    state.next_lease = number + 1
+    state.leases += 1
+    state.deadline_head_ms = earlier(state.deadline_head_ms, deadline_ms)

@@ -1,0 +1,192 @@
+"""The partition as a state machine: what the log says is what happens, on every replica alike.
+
+`apply` clamps time (it never goes back), carries out the commands of an entry and writes the
+applied index, all in the caller's transaction. A client's mistake is a value among the results; an
+exception is a defect or an entry of a later version, and stops the group. Settings come first, then
+all produces together, then the other commands in their order: the calls of one entry are unanswered
+together.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from querator.model.commands import (
+    Activate,
+    Command,
+    Complete,
+    Configure,
+    Done,
+    Expire,
+    Extend,
+    Lease,
+    Move,
+    MoveDone,
+    MoveReturn,
+    PartitionEffects,
+    Produce,
+    Redrive,
+    Result,
+    Retry,
+)
+from querator.model.entries import Applied, Entry, Proposal
+from querator.partition import digest as digests
+from querator.partition.entry import pack, unpack_entry
+from querator.partition.expire import activate, expire
+from querator.partition.extend import extend
+from querator.partition.lease import lease
+from querator.partition.moves import move, move_done, move_return
+from querator.partition.produce import produce
+from querator.partition.redrive import redrive
+from querator.partition.rows import SettingsRow, State, decode_settings, decode_state, encode
+from querator.partition.settle import complete, retry
+from querator.partition.turn import Turn, earlier, unconfigured
+from querator.storage.environment import ReadTransaction, WriteTransaction
+from querator.storage.tables import SETTINGS, STATE
+
+
+class PartitionMachine:
+    """The rules of one partition. Holds nothing that is not in the tables, but for two copies:
+    the last settings row with its value, and the due times that the last apply returned.
+    """
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self._settings_raw: bytes | None = None
+        self._settings: SettingsRow | None = None
+        self._expire_ms = 0
+        self._activate_ms = 0
+
+    def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
+        """Many commands into one entry. Attachments of produces and moves become blocks."""
+        return pack(proposals, now_ms)
+
+    def apply(
+        self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
+    ) -> Applied:
+        body = unpack_entry(command)
+        raw = STATE.get(txn, self.group)
+        state = State() if raw is None else decode_state(raw)
+        state.index, state.term = index, term
+        state.now_ms = max(state.now_ms, body.now_ms)
+        row = self._load_settings(txn)
+        turn = Turn(
+            txn,
+            self.group,
+            state,
+            index=index,
+            log_first=log_first,
+            settings=None if row is None else row.settings,
+            settings_version=0 if row is None else row.version,
+        )
+        results = _carry_out(turn, body.commands, body.parts)
+        STATE.put(txn, self.group, value=encode(state))
+        return self._applied(state, results)
+
+    def recover(self, txn: ReadTransaction) -> Applied:
+        raw = STATE.get(txn, self.group)
+        return self._applied(State() if raw is None else decode_state(raw), ())
+
+    def due_commands(self, now_ms: int) -> Sequence[Any]:
+        commands: list[Command] = []
+        if 0 < self._expire_ms <= now_ms:
+            commands.append(Expire())
+        if 0 < self._activate_ms <= now_ms:
+            commands.append(Activate())
+        return commands
+
+    def digest(self, txn: ReadTransaction) -> bytes:
+        return digests.digest(txn, self.group)
+
+    def _load_settings(self, txn: ReadTransaction) -> SettingsRow | None:
+        raw = SETTINGS.get(txn, self.group)
+        if raw != self._settings_raw:
+            self._settings = None if raw is None else decode_settings(raw)
+            self._settings_raw = raw
+        return self._settings
+
+    def _applied(self, state: State, results: tuple[Result, ...]) -> Applied:
+        self._activate_ms = state.schedule_head_ms
+        self._expire_ms = 0
+        for head_ms in (state.deadline_head_ms, state.expiry_head_ms, state.cleanup_head_ms):
+            if head_ms:
+                self._expire_ms = earlier(self._expire_ms, head_ms)
+        due_ms = self._expire_ms
+        if self._activate_ms:
+            due_ms = earlier(due_ms, self._activate_ms)
+        effects = PartitionEffects(ready=state.ready, outbox=state.moving)
+        return Applied(results, effects, due_ms or None)
+
+
+def _carry_out(
+    turn: Turn, commands: Sequence[Command], parts: tuple[int, ...]
+) -> tuple[Result, ...]:
+    results: list[Result] = [Done()] * len(commands)
+    produces: list[int] = []
+    produced = 0
+    for place, command in enumerate(commands):
+        if isinstance(command, Configure):
+            results[place] = configure(turn, command)
+        elif isinstance(command, Produce):
+            produces.append(place)
+            produced += len(command.lengths) >> 2
+    part = 0
+    if produces:
+        while produced:
+            produced -= parts[part]
+            part += 1
+        assert produced == 0, "the first parts of an entry hold its produces"
+        chosen = [commands[place] for place in produces]
+        answers = produce(
+            turn, [item for item in chosen if isinstance(item, Produce)], parts[:part]
+        )
+        for place, answer in zip(produces, answers, strict=True):
+            results[place] = answer
+    for place, command in enumerate(commands):
+        if isinstance(command, Move):
+            moved = len(command.lengths) >> 2
+            mine: list[tuple[int, int]] = []
+            while moved:
+                mine.append((part, parts[part]))
+                moved -= parts[part]
+                part += 1
+            results[place] = move(turn, command, mine)
+        elif not isinstance(command, Configure | Produce):
+            results[place] = _one(turn, command)
+    assert part == len(parts), "every attachment belongs to a command"
+    return tuple(results)
+
+
+def _one(turn: Turn, command: Command) -> Result:
+    if turn.settings is None:
+        return unconfigured()
+    match command:
+        case Lease():
+            return lease(turn, command)
+        case Complete():
+            return complete(turn, command)
+        case Retry():
+            return retry(turn, command)
+        case Extend():
+            return extend(turn, command)
+        case Expire():
+            return expire(turn)
+        case Activate():
+            return activate(turn)
+        case MoveDone():
+            return move_done(turn, command)
+        case MoveReturn():
+            return move_return(turn, command)
+        case Redrive():
+            return redrive(turn, command)
+        case _:
+            raise AssertionError(f"{type(command).__name__} is not dispatched here")
+
+
+def configure(turn: Turn, command: Configure) -> Done:
+    """Settings take effect with the entry that carries them; older ones are skipped."""
+    if turn.settings is not None and command.version <= turn.settings_version:
+        return Done(0)
+    row = SettingsRow(command.version, command.settings)
+    SETTINGS.put(turn.txn, turn.group, value=encode(row))
+    turn.settings, turn.settings_version = command.settings, command.version
+    return Done(1)

@@ -1,0 +1,217 @@
+"""Items on their way between partitions, exactly once.
+
+The source numbers its moves to each target from 1 without gaps and keeps them in its outbox until
+the target has them (MoveDone). The target remembers the last move of each source (`moved_upto`) and
+takes only what follows; a batch that is sent again is skipped as far as it is known. Nothing
+depends on time.
+
+A dead letter arrives with an overlay that says where it came from. A redriven item arrives fresh.
+"""
+
+from collections.abc import Sequence
+
+from querator.model.commands import Done, Move, MovedItem, MoveDone, MoveReturn, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
+from querator.partition import masks
+from querator.partition.dead import NO_TARGET, become_ready
+from querator.partition.produce import add_block, expire_at, shorter
+from querator.partition.rows import (
+    DeadReason,
+    ItemState,
+    OutboxRow,
+    OutboxTarget,
+    Overlay,
+    OwnTimes,
+    decode_outbox,
+    decode_target,
+    encode,
+)
+from querator.partition.segments import (
+    check,
+    detach,
+    load_block,
+    load_segment,
+    place_ready,
+    remove,
+    tail_position,
+)
+from querator.partition.states import Event
+from querator.partition.turn import Turn, unconfigured
+from querator.storage import attachments
+from querator.storage.tables import MOVED_UPTO, OUTBOX, OUTBOX_TARGETS, OVERLAYS
+
+
+def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Done | Refusal:
+    """Takes items in. `parts` are (attachment, number of items); `changed` counts items taken."""
+    txn, group, state = turn.txn, turn.group, turn.state
+    refusal, skipped = _judge(turn, command)
+    count = len(command.items)
+    alive = 0 if refusal is not None else masks.full(count) & ~masks.full(min(skipped, count))
+    base = state.next_seq
+    state.next_seq = base + count
+    start = 0
+    for part, length in parts:
+        here = (alive >> start) & masks.full(length)
+        if here:
+            lengths = command.lengths[start * 4 : (start + length) * 4]
+            _take_block(
+                turn, part, base + start, lengths, here, command.items[start : start + length]
+            )
+        else:
+            attachments.drop(txn, group, turn.index, part, log_first=turn.log_first)
+        start += length
+    if refusal is not None:
+        return refusal
+    taken = alive.bit_count()
+    if taken:
+        upto = command.first_move + count - 1
+        MOVED_UPTO.put(txn, group, command.source_group, value=upto.to_bytes(8, "big"))
+        state.moved_in += taken
+    return Done(taken)
+
+
+def moved_upto(turn: Turn, source_group: int) -> int:
+    row = MOVED_UPTO.get(turn.txn, turn.group, source_group)
+    return 0 if row is None else int.from_bytes(row, "big")
+
+
+def _judge(turn: Turn, command: Move) -> tuple[Refusal | None, int]:
+    """Why the batch is refused, or how many of its first items are known."""
+    if turn.settings is None:
+        return unconfigured(), 0
+    count = len(command.items)
+    if len(command.lengths) != count * 4 or command.first_move <= 0 or command.source_group < 0:
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT, "a move has one length per item", field="lengths"
+        ), 0
+    expected = moved_upto(turn, command.source_group) + 1
+    if command.first_move > expected:
+        return Refusal(
+            ErrorCode.SEQUENCE_GAP,
+            f"move {command.first_move} does not follow: {expected} is expected",
+            field="first_move",
+            limit=str(expected),
+            value=str(command.first_move),
+        ), 0
+    skipped = expected - command.first_move
+    fresh = max(0, count - skipped)
+    if fresh and 0 < turn.queue.items_max < turn.state.items + fresh:
+        return Refusal(
+            ErrorCode.QUEUE_FULL,
+            f"the partition holds {turn.state.items} items; "
+            f"{fresh} more would exceed its limit of {turn.queue.items_max}",
+            field="items",
+            limit=str(turn.queue.items_max),
+            value=str(turn.state.items + fresh),
+        ), 0
+    return None, skipped
+
+
+def _take_block(
+    turn: Turn,
+    part: int,
+    first_seq: int,
+    lengths: bytes,
+    alive: int,
+    items: Sequence[MovedItem],
+) -> None:
+    queue_timeout_ms = turn.queue.expire_timeout_ms
+    own: list[OwnTimes] = []
+    letters: list[tuple[int, MovedItem]] = []
+    for ordinal in masks.ordinals(alive):
+        item = items[ordinal]
+        if item.reason != DeadReason.NONE:
+            letters.append((ordinal, item))
+        elif item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0:
+            expire_ms = max(item.expire_timeout_ms, 0)
+            lease_ms = min(max(item.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
+            at_ms = expire_at(turn.now_ms, shorter(expire_ms, queue_timeout_ms))
+            own.append(OwnTimes(ordinal, at_ms, expire_ms, lease_ms))
+    add_block(turn, part, first_seq, lengths, alive, expire_at(turn.now_ms, queue_timeout_ms), own)
+    for ordinal, item in letters:
+        OVERLAYS.put(turn.txn, turn.group, first_seq + ordinal, value=encode(Overlay(letter=item)))
+    turn.state.overlays += len(letters)
+    check(None, Event.MOVE_IN, ItemState.READY)
+    place_ready(turn, first_seq, alive, attempt=0, releases=0, position=tail_position(turn))
+
+
+def move_done(turn: Turn, command: MoveDone) -> Done:
+    """`changed` counts items that have left. A later MoveDone may be applied first; both are right.
+
+    Bounded like every command: a batch has far fewer rows than the bound, so it goes whole.
+    """
+    rows = _outbox(turn, command.target_group, command.upto_move)
+    gone = 0
+    for first_move, row in rows:
+        mask = masks.from_bytes(row.mask)
+        arrived = masks.first(mask, command.upto_move - first_move + 1)
+        _leave_outbox(turn, command.target_group, first_move, row, arrived)
+        check(ItemState.MOVING, Event.MOVED, None)
+        remove(turn, row.first_seq, load_block(turn.txn, turn.group, row.first_seq), arrived)
+        gone += arrived.bit_count()
+    turn.state.moved_out += gone
+    if gone:
+        _note_done(turn, command.target_group, rows[0][0] + gone - 1)
+    return Done(gone)
+
+
+def move_return(turn: Turn, command: MoveReturn) -> Done:
+    """Brings items back as ready ones with a fresh start; `changed` counts them, 0: none is left.
+
+    Those that have expired die again, under the settings of today.
+    """
+    returned = 0
+    rows = _outbox(turn, command.target_group, None)
+    for first_move, row in rows:
+        mask = masks.from_bytes(row.mask)
+        _leave_outbox(turn, command.target_group, first_move, row, mask)
+        become_ready(
+            turn, row.first_seq, load_block(turn.txn, turn.group, row.first_seq), mask,
+            Event.RETURN, came_from=ItemState.MOVING, attempt=0, releases=0,
+        )  # fmt: skip
+        returned += mask.bit_count()
+    if rows:
+        _note_done(turn, command.target_group, rows[0][0] + returned - 1)
+    return Done(returned)
+
+
+def _outbox(turn: Turn, target_group: int, upto_move: int | None) -> list[tuple[int, OutboxRow]]:
+    rows: list[tuple[int, OutboxRow]] = []
+    if target_group < 0:
+        return rows
+    for key, value in OUTBOX.rows(turn.txn, turn.group, target_group):
+        first_move = int.from_bytes(key[-8:], "big")
+        if len(rows) == APPLY_SEGMENTS_MAX or (upto_move is not None and first_move > upto_move):
+            break
+        rows.append((first_move, decode_outbox(value)))
+    return rows
+
+
+def _leave_outbox(
+    turn: Turn, target_group: int, first_move: int, row: OutboxRow, leaving: int
+) -> None:
+    """Detaches items from the outbox; the rest of their row keeps its numbers."""
+    txn, group = turn.txn, turn.group
+    mask = masks.from_bytes(row.mask)
+    segment = load_segment(txn, group, row.first_seq, masks.low(mask))
+    assert (segment.state, segment.locator) == (ItemState.MOVING, target_group)
+    OUTBOX.delete(txn, group, target_group, first_move)
+    detach(turn, row.first_seq, segment, leaving)
+    rest = mask & ~leaving
+    if rest:
+        left = OutboxRow(
+            row.first_seq, masks.to_bytes(rest), row.attempt, row.reason, row.died_at_ms
+        )
+        OUTBOX.put(txn, group, target_group, first_move + leaving.bit_count(), value=encode(left))
+
+
+def _note_done(turn: Turn, target_group: int, upto_move: int) -> None:
+    row = OUTBOX_TARGETS.get(turn.txn, turn.group, target_group)
+    target = NO_TARGET if row is None else decode_target(row)
+    OUTBOX_TARGETS.put(
+        turn.txn,
+        turn.group,
+        target_group,
+        value=encode(OutboxTarget(target.next_move, max(target.done, upto_move))),
+    )

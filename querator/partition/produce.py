@@ -1,0 +1,218 @@
+"""Produce: items come in.
+
+All produces of an entry are applied together, before the entry's other commands: their calls are
+all still unanswered, so any order of them is right, and their items share blocks. Each item of the
+entry gets a sequence; those of a refused command and repeats of a dedup key are born gone.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from struct import pack, unpack
+
+from querator.model.commands import ItemSpecial, Produce, ProduceResult, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    EXPIRE_TIMEOUT_MS_MAX,
+    EXPIRY_GRAIN_MS,
+    LEASE_TIMEOUT_MS_MAX,
+    PRODUCER_ID_BYTES,
+    SCHEDULE_AHEAD_MS_MAX,
+    SCHEDULE_NOW_MS,
+)
+from querator.partition import masks
+from querator.partition.dedup import known_keys, remember_keys
+from querator.partition.producers import admit, remember
+from querator.partition.rows import Block, ItemState, OwnTimes, ProducerRow, encode
+from querator.partition.segments import check, place_ready, place_scheduled, tail_position
+from querator.partition.states import Event
+from querator.partition.turn import Turn, earlier, unconfigured
+from querator.storage import attachments
+from querator.storage.tables import BLOCKS, EXPIRIES
+
+
+def produce(
+    turn: Turn, commands: Sequence[Produce], parts: Sequence[int]
+) -> list[ProduceResult | Refusal]:
+    """Applies the produces of an entry; `parts` are the numbers of items of their attachments."""
+    state = turn.state
+    base = state.next_seq
+    results: list[ProduceResult | Refusal] = []
+    living = 0
+    specials: list[ItemSpecial] = []
+    offset = accepted = 0
+    for command in commands:
+        count = len(command.lengths) >> 2
+        result, alive = _accept(turn, command, base + offset, accepted)
+        results.append(result)
+        if alive:
+            accepted += alive.bit_count()
+            living |= alive << offset
+            specials += [
+                ItemSpecial(
+                    special.ordinal + offset,
+                    special.enqueue_at_ms,
+                    special.expire_timeout_ms,
+                    special.lease_timeout_ms,
+                )
+                for special in command.specials
+                if alive >> special.ordinal & 1
+            ]
+        offset += count
+    state.next_seq = base + offset
+    state.produced += accepted
+    lengths = b"".join([command.lengths for command in commands])
+    start = 0
+    for part, count in enumerate(parts):
+        alive = (living >> start) & masks.full(count)
+        if alive:
+            own = [special for special in specials if start <= special.ordinal < start + count]
+            _add_block(
+                turn,
+                part,
+                base + start,
+                lengths[start * 4 : (start + count) * 4],
+                alive,
+                own,
+                start,
+            )
+        else:
+            attachments.drop(turn.txn, turn.group, turn.index, part, log_first=turn.log_first)
+        start += count
+    assert start == offset, "the entry's parts hold all its items"
+    return results
+
+
+def _accept(
+    turn: Turn, command: Produce, first_seq: int, accepted: int
+) -> tuple[ProduceResult | Refusal, int]:
+    """The answer, and the set of the command's items that are stored."""
+    state = turn.state
+    count = len(command.lengths) >> 2
+    if turn.settings is None:
+        return unconfigured(), 0
+    if count == 0:
+        return Refusal(ErrorCode.INVALID_ARGUMENT, "items must not be empty", field="items"), 0
+    if len(command.producer_id) not in (0, PRODUCER_ID_BYTES):
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"producer_id has {len(command.producer_id)} bytes; it must have {PRODUCER_ID_BYTES}",
+            field="producer_id",
+        ), 0
+    producer: ProducerRow | None = None
+    if command.producer_id:
+        admitted = admit(turn, command.producer_id, command.sequence, ordered=command.ordered)
+        if isinstance(admitted, ProduceResult):
+            state.duplicates += admitted.count
+            return admitted, 0
+        if isinstance(admitted, Refusal):
+            return admitted, 0
+        producer = admitted
+    duplicates = known_keys(turn, command.specials, first_seq) if command.specials else ()
+    fresh = count - len(duplicates)
+    items_max = turn.queue.items_max
+    if 0 < items_max < state.items + accepted + fresh:
+        return Refusal(
+            ErrorCode.QUEUE_FULL,
+            f"the partition holds {state.items + accepted} items; "
+            f"{fresh} more would exceed its limit of {items_max}",
+            field="items",
+            limit=str(items_max),
+            value=str(state.items + accepted + fresh),
+        ), 0
+    result = ProduceResult(first_seq, count, duplicates=duplicates)
+    if producer is not None:
+        remember(turn, command.producer_id, command.sequence, producer, result)
+    alive = masks.full(count)
+    if command.specials:
+        remember_keys(turn, command.specials, first_seq, duplicates)
+        for ordinal, _ in duplicates:
+            alive &= ~(1 << ordinal)
+        state.duplicates += len(duplicates)
+    return result, alive
+
+
+def expire_at(base_ms: int, timeout_ms: int) -> int:
+    """When an item expires; 0: never. Rounded up to whole seconds, which is when it is seen."""
+    if timeout_ms <= 0:
+        return 0
+    exact = base_ms + min(timeout_ms, EXPIRE_TIMEOUT_MS_MAX)
+    return -(-exact // EXPIRY_GRAIN_MS) * EXPIRY_GRAIN_MS
+
+
+def shorter(one_ms: int, other_ms: int) -> int:
+    """The shorter of two timeouts, where 0 means none."""
+    return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
+
+
+def _add_block(
+    turn: Turn,
+    part: int,
+    first_seq: int,
+    lengths: bytes,
+    alive: int,
+    specials: list[ItemSpecial],
+    start: int,
+) -> None:
+    """`specials` are those of the block's living items, with ordinals from `start`."""
+    now_ms = turn.now_ms
+    queue_timeout_ms = turn.queue.expire_timeout_ms
+    own: list[OwnTimes] = []
+    later: dict[int, int] = {}
+    for special in specials:
+        ordinal = special.ordinal - start
+        due_ms = min(special.enqueue_at_ms, now_ms + SCHEDULE_AHEAD_MS_MAX)
+        if due_ms - now_ms < SCHEDULE_NOW_MS:
+            due_ms = 0
+        else:
+            later[due_ms] = later.get(due_ms, 0) | 1 << ordinal
+        expire_ms = max(special.expire_timeout_ms, 0)
+        lease_ms = min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
+        timeout_ms = shorter(expire_ms, queue_timeout_ms)
+        if expire_ms or lease_ms or (due_ms and timeout_ms):
+            expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
+            own.append(OwnTimes(ordinal, expires, expire_ms, lease_ms))
+    add_block(turn, part, first_seq, lengths, alive, expire_at(now_ms, queue_timeout_ms), own)
+    ready = alive
+    for due_ms in sorted(later):
+        mask = later[due_ms]
+        ready &= ~mask
+        check(None, Event.PRODUCE_LATER, ItemState.SCHEDULED)
+        place_scheduled(turn, first_seq, mask, attempt=0, releases=0, due_ms=due_ms)
+    if ready:
+        check(None, Event.PRODUCE, ItemState.READY)
+        place_ready(turn, first_seq, ready, attempt=0, releases=0, position=tail_position(turn))
+
+
+def add_block(
+    turn: Turn,
+    part: int,
+    first_seq: int,
+    lengths: bytes,
+    alive: int,
+    expire_at_ms: int,
+    own: list[OwnTimes],
+) -> None:
+    """Writes the row of a block and its expiries; its items are the caller's to place."""
+    count = len(lengths) >> 2
+    offsets = [0, *accumulate(unpack(f"<{count}I", lengths))]
+    head_ms = 0
+    if expire_at_ms or own:
+        for instant in (expire_at_ms, *(times.expire_at_ms for times in own)):
+            if instant:
+                head_ms = earlier(head_ms, instant)
+    block = Block(
+        turn.index,
+        part,
+        count,
+        turn.now_ms,
+        expire_at_ms,
+        head_ms,
+        pack(f"<{count + 1}I", *offsets),
+        tuple(own),
+    )
+    BLOCKS.put(turn.txn, turn.group, first_seq, value=encode(block))
+    turn.state.bytes += block.size(alive)
+    if head_ms:
+        for instant in block.expiries():
+            EXPIRIES.put(turn.txn, turn.group, instant, first_seq, value=b"")
+        turn.state.expiry_head_ms = earlier(turn.state.expiry_head_ms, head_ms)

@@ -1,0 +1,182 @@
+"""Producers: a request that is repeated gets its first answer, and is never applied again.
+
+Of each producer the partition keeps the highest sequence, and the outcomes of its last requests:
+for the queue's dedup window, PRODUCER_OUTCOMES_MAX at most, the lowest sequences going first. For a
+sequence:
+
+    its outcome is remembered                     the first answer, repeated
+    up to the highest that was forgotten          PRODUCER_EXPIRED: it may have been applied
+    `ordered`, and not the next one               SEQUENCE_GAP, naming the one expected
+    else                                          applied
+
+A producer that is silent for PRODUCER_RETENTION_MS is forgotten. Its id tells when it was born
+(UUIDv7), and an unknown producer born longer ago than that is refused: it may be one that was
+forgotten.
+"""
+
+from querator.model.commands import ProduceResult, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    MINUTE_MS,
+    PRODUCER_OUTCOMES_MAX,
+    PRODUCER_RETENTION_MS,
+    PRODUCERS_MAX,
+)
+from querator.partition.rows import (
+    ProducerOutcome,
+    ProducerRow,
+    decode_outcome,
+    decode_producer,
+    encode,
+)
+from querator.partition.turn import Turn, earlier
+from querator.storage.tables import PRODUCER_CHECKS, PRODUCER_OUTCOMES, PRODUCERS
+
+UNKNOWN = ProducerRow(0, 0, 0, 0, 0, 0)
+
+
+def born_ms(producer_id: bytes) -> int:
+    return int.from_bytes(producer_id[:6], "big")
+
+
+def admit(
+    turn: Turn, producer_id: bytes, sequence: int, *, ordered: bool
+) -> ProducerRow | ProduceResult | Refusal:
+    """The producer's row if the request is to be applied, else its answer."""
+    txn, group = turn.txn, turn.group
+    if sequence <= 0:
+        return Refusal(ErrorCode.INVALID_ARGUMENT, "sequence must be at least 1", field="sequence")
+    raw = PRODUCERS.get(txn, group, producer_id)
+    if raw is None:
+        producer = UNKNOWN
+        if born_ms(producer_id) + PRODUCER_RETENTION_MS < turn.now_ms:
+            return _expired(
+                "the producer is older than the partition remembers producers", sequence
+            )
+        if turn.state.producers >= PRODUCERS_MAX:
+            return Refusal(
+                ErrorCode.TOO_MANY_PRODUCERS,
+                f"the partition remembers {PRODUCERS_MAX} producers and takes no new ones",
+                field="producer_id",
+                limit=str(PRODUCERS_MAX),
+            )
+    else:
+        producer = decode_producer(raw)
+        if sequence <= producer.highest:
+            known = PRODUCER_OUTCOMES.get(txn, group, producer_id, sequence)
+            if known is not None:
+                first = decode_outcome(known)
+                return ProduceResult(first.first_seq, first.count, True, first.duplicates)
+            if ordered or sequence <= producer.forgotten:
+                return _expired(f"the outcome of sequence {sequence} is forgotten", sequence)
+    if ordered and sequence != producer.highest + 1:
+        return Refusal(
+            ErrorCode.SEQUENCE_GAP,
+            f"sequence {sequence} does not follow: {producer.highest + 1} is expected",
+            field="sequence",
+            limit=str(producer.highest + 1),
+            value=str(sequence),
+        )
+    return producer
+
+
+def remember(
+    turn: Turn, producer_id: bytes, sequence: int, producer: ProducerRow, result: ProduceResult
+) -> None:
+    """Keeps the outcome of a request that was applied."""
+    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    outcome = ProducerOutcome(result.first_seq, result.count, now_ms, result.duplicates)
+    PRODUCER_OUTCOMES.put(txn, group, producer_id, sequence, value=encode(outcome))
+    window_ms = turn.queue.dedup_window_ms
+    check_at_ms = producer.check_at_ms
+    if producer is UNKNOWN:
+        turn.state.producers += 1
+        check_at_ms = _check_after(now_ms + window_ms)
+        PRODUCER_CHECKS.put(txn, group, check_at_ms, producer_id, value=b"")
+        turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, check_at_ms)
+    updated = ProducerRow(
+        max(producer.highest, sequence),
+        producer.forgotten,
+        now_ms,
+        producer.oldest_ms if producer.kept else now_ms,
+        producer.kept + 1,
+        check_at_ms,
+    )
+    if updated.kept > PRODUCER_OUTCOMES_MAX:
+        updated = _forget(turn, producer_id, updated, 1, everything=True)
+    PRODUCERS.put(txn, group, producer_id, value=encode(updated))
+
+
+def forget_producers(turn: Turn, rows_max: int) -> int:
+    """Looks after producers whose check is due, up to `rows_max` rows: forgets what may be
+    forgotten.
+    """
+    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    due: list[tuple[int, bytes]] = []
+    for key, _ in PRODUCER_CHECKS.rows(txn, group):
+        check_at_ms, producer_id = PRODUCER_CHECKS.parts(key)
+        assert isinstance(check_at_ms, int)
+        assert isinstance(producer_id, bytes)
+        if check_at_ms > now_ms or len(due) == rows_max:
+            break
+        due.append((check_at_ms, producer_id))
+    done = 0
+    for check_at_ms, producer_id in due:
+        if done >= rows_max:
+            break
+        raw = PRODUCERS.get(txn, group, producer_id)
+        assert raw is not None
+        producer = decode_producer(raw)
+        before = producer.kept
+        producer = _forget(turn, producer_id, producer, rows_max - done, everything=False)
+        done += 1 + before - producer.kept
+        PRODUCER_CHECKS.delete(txn, group, check_at_ms, producer_id)
+        forget_at_ms = max(producer.last_ms, born_ms(producer_id)) + PRODUCER_RETENTION_MS
+        if not producer.kept and forget_at_ms <= now_ms:
+            PRODUCERS.delete(txn, group, producer_id)
+            turn.state.producers -= 1
+            continue
+        next_ms = forget_at_ms
+        if producer.kept:
+            next_ms = producer.oldest_ms + turn.queue.dedup_window_ms
+        next_ms = _check_after(max(next_ms, now_ms))
+        PRODUCER_CHECKS.put(txn, group, next_ms, producer_id, value=b"")
+        updated = ProducerRow(
+            producer.highest, producer.forgotten, producer.last_ms,
+            producer.oldest_ms, producer.kept, next_ms,
+        )  # fmt: skip
+        PRODUCERS.put(txn, group, producer_id, value=encode(updated))
+    return done
+
+
+def _forget(
+    turn: Turn, producer_id: bytes, producer: ProducerRow, rows_max: int, *, everything: bool
+) -> ProducerRow:
+    """Forgets outcomes from the lowest sequence on: those out of the window, or any."""
+    txn, group = turn.txn, turn.group
+    window_ms = turn.queue.dedup_window_ms
+    doomed: list[bytes] = []
+    oldest_ms = 0
+    forgotten = producer.forgotten
+    for key, row in PRODUCER_OUTCOMES.rows(txn, group, producer_id):
+        outcome = decode_outcome(row)
+        if len(doomed) == rows_max or (not everything and outcome.at_ms + window_ms > turn.now_ms):
+            oldest_ms = outcome.at_ms
+            break
+        doomed.append(key)
+        forgotten = int.from_bytes(key[-8:], "big")
+    for key in doomed:
+        txn.delete(key)
+    return ProducerRow(
+        producer.highest, max(forgotten, producer.forgotten), producer.last_ms,
+        oldest_ms, producer.kept - len(doomed), producer.check_at_ms,
+    )  # fmt: skip
+
+
+def _check_after(at_ms: int) -> int:
+    """Checks are gathered by the minute."""
+    return (at_ms // MINUTE_MS + 1) * MINUTE_MS
+
+
+def _expired(message: str, sequence: int) -> Refusal:
+    return Refusal(ErrorCode.PRODUCER_EXPIRED, message, field="producer_id", value=str(sequence))

@@ -1,0 +1,56 @@
+"""Redrive: dead letters that are ready in their dead queue go home, through the outbox."""
+
+from querator.model.commands import Redrive, RedriveResult, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import APPLY_SEGMENTS_MAX
+from querator.partition.dead import home_of, send
+from querator.partition.rows import DeadReason, ItemState, Overlay, decode_overlay
+from querator.partition.segments import check, detach, find_item
+from querator.partition.states import Event
+from querator.partition.turn import Turn
+from querator.storage.tables import OVERLAYS
+
+
+def redrive(turn: Turn, command: Redrive) -> RedriveResult | Refusal:
+    """Leased and scheduled letters stay, as do items that are no letters of the queue."""
+    if not command.homes:
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT, "a redrive names the partitions to go to", field="homes"
+        )
+    txn, group = turn.txn, turn.group
+    letters, next_seq = _letters(turn, command)
+    redriven = 0
+    for seq, overlay in letters:
+        letter = overlay.letter
+        if letter is None or letter.origin_queue != command.origin_queue:
+            continue
+        found = find_item(txn, group, seq)
+        if found is None or found[1].state != ItemState.READY:
+            continue
+        first_seq, segment = found
+        bit = 1 << (seq - first_seq)
+        home = home_of(command.homes, letter.origin_partition)
+        check(segment.state, Event.REDRIVE, ItemState.MOVING)
+        detach(turn, first_seq, segment, bit)
+        send(turn, first_seq, bit, attempt=0, reason=DeadReason.NONE, target_group=home.group)
+        redriven += 1
+    return RedriveResult(redriven, next_seq)
+
+
+def _letters(turn: Turn, command: Redrive) -> tuple[list[tuple[int, Overlay]], int]:
+    """The overlays to look at, and where to go on (0: nowhere)."""
+    txn, group = turn.txn, turn.group
+    letters: list[tuple[int, Overlay]] = []
+    if command.seqs:
+        # Named items are looked up in the order given; the door bounds how many.
+        for seq in command.seqs:
+            row = OVERLAYS.get(txn, group, seq) if seq > 0 else None
+            if row is not None:
+                letters.append((seq, decode_overlay(row)))
+        return letters, 0
+    _, stop = OVERLAYS.bounds(group)
+    for key, value in txn.scan(OVERLAYS.key(group, max(0, command.after_seq) + 1), stop):
+        if len(letters) == APPLY_SEGMENTS_MAX:
+            return letters, letters[-1][0]
+        letters.append((int.from_bytes(key[-8:], "big"), decode_overlay(value)))
+    return letters, 0

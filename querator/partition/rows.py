@@ -1,0 +1,278 @@
+"""Values of the partition's tables, and the instants and numbers of its state.
+
+Layouts are msgpack arrays; masks are little-endian bytes (`masks`). Replicas write the same bytes.
+"""
+
+from enum import IntEnum
+from struct import Struct
+
+import msgspec
+
+from querator.model.commands import MovedItem, PartitionSettings
+from querator.partition import masks
+
+
+class ItemState(IntEnum):
+    """Where an item is in its life; the wire's numbers."""
+
+    READY = 1
+    LEASED = 2
+    SCHEDULED = 3
+    MOVING = 4
+
+
+class DeadReason(IntEnum):
+    """Why an item became a dead letter; the wire's numbers. NONE marks a redriven item."""
+
+    NONE = 0
+    ATTEMPTS = 1
+    EXPIRED = 2
+    REJECTED = 3
+
+
+class State(msgspec.Struct, array_like=True):
+    """The one row that changes with every entry. Heads are lower bounds of due times; 0: none."""
+
+    index: int = 0
+    term: int = 0
+    now_ms: int = 0
+    next_seq: int = 1
+    next_position: int = 1
+    next_lease: int = 1
+    ready: int = 0
+    leased: int = 0
+    scheduled: int = 0
+    moving: int = 0
+    leases: int = 0
+    bytes: int = 0
+    produced: int = 0
+    completed: int = 0
+    retried: int = 0
+    released: int = 0
+    lapsed: int = 0
+    dead: int = 0
+    dropped: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    moved_in: int = 0
+    moved_out: int = 0
+    expired: int = 0
+    overlays: int = 0
+    producers: int = 0
+    ended: int = 0
+    deadline_head_ms: int = 0
+    schedule_head_ms: int = 0
+    expiry_head_ms: int = 0
+    cleanup_head_ms: int = 0
+
+    @property
+    def items(self) -> int:
+        return self.ready + self.leased + self.scheduled + self.moving
+
+
+class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    settings: PartitionSettings
+
+
+class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Times of one item that differ from its block's. `expire_at_ms` 0: never."""
+
+    ordinal: int
+    expire_at_ms: int
+    expire_timeout_ms: int
+    lease_timeout_ms: int
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """Items produced together: where their bytes are, and what never changes.
+
+    `offsets` holds `count` + 1 little-endian u32: where each item begins in the attachment, then
+    the end. `expire_at_ms` holds for items without `own` times; `expiry_head_ms` is the earliest of
+    all; 0: never.
+    """
+
+    index: int
+    part: int
+    count: int
+    produced_at_ms: int
+    expire_at_ms: int
+    expiry_head_ms: int
+    offsets: bytes
+    own: tuple[OwnTimes, ...] = ()
+
+    def offset(self, ordinal: int) -> int:
+        return int.from_bytes(self.offsets[ordinal * 4 : ordinal * 4 + 4], "little")
+
+    def size(self, mask: int) -> int:
+        """Bytes of the items of a set that is not empty."""
+        start = masks.low(mask)
+        count = mask.bit_count()
+        if mask >> start == (1 << count) - 1:
+            return self.offset(start + count) - self.offset(start)
+        return sum(self.offset(first + n) - self.offset(first) for first, n in masks.runs(mask))
+
+    def fitting(self, mask: int, bytes_max: int) -> int:
+        """The longest head of the set whose items have at most `bytes_max` bytes together."""
+        chosen = 0
+        for start, count in masks.runs(mask):
+            base = self.offset(start)
+            low, high = 0, count
+            while low < high:
+                middle = (low + high + 1) // 2
+                if self.offset(start + middle) - base <= bytes_max:
+                    low = middle
+                else:
+                    high = middle - 1
+            chosen |= masks.full(low) << start
+            if low < count:
+                break
+            bytes_max -= self.offset(start + count) - base
+        return chosen
+
+    def expired(self, mask: int, now_ms: int) -> int:
+        """The items of a set whose time has run out."""
+        if not self.expiry_head_ms or self.expiry_head_ms > now_ms:
+            return 0
+        chosen = mask if self.expire_at_ms and self.expire_at_ms <= now_ms else 0
+        for own in self.own:
+            bit = 1 << own.ordinal
+            if own.expire_at_ms and own.expire_at_ms <= now_ms:
+                chosen |= bit & mask
+            else:
+                chosen &= ~bit
+        return chosen
+
+    def expiries(self) -> list[int]:
+        """All instants at which items of the block expire, ascending."""
+        instants = {own.expire_at_ms for own in self.own}
+        instants.add(self.expire_at_ms)
+        return sorted(instants - {0})
+
+    def lease_timeout_ms(self, mask: int) -> int:
+        """The longest lease timeout that items of a set bring along; 0 when none does."""
+        return max((own.lease_timeout_ms for own in self.own if mask >> own.ordinal & 1), default=0)
+
+    def own_times(self, ordinal: int) -> OwnTimes:
+        for own in self.own:
+            if own.ordinal == ordinal:
+                return own
+        return OwnTimes(ordinal, self.expire_at_ms, 0, 0)
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """Items of one block in the same state.
+
+    `position` is the place in the lane that the items have or last had. `locator` is the lease
+    (LEASED), the due time in ms (SCHEDULED), the target group (MOVING) or 0 (READY).
+    """
+
+    state: int
+    attempt: int
+    releases: int
+    position: int
+    locator: int
+    mask: int
+
+
+_SEGMENT = Struct(">BIBQQ")
+_SEGMENT_SIZE = _SEGMENT.size
+
+
+def encode_segment(segment: Segment) -> bytes:
+    return _SEGMENT.pack(
+        segment.state, segment.attempt, segment.releases, segment.position, segment.locator
+    ) + masks.to_bytes(segment.mask)
+
+
+def decode_segment(row: bytes) -> Segment:
+    state, attempt, releases, position, locator = _SEGMENT.unpack_from(row)
+    mask = int.from_bytes(row[_SEGMENT_SIZE:], "little")
+    return Segment(state, attempt, releases, position, locator, mask)
+
+
+class LeasedItems(msgspec.Struct, array_like=True, gc=False):
+    """Items of one segment under one lease, by outcome. What is in `granted` alone has lapsed."""
+
+    first_seq: int
+    attempt: int
+    granted: bytes
+    held: bytes
+    completed: bytes = b""
+    retried: bytes = b""
+
+
+class LeaseRow(msgspec.Struct, array_like=True):
+    """A lease; once it has ended, `deadline_ms` is when it did."""
+
+    client_id: str
+    request_id: str
+    deadline_ms: int
+    items: list[LeasedItems]
+
+
+class Overlay(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one item: consumers' words (newest last), and its origin if it is a dead
+    letter.
+    """
+
+    errors: tuple[str, ...] = ()
+    letter: MovedItem | None = None
+
+
+class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`kept` outcomes are remembered, the oldest of `oldest_ms`; those up to `forgotten` are not.
+
+    `check_at_ms` is when to look for what can be forgotten.
+    """
+
+    highest: int
+    forgotten: int
+    last_ms: int
+    oldest_ms: int
+    kept: int
+    check_at_ms: int
+
+
+class ProducerOutcome(msgspec.Struct, frozen=True, array_like=True):
+    first_seq: int
+    count: int
+    at_ms: int
+    duplicates: tuple[tuple[int, int], ...] = ()
+
+
+class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    key: bytes
+    seq: int
+    at_ms: int
+
+
+class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Items of one segment on their way, in order of their sequences, one move number each."""
+
+    first_seq: int
+    mask: bytes
+    attempt: int
+    reason: int
+    died_at_ms: int
+
+
+class OutboxTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`next_move` is the number of the next move to this target; up to `done` all have arrived."""
+
+    next_move: int
+    done: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_state = msgspec.msgpack.Decoder(State).decode
+decode_settings = msgspec.msgpack.Decoder(SettingsRow).decode
+decode_block = msgspec.msgpack.Decoder(Block).decode
+decode_lease = msgspec.msgpack.Decoder(LeaseRow).decode
+decode_overlay = msgspec.msgpack.Decoder(Overlay).decode
+decode_producer = msgspec.msgpack.Decoder(ProducerRow).decode
+decode_outcome = msgspec.msgpack.Decoder(ProducerOutcome).decode
+decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
+decode_outbox = msgspec.msgpack.Decoder(OutboxRow).decode
+decode_target = msgspec.msgpack.Decoder(OutboxTarget).decode

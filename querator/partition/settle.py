@@ -1,0 +1,300 @@
+"""Complete and retry: what ends a lease before its deadline, and what is remembered of it.
+
+A command is judged first, on lease rows in memory, and then carried out: with `all_or_nothing` one
+lost item means that nothing is. For each item named under a lease:
+
+    the lease holds it                              done
+    the lease did the same to it before             repeated; nothing changes
+    else (another verb, lapsed, never held)         lost
+
+The same holds when the lease has ended, as long as it is remembered (`ended`). "All that the lease
+still holds" (no ranges) names what was not settled by the other verb: a repeat gets the first
+answer, and what has lapsed is lost, not silently skipped.
+"""
+
+from bisect import bisect_right
+
+import msgspec
+
+from querator.model.commands import (
+    Complete,
+    LeaseItems,
+    Ranges,
+    Retry,
+    SettleOutcome,
+    SettleResult,
+)
+from querator.model.limits import (
+    BLOCK_ITEMS_MAX,
+    ERROR_CHARS_MAX,
+    ERRORS_KEPT_MAX,
+    RELEASES_MAX,
+    SCHEDULE_AHEAD_MS_MAX,
+    SCHEDULE_NOW_MS,
+)
+from querator.partition import masks
+from querator.partition.dead import (
+    become_ready,
+    become_ready_or_worn,
+    become_scheduled,
+    kill,
+    worn,
+)
+from querator.partition.ended import end_lease
+from querator.partition.rows import (
+    Block,
+    DeadReason,
+    ItemState,
+    LeasedItems,
+    LeaseRow,
+    Overlay,
+    Segment,
+    decode_lease,
+    decode_overlay,
+    encode,
+)
+from querator.partition.segments import check, detach, load_block, load_segment, remove
+from querator.partition.states import Event
+from querator.partition.turn import Turn
+from querator.storage.tables import ENDED, LEASES, OVERLAYS
+
+
+class _Held:
+    """A lease row while a command is judged. `held_masks` are those of the tables."""
+
+    __slots__ = ("changed", "held_masks", "live", "row")
+
+    def __init__(self, row: LeaseRow, *, live: bool) -> None:
+        self.row = row
+        self.live = live
+        self.changed = False
+        self.held_masks = [masks.from_bytes(items.held) for items in row.items]
+
+
+class _Piece(msgspec.Struct, frozen=True, gc=False):
+    """Items to settle: those of `mask` in the `place`-th run of a lease."""
+
+    lease: int
+    place: int
+    mask: int
+
+
+def complete(turn: Turn, command: Complete) -> SettleResult:
+    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, retry=False)
+    for piece in pieces:
+        items, segment, block = _take(turn, leases[piece.lease], piece)
+        check(segment.state, Event.COMPLETE, None)
+        remove(turn, items.first_seq, block, piece.mask)
+        turn.state.completed += piece.mask.bit_count()
+    _write(turn, leases)
+    return result
+
+
+def retry(turn: Turn, command: Retry) -> SettleResult:
+    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, retry=True)
+    due_ms = min(command.retry_at_ms, turn.now_ms + SCHEDULE_AHEAD_MS_MAX)
+    if due_ms - turn.now_ms < SCHEDULE_NOW_MS:
+        due_ms = 0
+    for piece in pieces:
+        items, segment, block = _take(turn, leases[piece.lease], piece)
+        if command.error:
+            _add_error(turn, items.first_seq, piece.mask, command.error)
+        _give_back(turn, command, items.first_seq, block, segment, piece.mask, due_ms)
+    _write(turn, leases)
+    return result
+
+
+def _give_back(
+    turn: Turn,
+    command: Retry,
+    first_seq: int,
+    block: Block,
+    segment: Segment,
+    mask: int,
+    due_ms: int,
+) -> None:
+    """What a retry means for detached items."""
+    count = mask.bit_count()
+    attempt, releases = segment.attempt, segment.releases
+    position: int | None = None
+    if command.dead:
+        turn.state.retried += count
+        kill(
+            turn, first_seq, block, mask, DeadReason.REJECTED,
+            came_from=ItemState.LEASED, attempt=attempt,
+        )  # fmt: skip
+        return
+    counted = command.count_attempt
+    if not counted:
+        releases += 1
+        if releases >= RELEASES_MAX:
+            releases, counted = 0, True
+        else:
+            attempt -= 1
+            position = segment.position
+    if command.count_attempt or command.retry_at_ms:
+        turn.state.retried += count
+    else:
+        turn.state.released += count
+    if due_ms and not (counted and worn(turn, attempt)):
+        become_scheduled(turn, first_seq, mask, attempt=attempt, releases=releases, due_ms=due_ms)
+    elif counted:
+        become_ready_or_worn(
+            turn, first_seq, block, mask, Event.RETRY, attempt=attempt, releases=releases
+        )
+    else:
+        # An uncounted retry at an instant that is now goes to the tail: it asked for later, not
+        # for its place.
+        become_ready(
+            turn, first_seq, block, mask,
+            Event.RETRY if command.retry_at_ms else Event.RELEASE,
+            came_from=ItemState.LEASED, attempt=attempt, releases=releases,
+            position=None if command.retry_at_ms else position,
+        )  # fmt: skip
+
+
+def _judge(
+    turn: Turn, named: tuple[LeaseItems, ...], all_or_nothing: bool, *, retry: bool
+) -> tuple[SettleResult, list[_Piece], dict[int, _Held]]:
+    leases: dict[int, _Held] = {}
+    outcomes: list[SettleOutcome] = []
+    pieces: list[_Piece] = []
+    lost = False
+    for items in named:
+        held = leases.get(items.lease) or _load(turn, items.lease)
+        if held is None:
+            outcomes.append(
+                SettleOutcome(items.lease, lost=masks.merge_ranges(items.ranges), unknown=True)
+            )
+            lost = True
+            continue
+        leases[items.lease] = held
+        outcome = _judge_one(items, held, pieces, retry=retry)
+        lost = lost or bool(outcome.lost)
+        outcomes.append(outcome)
+    if lost and all_or_nothing:
+        refused = tuple(
+            SettleOutcome(
+                outcome.lease, (), outcome.repeated, outcome.lost, unknown=outcome.unknown
+            )
+            for outcome in outcomes
+        )
+        return SettleResult(refused), [], {}
+    return SettleResult(tuple(outcomes)), pieces, leases
+
+
+def _load(turn: Turn, lease: int) -> _Held | None:
+    if lease <= 0:
+        return None
+    row = LEASES.get(turn.txn, turn.group, lease)
+    if row is not None:
+        return _Held(decode_lease(row), live=True)
+    row = ENDED.get(turn.txn, turn.group, lease)
+    return None if row is None else _Held(decode_lease(row), live=False)
+
+
+def _judge_one(
+    named: LeaseItems, held: _Held, pieces: list[_Piece], *, retry: bool
+) -> SettleOutcome:
+    """Marks what is done in the row in memory, and appends it to `pieces`."""
+    done_ranges: list[tuple[int, int]] = []
+    repeated_ranges: list[tuple[int, int]] = []
+    lost_ranges: list[tuple[int, int]] = []
+    wanted = _named_masks(named.ranges, held.row.items, lost_ranges) if named.ranges else None
+    found: dict[int, int] = {}
+    for place, items in enumerate(held.row.items):
+        completed, retried = masks.from_bytes(items.completed), masks.from_bytes(items.retried)
+        still = masks.from_bytes(items.held)
+        same, other = (retried, completed) if retry else (completed, retried)
+        granted = masks.from_bytes(items.granted)
+        if wanted is None:
+            want = granted & ~other
+            lost_ranges += masks.to_ranges(items.first_seq, want & ~still & ~same)
+        else:
+            want = wanted.get(items.first_seq, 0)
+        done = want & still
+        repeated = want & same
+        found[items.first_seq] = found.get(items.first_seq, 0) | done | repeated
+        repeated_ranges += masks.to_ranges(items.first_seq, repeated)
+        if done:
+            done_ranges += masks.to_ranges(items.first_seq, done)
+            held.changed = True
+            items.held = masks.to_bytes(still & ~done)
+            if retry:
+                items.retried = masks.to_bytes(retried | done)
+            else:
+                items.completed = masks.to_bytes(completed | done)
+            pieces.append(_Piece(named.lease, place, done))
+    if wanted is not None:
+        for first_seq, want in wanted.items():
+            lost_ranges += masks.to_ranges(first_seq, want & ~found.get(first_seq, 0))
+    return SettleOutcome(
+        named.lease,
+        masks.merge_ranges(done_ranges),
+        masks.merge_ranges(repeated_ranges),
+        masks.merge_ranges(lost_ranges),
+    )
+
+
+def _named_masks(
+    ranges: Ranges, items: list[LeasedItems], outside: list[tuple[int, int]]
+) -> dict[int, int]:
+    """The named items by block of the lease; what falls between its blocks goes to `outside`.
+
+    A block's next neighbour bounds it, so that no sequence is found under two.
+    """
+    bases = sorted({part.first_seq for part in items})
+    wanted: dict[int, int] = {}
+    for first_seq, count in ranges:
+        stop = first_seq + count
+        at = first_seq
+        place = max(0, bisect_right(bases, at) - 1)
+        while at < stop and place < len(bases):
+            base = bases[place]
+            end = base + BLOCK_ITEMS_MAX
+            if place + 1 < len(bases):
+                end = min(end, bases[place + 1])
+            if at < base:
+                outside.append((at, min(stop, base) - at))
+                at = min(stop, base)
+            if at < min(stop, end):
+                until = min(stop, end)
+                wanted[base] = wanted.get(base, 0) | masks.full(until - at) << (at - base)
+                at = until
+            place += 1
+        if at < stop:
+            outside.append((at, stop - at))
+    return wanted
+
+
+def _take(turn: Turn, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment, Block]:
+    """Detaches a piece from its segment."""
+    items = held.row.items[piece.place]
+    before = held.held_masks[piece.place]
+    segment = load_segment(turn.txn, turn.group, items.first_seq, masks.low(before))
+    assert segment.state == ItemState.LEASED
+    assert segment.locator == piece.lease
+    detach(turn, items.first_seq, segment, piece.mask)
+    held.held_masks[piece.place] = before & ~piece.mask
+    return items, segment, load_block(turn.txn, turn.group, items.first_seq)
+
+
+def _write(turn: Turn, leases: dict[int, _Held]) -> None:
+    for lease, held in leases.items():
+        if not held.changed:
+            continue
+        if any(held.held_masks):
+            LEASES.put(turn.txn, turn.group, lease, value=encode(held.row))
+        else:
+            end_lease(turn, lease, held.row)
+
+
+def _add_error(turn: Turn, first_seq: int, mask: int, error: str) -> None:
+    txn, group = turn.txn, turn.group
+    for ordinal in masks.ordinals(mask):
+        seq = first_seq + ordinal
+        row = OVERLAYS.get(txn, group, seq)
+        overlay = Overlay() if row is None else decode_overlay(row)
+        turn.state.overlays += row is None
+        errors = (*overlay.errors, error[:ERROR_CHARS_MAX])[-ERRORS_KEPT_MAX:]
+        OVERLAYS.put(txn, group, seq, value=encode(Overlay(errors, overlay.letter)))

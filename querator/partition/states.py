@@ -1,0 +1,91 @@
+"""What can happen to an item, as one table. What is not in it does not happen: callers assert it.
+
+`table_markdown` prints it for the docs.
+"""
+
+from enum import IntEnum
+
+from querator.partition.rows import ItemState
+
+
+class Event(IntEnum):
+    """What a command does to an item."""
+
+    PRODUCE = 1
+    PRODUCE_LATER = 2
+    MOVE_IN = 3
+    LEASE = 4
+    COMPLETE = 5
+    RETRY = 6
+    RETRY_LATER = 7
+    RELEASE = 8
+    LAPSE = 9
+    DUE = 10
+    DIE = 11
+    DROP = 12
+    REDRIVE = 13
+    MOVED = 14
+    RETURN = 15
+
+
+ABSENT = None
+"""Not there (yet), or gone."""
+
+TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
+    (ABSENT, Event.PRODUCE): ItemState.READY,
+    (ABSENT, Event.PRODUCE_LATER): ItemState.SCHEDULED,
+    (ABSENT, Event.MOVE_IN): ItemState.READY,
+    (ItemState.READY, Event.LEASE): ItemState.LEASED,
+    (ItemState.READY, Event.DIE): ItemState.MOVING,
+    (ItemState.READY, Event.DROP): ABSENT,
+    (ItemState.READY, Event.REDRIVE): ItemState.MOVING,
+    (ItemState.LEASED, Event.COMPLETE): ABSENT,
+    (ItemState.LEASED, Event.RETRY): ItemState.READY,
+    (ItemState.LEASED, Event.RETRY_LATER): ItemState.SCHEDULED,
+    (ItemState.LEASED, Event.RELEASE): ItemState.READY,
+    (ItemState.LEASED, Event.LAPSE): ItemState.READY,
+    (ItemState.LEASED, Event.DIE): ItemState.MOVING,
+    (ItemState.LEASED, Event.DROP): ABSENT,
+    (ItemState.SCHEDULED, Event.DUE): ItemState.READY,
+    (ItemState.SCHEDULED, Event.DIE): ItemState.MOVING,
+    (ItemState.SCHEDULED, Event.DROP): ABSENT,
+    (ItemState.MOVING, Event.MOVED): ABSENT,
+    (ItemState.MOVING, Event.RETURN): ItemState.READY,
+    (ItemState.MOVING, Event.DIE): ItemState.MOVING,
+    (ItemState.MOVING, Event.DROP): ABSENT,
+}
+
+_MEANINGS = {
+    Event.PRODUCE: "produced",
+    Event.PRODUCE_LATER: "produced with `enqueue_at` later",
+    Event.MOVE_IN: "moved here from another queue",
+    Event.LEASE: "leased (the attempt is counted)",
+    Event.COMPLETE: "completed",
+    Event.RETRY: "retried now: to the tail",
+    Event.RETRY_LATER: "retried at `retry_at`",
+    Event.RELEASE: "released politely: to its place, attempt given back",
+    Event.LAPSE: "its lease lapsed, attempts left: to the tail",
+    Event.DUE: "its time has come",
+    Event.DIE: "died: expired, attempts used up, or rejected; there is a dead queue",
+    Event.DROP: "died the same way; there is no dead queue",
+    Event.REDRIVE: "a dead letter sent home",
+    Event.MOVED: "arrived in the other queue",
+    Event.RETURN: "the other queue is gone for ever",
+}
+
+
+def allowed(state: int | None, event: Event, target: ItemState | None) -> bool:
+    before = ABSENT if state is None else ItemState(state)
+    return (before, event) in TRANSITIONS and TRANSITIONS[before, event] is target
+
+
+def table_markdown() -> str:
+    """The table as Markdown, one line for each transition."""
+
+    def name(state: ItemState | None, absent: str) -> str:
+        return absent if state is None else state.name
+
+    lines = ["| from | what happens | to |", "|---|---|---|"]
+    for (before, event), after in TRANSITIONS.items():
+        lines.append(f"| {name(before, '–')} | {_MEANINGS[event]} | {name(after, 'gone')} |")
+    return "\n".join(lines) + "\n"
