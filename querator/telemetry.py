@@ -1,0 +1,104 @@
+"""Logs: events with keys, for people on a terminal and as JSON for machines.
+
+    log = telemetry.logger(__name__)
+    log.warning("placement.again", queue="orders", pause_s=0.02)
+
+An event is named `room.what`, the rest are keys whose names end in their unit. Events go through
+the standard library's loggers under `querator`, so that a program with a node inside keeps its own
+logging: it sees `placement.again queue=orders pause_s=0.02`. `set_up` is for processes that belong
+to Querator: one line per event on a stream, JSON or coloured text, other libraries' logs alike.
+"""
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any, Final, TextIO
+
+import msgspec
+import structlog
+
+from querator.config import LogFormat, LogLevel
+
+_EVENT_KEY: Final = "querator_event"
+"""Where a log record carries its event; a name that no record attribute has."""
+
+_LEVELS: Final[dict[LogLevel, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a module. `name` is its `__name__`."""
+    wrapped: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),  # noqa: TID251 - this is where structlog meets it
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            _to_record,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return wrapped
+
+
+def set_up(*, format_: LogFormat = "auto", level: LogLevel = "info", stream: TextIO) -> None:
+    """Sends everything that is logged in this process to `stream`; `auto` is text on a terminal,
+    else JSON. Replaces what was set up before.
+    """
+    as_text = format_ == "text" or (format_ == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_formatter(as_text=as_text, colours=stream.isatty()))
+    logging.basicConfig(handlers=[handler], level=_LEVELS[level], force=True)
+    # asyncio says "Using selector" and the like; its warnings are worth having, its debug is not.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)  # noqa: TID251 - not ours
+
+
+def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:
+    renderer: Any
+    if as_text:
+        before: list[Any] = []
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=colours, exception_formatter=structlog.dev.plain_traceback
+        )
+    else:
+        # Without the values of local variables: items are nobody's business.
+        before = [structlog.processors.format_exc_info]
+        renderer = structlog.processors.JSONRenderer(serializer=_to_json)
+    return structlog.stdlib.ProcessorFormatter(
+        processors=[
+            _from_record,
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *before,
+            renderer,
+        ]
+    )
+
+
+def _to_record(
+    _: Any, __: str, event: MutableMapping[str, Any]
+) -> tuple[tuple[str], dict[str, Any]]:
+    """Arguments of the standard logger: a line for people, and the event beside it."""
+    passed_on = {
+        key: event.pop(key) for key in ("exc_info", "stack_info", "stacklevel") if key in event
+    }
+    keys = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+    line = f"{event['event']} {keys}".rstrip()
+    # The line is not a format: a per cent sign in it must stay one, so it goes in without args.
+    return (line,), {**passed_on, "extra": {_EVENT_KEY: dict(event)}}
+
+
+def _from_record(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The event that `_to_record` put there; of another library's record, its message."""
+    carried = getattr(event["_record"], _EVENT_KEY, None)
+    if carried is not None:
+        event.update(carried)
+    return event
+
+
+def _to_json(event: Any, **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()

@@ -1,0 +1,148 @@
+from pathlib import Path
+
+import pytest
+
+from querator.config import SETTINGS, Config, ConfigError, load, markdown, parse_address
+
+DATA = {"data_dir": "d"}
+DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def problem(
+    tmp_path: Path, *, toml: str = "", environment: dict[str, str] | None = None, **flags: object
+) -> str:
+    file = tmp_path / "querator.toml"
+    file.write_text(toml)
+    with pytest.raises(ConfigError) as caught:
+        load(flags=flags, environment=environment or {}, file=file)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults():
+    assert load(flags=DATA, environment={}) == Config(data_dir="d")
+
+
+def test_flag_before_environment_before_file_before_default(tmp_path: Path):
+    file = tmp_path / "querator.toml"
+    file.write_text('data_dir = "file"\nlisten = "127.0.0.1:1"\nnew = true\nlog_level = "error"\n')
+    environment = {"QUERATOR_LISTEN": "127.0.0.1:2", "QUERATOR_LOG_LEVEL": "warning"}
+    config = load(flags={"log_level": "debug"}, environment=environment, file=file)
+    assert config == Config(data_dir="file", new=True, listen="127.0.0.1:2", log_level="debug")
+
+
+def test_the_environment_may_name_the_file(tmp_path: Path):
+    file = tmp_path / "querator.toml"
+    file.write_text("memory = true\n")
+    assert load(flags={}, environment={"QUERATOR_CONFIG": str(file)}) == Config(memory=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("true", True), ("0", False), ("False", False)]
+)
+def test_switches_in_the_environment(text: str, value: bool):
+    assert load(flags=DATA, environment={"QUERATOR_NEW": text}).new is value
+
+
+def test_numbers_in_the_environment():
+    config = load(flags=DATA, environment={"QUERATOR_STORAGE_QUOTA_BYTES": "1000000"})
+    assert config.storage_quota_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("memory = \n", ["not TOML", "line 1"]),
+        ("datadir = 'x'", ["datadir", "did you mean data_dir?"]),
+        ("colour = 'x'", ["there is no setting 'colour'"]),
+        ("memory = 'yes'", ["memory", "bool"]),
+        ("memory = 1", ["memory", "bool"]),
+        ("data_dir = 7", ["data_dir", "str"]),
+        ("storage_quota_bytes = -1", ["storage_quota_bytes", ">= 0"]),
+        ("log_level = 'loud'", ["log_level", "loud"]),
+        ("[server]\nlisten = 'x'", ["server"]),
+    ],
+)
+def test_bad_files(tmp_path: Path, toml: str, words: list[str]):
+    message = problem(tmp_path, toml=toml)
+    for word in ["querator.toml", *words]:
+        assert word in message
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
+        load(flags=DATA, environment={}, file=tmp_path / "nowhere.toml")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load(flags=DATA, environment={}, file=binary)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("QUERATOR_DATADIR", "x", ["QUERATOR_DATADIR", "QUERATOR_DATA_DIR"]),
+        ("QUERATOR_MEMORY", "perhaps", ["QUERATOR_MEMORY", "bool"]),
+        ("QUERATOR_SHUTDOWN_TIMEOUT_MS", "soon", ["QUERATOR_SHUTDOWN_TIMEOUT_MS", "int"]),
+    ],
+)
+def test_bad_environment(tmp_path: Path, variable: str, text: str, words: list[str]):
+    message = problem(tmp_path, environment={variable: text})
+    for word in words:
+        assert word in message
+
+
+def test_variables_of_others_are_left_alone():
+    environment = {
+        "QUERATOR_SERVICE_HOST": "10.0.0.1",
+        "QUERATOR_PORT_4470_TCP": "tcp://10.0.0.1:4470",
+        "QUERATOR_ADDRESS": "127.0.0.1:1",
+        "HOME": "/",
+    }
+    assert load(flags=DATA, environment=environment) == Config(data_dir="d")
+
+
+def test_settings_that_exclude_each_other(tmp_path: Path):
+    assert "exclude each other" in problem(tmp_path, data_dir="d", memory=True)
+    assert "--data-dir" in problem(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("listen", "insecure", "allowed"),
+    [
+        ("127.0.0.1:0", False, True),
+        ("127.9.9.9:4470", False, True),
+        ("[::1]:4470", False, True),
+        ("localhost:4470", False, True),
+        ("0.0.0.0:4470", False, False),
+        ("[::]:4470", False, False),
+        ("node-0.example:4470", False, False),
+        ("0.0.0.0:4470", True, True),
+    ],
+)
+def test_only_loopback_without_insecure(tmp_path: Path, listen: str, insecure: bool, allowed: bool):
+    if allowed:
+        flags = {**DATA, "listen": listen, "insecure": insecure}
+        assert load(flags=flags, environment={}).listen == listen
+    else:
+        message = problem(tmp_path, data_dir="d", listen=listen, insecure=insecure)
+        assert "--insecure" in message
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "127.0.0.1", "127.0.0.1:", ":4470", "::1:4470", "h:65536", "h:-1", "h:٣"]
+)
+def test_malformed_addresses(text: str):
+    with pytest.raises(ConfigError, match="listen"):
+        parse_address(text)
+
+
+def test_addresses():
+    assert parse_address("127.0.0.1:4470") == ("127.0.0.1", 4470)
+    assert parse_address("[::1]:0") == ("::1", 0)
+
+
+def test_every_setting_is_described_in_the_docs():
+    assert all(setting.description.endswith(".") for setting in SETTINGS)
+    assert markdown() in DOCS.read_text(), "make it anew: see the file's first lines"
