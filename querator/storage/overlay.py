@@ -10,7 +10,7 @@ child first touched it. Leaving the block by an exception puts those back.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sortedcontainers import SortedList
@@ -36,6 +36,7 @@ class _Untouched:
 
 
 _UNTOUCHED = _Untouched()
+_Undo = dict[bytes, bytes | _Untouched | None]
 
 
 class OverlayTransaction:
@@ -64,7 +65,7 @@ class OverlayTransaction:
         self._ending = ending
         self._before_put = before_put
         self._pending: Changes = {}
-        self._undo: list[dict[bytes, bytes | _Untouched | None]] = []
+        self._undo: list[_Undo] = []
         # Keys of `_pending`, sorted only when a scan asks; `_fresh` are those not yet sorted in.
         self._keys: SortedList[bytes] = SortedList()
         self._fresh: list[bytes] = []
@@ -103,27 +104,9 @@ class OverlayTransaction:
         self._set(key, None)
         return True
 
-    @contextmanager
-    def child(self) -> Iterator["OverlayTransaction"]:
+    def child(self) -> AbstractContextManager["OverlayTransaction"]:
         assert self._open
-        undo: dict[bytes, bytes | _Untouched | None] = {}
-        self._undo.append(undo)
-        depth = len(self._undo)
-        try:
-            yield self
-        except BaseException:
-            if self._open:
-                assert len(self._undo) == depth
-                self._undo.pop()
-                self._restore(undo)
-            raise
-        assert self._open
-        assert len(self._undo) == depth
-        self._undo.pop()
-        if self._undo:
-            parent = self._undo[-1]
-            for key, value in undo.items():
-                parent.setdefault(key, value)
+        return _Child(self)
 
     def commit(self, *, sync: bool) -> None:
         assert self._open
@@ -147,7 +130,7 @@ class OverlayTransaction:
         pending[key] = value
         self._version += 1
 
-    def _restore(self, undo: dict[bytes, bytes | _Untouched | None]) -> None:
+    def _restore(self, undo: _Undo) -> None:
         for key, value in undo.items():
             if isinstance(value, _Untouched):
                 del self._pending[key]
@@ -168,6 +151,36 @@ class OverlayTransaction:
         except BaseException:
             self.abort()
             raise
+
+
+class _Child:
+    """The block of a child transaction, which is the parent with one more undo list."""
+
+    __slots__ = ("_depth", "_txn")
+
+    def __init__(self, txn: OverlayTransaction) -> None:
+        self._txn = txn
+        self._depth = 0
+
+    def __enter__(self) -> OverlayTransaction:
+        undo = self._txn._undo
+        undo.append({})
+        self._depth = len(undo)
+        return self._txn
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        txn = self._txn
+        if not txn._open:
+            assert kind is not None, "the transaction ended in its child"
+            return
+        assert len(txn._undo) == self._depth, "children end in the reverse of their order"
+        undo = txn._undo.pop()
+        if kind is not None:
+            txn._restore(undo)
+        elif txn._undo:
+            parent = txn._undo[-1]
+            for key, value in undo.items():
+                parent.setdefault(key, value)
 
 
 def merged(

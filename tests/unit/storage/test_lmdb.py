@@ -1,0 +1,252 @@
+"""What only the durable form does: kill, lock, damage, a full map and a full disk."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from querator.storage.environment import (
+    Environment,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    StorageLocked,
+)
+from querator.storage.lmdb_environment import open_lmdb
+
+WRITER = """
+import sys
+from querator.storage.lmdb_environment import open_lmdb
+
+environment = open_lmdb(sys.argv[1])
+number = int(sys.argv[2])
+while True:
+    number += 1
+    txn = environment.begin()
+    txn.put(b"low", b"%d" % number)
+    txn.put(b"row%d" % (number % 50), bytes([number % 256]) * (number * 997 % 20_000))
+    txn.delete(b"row%d" % (number * 7 % 50))
+    txn.put(b"zenith", b"%d" % number)
+    txn.commit(sync=True)
+    print(number, flush=True)
+"""
+
+HOLDER = """
+import sys
+from querator.storage.lmdb_environment import open_lmdb
+
+environment = open_lmdb(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+LIMITED = """
+import resource, sys
+from querator.storage.environment import StorageError, StorageFailed
+from querator.storage.lmdb_environment import open_lmdb
+
+environment = open_lmdb(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+number = 0
+try:
+    while True:
+        txn = environment.begin()
+        txn.put(b"row%d" % number, bytes(10_000))
+        txn.commit(sync=True)
+        number += 1
+except StorageError as error:
+    print(type(error).__name__)
+with environment.snapshot() as snapshot:
+    print(number, len(list(snapshot.scan(b"row", b"rox"))))
+try:
+    environment.begin()
+except StorageFailed:
+    print("refused")
+"""
+
+
+def python(program: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def write(environment: Environment, key: bytes, value: bytes) -> None:
+    txn = environment.begin()
+    txn.put(key, value)
+    txn.commit(sync=True)
+
+
+def contents(environment: Environment) -> dict[bytes, bytes]:
+    with environment.snapshot() as snapshot:
+        return dict(snapshot.scan(b"\0", b"\xff"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "node"
+
+
+def test_it_says_that_it_is_durable(path):
+    environment = open_lmdb(path)
+    assert environment.durable
+    environment.close()
+
+
+def test_what_a_killed_process_has_committed_is_there(path):
+    """Ten lives, each killed after some commits. Nothing that was reported is lost or torn."""
+    reported = 0
+    for life in range(10):
+        with python(WRITER, path, reported) as process:
+            assert process.stdout is not None
+            for _ in range(3 + life * 5):
+                reported = int(process.stdout.readline())
+            process.send_signal(signal.SIGKILL)
+            reported = max([reported, *map(int, process.stdout.read().split("\n")[:-1])])
+        environment = open_lmdb(path)
+        rows = contents(environment)
+        environment.close()
+        assert rows[b"low"] == rows[b"zenith"]
+        found = int(rows[b"low"])
+        assert reported <= found <= reported + 1
+        reported = found
+        value = rows.get(b"row%d" % (found % 50))
+        expected = bytes([found % 256]) * (found * 997 % 20_000)
+        assert value == (None if found * 7 % 50 == found % 50 else expected)
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(path):
+    with python(HOLDER, path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(StorageLocked, match="has this directory"):
+            open_lmdb(path)
+        holder.communicate()
+    open_lmdb(path).close()
+
+
+def test_the_same_process_is_refused_too_until_it_closes(path):
+    environment = open_lmdb(path)
+    with pytest.raises(StorageLocked):
+        open_lmdb(path)
+    write(environment, b"a", b"1")
+    environment.close()
+    environment = open_lmdb(path)
+    assert contents(environment) == {b"a": b"1"}
+    environment.close()
+
+
+def test_a_directory_that_cannot_be_made_is_a_failure(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageFailed):
+        open_lmdb(tmp_path / "file" / "node")
+
+
+def test_a_data_file_of_something_else_is_refused(path):
+    path.mkdir()
+    (path / "data.mdb").write_bytes(b"not a database, but quite long " * 1_000)
+    with pytest.raises(StorageCorrupt):
+        open_lmdb(path)
+    # The refusal leaves no lock behind.
+    (path / "data.mdb").unlink()
+    open_lmdb(path).close()
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+def test_a_data_file_that_is_cut_short_is_refused(path, kept):
+    environment = open_lmdb(path)
+    for number in range(50):
+        write(environment, b"row%d" % number, bytes(10_000))
+    environment.close()
+    data = path / "data.mdb"
+    with data.open("r+b") as file:
+        file.truncate(int(data.stat().st_size * kept))
+    with pytest.raises(StorageCorrupt, match="cut short"):
+        open_lmdb(path)
+
+
+def test_a_missing_tail_that_the_length_does_not_show_is_an_error_and_not_a_signal(path):
+    """So much of the file is free that its length alone says nothing; the tree's root is gone."""
+    environment = open_lmdb(path)
+    for number in range(50):
+        write(environment, b"row%d" % number, bytes(10_000))
+    for number in range(50):
+        txn = environment.begin()
+        txn.delete(b"row%d" % number)
+        txn.commit(sync=True)
+    write(environment, b"a", bytes(300_000))
+    environment.close()
+    data = path / "data.mdb"
+    with data.open("r+b") as file:
+        file.truncate(320_000)
+    program = f"""
+from querator.storage.environment import StorageCorrupt
+from querator.storage.lmdb_environment import open_lmdb
+try:
+    environment = open_lmdb({str(path)!r})
+    with environment.snapshot() as snapshot:
+        rows = dict(snapshot.scan(b"a", b"z"))
+    print("whole" if rows == {{b"a": bytes(300_000)}} else "other")
+except StorageCorrupt:
+    print("corrupt")
+"""
+    result = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
+    assert result.stdout.strip() in (b"corrupt", b"whole")
+
+
+def test_a_full_map_refuses_and_loses_nothing(path):
+    """Long values of odd sizes leave gaps, so the map fills before the quota does."""
+    environment = open_lmdb(path, map_bytes=1 << 20)
+    kept: dict[bytes, bytes] = {}
+    refusals = 0
+    for number in range(300):
+        key, value = b"row%d" % (number % 40), bytes(number * 7_919 % 60_000)
+        try:
+            write(environment, key, value)
+            kept[key] = value
+        except StorageFull:
+            refusals += 1
+            txn = environment.begin()
+            assert txn.delete(min(kept))
+            txn.commit(sync=True)
+            del kept[min(kept)]
+        assert contents(environment) == kept
+    assert refusals > 0
+    environment.close()
+    environment = open_lmdb(path, map_bytes=1 << 20)
+    assert contents(environment) == kept
+    environment.close()
+
+
+def test_a_full_disk_stops_the_environment_and_loses_nothing(path):
+    """A limit on the size of files stands for the disk: the write is cut short, then refused."""
+    with python(LIMITED, path) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0
+    error, counts, refused = output.split("\n")[:3]
+    assert error in ("StorageFull", "StorageFailed")
+    committed, read = map(int, counts.split())
+    assert committed == read > 20
+    assert refused == "refused"
+    environment = open_lmdb(path)
+    assert len(contents(environment)) == committed
+    write(environment, b"more", bytes(1 << 20))
+    environment.close()
+
+
+def test_a_commit_leaves_the_switch_interval_as_it_was(path):
+    environment = open_lmdb(path)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_199)
+    try:
+        for number in range(20):
+            write(environment, b"a", b"%d" % number)
+        assert sys.getswitchinterval() == pytest.approx(0.000_199, abs=1e-9)
+    finally:
+        sys.setswitchinterval(before)
+        environment.close()
