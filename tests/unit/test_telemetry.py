@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from querator import telemetry
+from querator.config import LogFormat
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_json_has_one_object_per_event():
 
 
 @pytest.mark.parametrize("format_", ["json", "text"])
-def test_tracebacks_do_not_show_values(format_: telemetry.LogFormat):
+def test_tracebacks_do_not_show_values(format_: LogFormat):
     stream = io.StringIO()
     telemetry.set_up(format_=format_, stream=stream)
     payload = "secret"
