@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from querator.model.entries import Applied, Proposal
+from querator.model.entries import Applied, Entry, Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS
@@ -27,7 +27,13 @@ from querator.raft.handover import Call, Effects, Leadership, Outcome, Quarantin
 from querator.raft.journal import Journal, Record, Stamped
 from querator.raft.machine import Machine
 from querator.raft.member import Member
-from querator.storage.environment import ReadTransaction, StorageError, WriteTransaction
+from querator.storage.environment import (
+    ReadTransaction,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    WriteTransaction,
+)
 from querator.storage.tables import APPLIED
 
 REPLICA = 1
@@ -106,29 +112,43 @@ class Group:
 
     # --- proposing ---------------------------------------------------------------
 
-    def propose(self, calls: list[Call], outcome: Outcome) -> None:
-        """Packs calls into one entry and appends it. Calls that do not pack end with INTERNAL."""
+    def propose(self, calls: list[Call], outcome: Outcome) -> int:
+        """Packs calls into one entry and appends it; how many calls were appended.
+
+        A call that does not pack ends with INTERNAL, and is taken out of the entry.
+        """
         assert self._time is not None
         assert self.quarantined is None
         now_ms = self._time.now_ms()
         try:
-            entry = self._machine.pack([call.proposal for call in calls], now_ms)
-        except Exception as error:  # noqa: BLE001 - must not stop the others
-            self._not_packed(calls, error, outcome)
-            return
+            entry = self._pack(calls, now_ms)
+        except Exception:  # noqa: BLE001 - found and reported call by call
+            calls = [call for call in calls if self._packs(call, now_ms, outcome)]
+            if not calls or self.quarantined is not None:
+                return 0
+            entry = self._pack(calls, now_ms)
         index = self.member.append(Stamped(entry, now_ms))
         for call in calls:
             call.appended = True
         self._calls[index] = (self.member.term, calls)
+        return len(calls)
 
-    def _not_packed(self, calls: list[Call], error: Exception, outcome: Outcome) -> None:
-        refusal = QueratorError(
-            ErrorCode.INTERNAL, f"group {self.group}: the command does not pack"
-        )
-        refusal.__cause__ = error
-        outcome.errors.extend((call, refusal) for call in calls)
-        if any(call.future is None for call in calls):
-            self.quarantine(error, outcome)
+    def _pack(self, calls: list[Call], now_ms: int) -> Entry:
+        return self._machine.pack([call.proposal for call in calls], now_ms)
+
+    def _packs(self, call: Call, now_ms: int, outcome: Outcome) -> bool:
+        try:
+            self._pack([call], now_ms)
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            message = f"group {self.group}: the command does not pack: {error!r}"
+            refusal = QueratorError(ErrorCode.INTERNAL, message)
+            refusal.__cause__ = error
+            outcome.errors.append((call, refusal))
+            if call.future is None:
+                # The group cannot do its own work: it would try for ever.
+                self.quarantine(error, outcome)
+            return False
+        return True
 
     def own_calls(self, outcome: Outcome) -> list[Call]:
         """What the machine wants proposed because its time has come; the group waits for its
@@ -167,8 +187,8 @@ class Group:
     def apply(self, txn: WriteTransaction, outcome: Outcome) -> None:
         """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries, in a child of `txn`.
 
-        Raises StorageError: then the whole transaction is lost. Whatever else the machine raises
-        quarantines the group.
+        Raises StorageFull and StorageFailed: then the whole transaction is lost. Whatever else is
+        raised, also for damage in what the group stores, quarantines the group.
         """
         last = min(self.member.commit_index, self.applied_index + APPLY_ENTRIES_TURN_MAX)
         done: list[tuple[Record, Applied | None]] = []
@@ -180,7 +200,7 @@ class Group:
                 newest = done[-1][0]
                 row = _APPLIED.pack(newest.index, newest.term, newest.now_ms)
                 APPLIED.put(child, self.group, value=row)
-        except StorageError:
+        except (StorageFull, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
@@ -226,7 +246,7 @@ class Group:
     def _take_office(self, txn: ReadTransaction, outcome: Outcome) -> None:
         try:
             current = self._machine.recover(txn)
-        except StorageError:
+        except (StorageFull, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
@@ -241,6 +261,13 @@ class Group:
 
     # --- the turn's end --------------------------------------------------------------
 
+    def truncate(self, txn: WriteTransaction, outcome: Outcome) -> None:
+        """Bounds the log behind the applied entries."""
+        try:
+            self.journal.truncate_head(txn, self.applied_index)
+        except StorageCorrupt as error:
+            self.quarantine(error, outcome)
+
     def synced(self) -> None:
         """The transaction of this turn is durable."""
         self.journal.synced(self.applied_index)
@@ -251,6 +278,7 @@ class Group:
         if self.quarantined is not None:
             return
         self.quarantined = error
+        self.status = msgspec.structs.replace(self.status, quarantined=True, leads=False)
         outcome.errors.extend((call, self._unknown(error)) for call in self._take_calls())
         if self.in_office:
             self._time = None

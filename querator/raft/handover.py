@@ -9,6 +9,7 @@ import asyncio
 import math
 import os
 import select
+import threading
 from collections import deque
 from typing import Any
 
@@ -104,6 +105,8 @@ class Inbox:
         self._poll = select.poll()
         self._poll.register(self._wake_fd, select.POLLIN)
         self._asleep = False
+        self._closing = threading.Lock()
+        self._closed = False
 
     def put(self, request: Request) -> None:
         self._requests.append(request)
@@ -112,8 +115,10 @@ class Inbox:
             self.wake()
 
     def wake(self) -> None:
-        """Ends the wait, or makes the next one short."""
-        os.eventfd_write(self._wake_fd, 1)
+        """Ends the wait, or makes the next one short. Does nothing after `close`."""
+        with self._closing:
+            if not self._closed:
+                os.eventfd_write(self._wake_fd, 1)
 
     def take(self, most: int) -> list[Request]:
         requests = self._requests
@@ -135,4 +140,8 @@ class Inbox:
         self._asleep = False
 
     def close(self) -> None:
-        os.close(self._wake_fd)
+        """After the last `wait`. May be called again."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                os.close(self._wake_fd)

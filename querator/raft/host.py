@@ -41,7 +41,6 @@ from querator.raft.handover import (
     Outcome,
     Quarantine,
     Remove,
-    Request,
     Stop,
 )
 from querator.raft.machine import Machine
@@ -122,6 +121,7 @@ class Host:
             self._closed = QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down")
             self._inbox.put(Stop())
         await self._loop.run_in_executor(None, self._thread.join)
+        self._inbox.close()
 
     async def create_group(self, group: GroupId, machine: Machine) -> None:
         """Recovers the group from disk, or creates it; returns when it leads and its effects are
@@ -135,7 +135,7 @@ class Host:
         if opened is None:
             opened = self._request_future()
             self._opened[group] = opened
-            self._put(Open(group, machine, opened))
+            self._inbox.put(Open(group, machine, opened))
         try:
             await asyncio.shield(opened)
         except QueratorError:
@@ -152,7 +152,7 @@ class Host:
             removed = self._request_future()
             self._removed[group] = removed
             self._opened.pop(group, None)
-            self._put(Remove(group, removed))
+            self._inbox.put(Remove(group, removed))
         try:
             await asyncio.shield(removed)
         finally:
@@ -209,9 +209,6 @@ class Host:
             raise self._closed
         return self._loop.create_future()
 
-    def _put(self, request: Request) -> None:
-        self._inbox.put(request)
-
     # --- results, on the asyncio thread --------------------------------------------------
 
     def _deliver(self, outcome: Outcome) -> None:
@@ -252,6 +249,7 @@ class Host:
                     self._led.discard(group)
                 self._events.on_leadership(group, leads)
             case Quarantine(group, error):
+                self._opened.pop(group, None)
                 self._events.on_quarantine(group, error)
 
     def _fail(self, error: BaseException) -> None:
@@ -281,8 +279,6 @@ class Host:
             self._turn_until_stopped(self._loop)
         except Exception as error:  # noqa: BLE001 - the thread's top
             self._loop.call_soon_threadsafe(self._fail, error)
-        finally:
-            self._inbox.close()
 
     def _turn_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
         turns, inbox = self._turns, self._inbox

@@ -28,11 +28,11 @@ from querator.model.limits import DELETE_ROWS_TURN_MAX, LOG_BYTES_KEPT, TURN_BYT
 from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
 from querator.raft.group import Group, GroupStatus
-from querator.raft.handover import Call, Open, Outcome, Remove, Request, Stop
+from querator.raft.handover import Call, Open, Outcome, Quarantine, Remove, Request, Stop
 from querator.raft.journal import GroupDeleted, mark_deleting
 from querator.raft.stats import TurnGatherer
-from querator.storage.environment import Environment, WriteTransaction
-from querator.storage.tables import MEMBERS, delete_group
+from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
+from querator.storage.tables import delete_group
 
 _FLOOR_PART = 4
 """Calls without attachments go on while this part of the reserve is free."""
@@ -58,7 +58,6 @@ class Turns:
         self._groups: dict[GroupId, Group] = {}
         self._opening: dict[GroupId, Open] = {}
         self._deleting: dict[GroupId, list[Remove]] = {}
-        self._marked: set[GroupId] = set()
         self._batcher = Batcher()
         self._dirty: dict[GroupId, Group] = {}
         # (instant of the monotonic clock, group): when to look for a group's own calls.
@@ -83,8 +82,9 @@ class Turns:
             if group.quarantined is None:
                 group.member.tick()
         ticked = clock()
-        written, applied, committed = self._write(outcome)
-        if committed > ticked:
+        instants = self._write(outcome)
+        if instants is not None:
+            written, applied, committed = instants
             self.stats.add(
                 take_us=_us(taken - started),
                 append_us=_us(appended - taken),
@@ -140,8 +140,12 @@ class Turns:
 
     def _open(self, request: Open, outcome: Outcome) -> None:
         group_id = request.group
-        assert group_id not in self._groups
         assert group_id not in self._opening
+        known = self._groups.get(group_id)
+        if known is not None:
+            stopped = known.quarantined is not None
+            outcome.opened.append((request.future, refusal(group_id, known) if stopped else None))
+            return
         if group_id in self._deleting:
             outcome.opened.append((request.future, _being_deleted(group_id)))
             return
@@ -157,6 +161,10 @@ class Turns:
                 )
         except GroupDeleted:
             outcome.opened.append((request.future, _being_deleted(group_id)))
+            return
+        except StorageCorrupt as error:
+            outcome.opened.append((request.future, _stopped(group_id, error)))
+            outcome.events.append(Quarantine(group_id, error))
             return
         self._groups[group_id] = group
         self._opening[group_id] = request
@@ -217,10 +225,12 @@ class Turns:
             calls = self._with_space(group, waiting, outcome)
             if not calls:
                 continue
-            group.propose(calls, outcome)
+            appended = group.propose(calls, outcome)
+            if not appended:
+                continue
             self._dirty[group_id] = group
             entries += 1
-            commands += len(calls)
+            commands += appended
             size += sum(call.bytes for call in calls)
         return entries, commands, size
 
@@ -245,14 +255,13 @@ class Turns:
 
     # --- 4, 5, 6 write, apply, commit -----------------------------------------------
 
-    def _write(self, outcome: Outcome) -> tuple[float, float, float]:
-        """Instants after writing, applying and committing."""
+    def _write(self, outcome: Outcome) -> tuple[float, float, float] | None:
+        """Instants after writing, applying and committing; None: there was nothing to write."""
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
         if not groups and not self._deleting:
             self._settle(outcome)
-            now = clock()
-            return now, now, 0.0
+            return None
         txn = self._environment.begin()
         try:
             for group in groups:
@@ -261,7 +270,7 @@ class Turns:
             for group in groups:
                 if group.unapplied:
                     group.apply(txn, outcome)
-                    group.journal.truncate_head(txn, group.applied_index)
+                    group.truncate(txn, outcome)
             removed = self._delete(txn)
             applied = clock()
         except BaseException:
@@ -295,22 +304,16 @@ class Turns:
     def _delete(self, txn: WriteTransaction) -> list[Remove]:
         """Deletes rows of groups, in bounded steps; requests that are fulfilled with this turn.
 
-        The mark comes first and goes last, so that a crash in between leaves a group that can
-        only be deleted further.
+        A group that loses its first rows is marked in the same transaction, so that a crash in
+        between leaves one that can only be deleted further.
         """
         removed: list[Remove] = []
         for group_id, requests in list(self._deleting.items()):
-            if group_id not in self._marked:
-                mark_deleting(txn, group_id)
-                self._marked.add(group_id)
-                continue
             if not delete_group(
                 txn, group_id, rows_max=DELETE_ROWS_TURN_MAX, bytes_max=TURN_BYTES_MAX
             ):
                 mark_deleting(txn, group_id)
                 break
-            MEMBERS.delete(txn, group_id)
-            self._marked.discard(group_id)
             removed.extend(requests)
             del self._deleting[group_id]
         return removed
@@ -322,12 +325,14 @@ def refusal(group_id: GroupId, group: Group | None) -> QueratorError:
         message = f"this node does not lead group {group_id}"
         return QueratorError(ErrorCode.NOT_LEADER, message)
     if group.quarantined is not None:
-        error = QueratorError(
-            ErrorCode.INTERNAL, f"group {group_id} was stopped by a defect: {group.quarantined!r}"
-        )
-        error.__cause__ = group.quarantined
-        return error
+        return _stopped(group_id, group.quarantined)
     return QueratorError(ErrorCode.UNAVAILABLE, f"group {group_id} is starting up")
+
+
+def _stopped(group_id: GroupId, defect: BaseException) -> QueratorError:
+    error = QueratorError(ErrorCode.INTERNAL, f"group {group_id} is stopped by {defect!r}")
+    error.__cause__ = defect
+    return error
 
 
 def _being_deleted(group_id: GroupId) -> QueratorError:
