@@ -1,0 +1,157 @@
+"""Checks of single fields, and the limits of requests that an operator may raise.
+
+Each check returns the value in the model's unit or raises a `QueratorError` that names the field,
+the limit and the value. Durations are rounded up to ms, so that a timeout that is given is never
+none; instants are rounded down.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from querator.model import limits
+from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
+from querator.model.ids import DEFAULT_NAMESPACE
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_NANOS_PER_MS = 1_000_000
+_NANOS_PER_SECOND = 1_000_000_000
+# What google/protobuf/{duration,timestamp}.proto allow.
+_DURATION_SECONDS_MAX = 315_576_000_000
+_TIMESTAMP_SECONDS_MAX = 253_402_300_799
+
+M = TypeVar("M", bound=Message)
+
+
+class RequestLimits(msgspec.Struct, frozen=True):
+    """Limits of one node's door. Raised by the operator up to the caps, which are asserted."""
+
+    payload_bytes_max: int = limits.PAYLOAD_BYTES_MAX
+    request_bytes_max: int = limits.REQUEST_BYTES_MAX
+    request_items_max: int = limits.REQUEST_ITEMS_MAX
+
+    def __post_init__(self) -> None:
+        assert 0 < self.payload_bytes_max <= limits.PAYLOAD_BYTES_CAP
+        assert 0 < self.request_bytes_max <= limits.REQUEST_BYTES_CAP
+        assert 0 < self.request_items_max <= limits.REQUEST_ITEMS_CAP
+
+
+DEFAULT_LIMITS = RequestLimits()
+
+
+def parse_message(kind: type[M], data: bytes) -> M:
+    """`data` as a message of this kind, or INVALID_ARGUMENT."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise malformed(kind) from error
+
+
+def malformed(kind: type[Message]) -> QueratorError:
+    name = kind.DESCRIPTOR.full_name
+    return QueratorError(ErrorCode.INVALID_ARGUMENT, f"the bytes are not a message of type {name}")
+
+
+def under_limit(field: str, *, value: object, limit: object, unit: str = "") -> QueratorError:
+    """The error for a value below the least that is allowed; both are in `unit`."""
+    suffix = f" {unit}" if unit else ""
+    return QueratorError(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{field} is {value}{suffix}; the least is {limit}{suffix}",
+        field=field,
+        limit=f"{limit}{suffix}",
+        value=f"{value}{suffix}",
+    )
+
+
+def check_name(text: str, *, field: str) -> str:
+    """A queue's or a namespace's name."""
+    if not text:
+        raise invalid(field, "must not be empty")
+    if len(text) > limits.NAME_CHARS_MAX:
+        raise over_limit(field, value=len(text), limit=limits.NAME_CHARS_MAX, unit="characters")
+    if _NAME.fullmatch(text) is None:
+        raise invalid(field, f"is {text[:64]!r}; a name is made of A-Z a-z 0-9 . _ -", value=text)
+    return text
+
+
+def check_namespace(text: str) -> str:
+    return check_name(text, field="namespace") if text else DEFAULT_NAMESPACE
+
+
+def check_chars(text: str, chars_max: int, *, field: str) -> str:
+    if len(text) > chars_max:
+        raise over_limit(field, value=len(text), limit=chars_max, unit="characters")
+    return text
+
+
+def check_bytes(text: str, bytes_max: int, *, field: str) -> bytes:
+    """`text` in UTF-8."""
+    data = text.encode()
+    if len(data) > bytes_max:
+        raise over_limit(field, value=len(data), limit=bytes_max, unit="bytes")
+    return data
+
+
+def check_client_id(text: str, *, field: str = "client_id") -> str:
+    if not text:
+        raise invalid(field, "must not be empty")
+    return check_chars(text, limits.CLIENT_ID_CHARS_MAX, field=field)
+
+
+def check_range(value: int, *, field: str, least: int, most: int, unit: str = "") -> int:
+    if value > most:
+        raise over_limit(field, value=value, limit=most, unit=unit)
+    if value < least:
+        raise under_limit(field, value=value, limit=least, unit=unit)
+    return value
+
+
+def duration_ms(duration: Duration, *, field: str, least_ms: int, most_ms: int) -> int:
+    """A duration that is given, within its limits (in ms)."""
+    seconds, nanos = duration.seconds, duration.nanos
+    well_formed = abs(seconds) <= _DURATION_SECONDS_MAX and abs(nanos) < _NANOS_PER_SECOND
+    if not well_formed or seconds * nanos < 0:
+        raise invalid(field, "is not a valid duration", value=f"{seconds} s {nanos} ns")
+    if seconds < 0 or nanos < 0:
+        raise invalid(field, "must not be negative", value=f"{seconds} s {nanos} ns")
+    value_ms = seconds * 1000 + -(-nanos // _NANOS_PER_MS)
+    return check_range(value_ms, field=field, least=least_ms, most=most_ms, unit="ms")
+
+
+def lease_timeout_ms(duration: Duration, *, field: str = "lease_timeout") -> int:
+    return duration_ms(
+        duration,
+        field=field,
+        least_ms=limits.LEASE_TIMEOUT_MS_MIN,
+        most_ms=limits.LEASE_TIMEOUT_MS_MAX,
+    )
+
+
+def scheduled_ms(instant: Timestamp, *, field: str, now_ms: int) -> int:
+    """An instant until which something waits: since 1970 (a zero value of some languages' time
+    types is before), and not too far ahead. Past instants are fine.
+    """
+    seconds, nanos = instant.seconds, instant.nanos
+    if seconds > _TIMESTAMP_SECONDS_MAX or not 0 <= nanos < _NANOS_PER_SECOND:
+        raise invalid(field, "is not a valid instant", value=f"{seconds} s {nanos} ns")
+    if seconds < 0:
+        raise invalid(field, "is before 1970", value=f"{seconds} s {nanos} ns")
+    value_ms = seconds * 1000 + nanos // _NANOS_PER_MS
+    if value_ms - now_ms > limits.SCHEDULE_AHEAD_MS_MAX:
+        ahead_ms = value_ms - now_ms
+        raise over_limit(field, value=ahead_ms, limit=limits.SCHEDULE_AHEAD_MS_MAX, unit="ms ahead")
+    return value_ms
+
+
+def timestamp(at_ms: int) -> Timestamp:
+    return Timestamp(seconds=at_ms // 1000, nanos=at_ms % 1000 * _NANOS_PER_MS)
+
+
+def duration(value_ms: int) -> Duration:
+    """For 0 and above."""
+    return Duration(seconds=value_ms // 1000, nanos=value_ms % 1000 * _NANOS_PER_MS)

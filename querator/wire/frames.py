@@ -1,0 +1,220 @@
+"""The frames of the two streams.
+
+A request inside a frame may be wrong without harm to the stream: its answer is then an `Error` with
+the number of the frame. Only when no number can be read is there nobody to answer; then the parse
+functions raise, and the stream ends. A produce request is not copied out of its frame.
+"""
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from querator.model import limits
+from querator.model.calls import (
+    CompleteCall,
+    ExtendCall,
+    ExtendReply,
+    LeaseReply,
+    ProduceCall,
+    ProduceReply,
+    RetryCall,
+    SettleReply,
+    SubscribeCall,
+)
+from querator.model.errors import QueratorError, invalid
+from querator.v1 import queue_service_pb2
+from querator.wire import door, lease, produce, settle
+from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+from querator.wire.errors import error_message
+from querator.wire.fields import (
+    LEN,
+    VARINT,
+    MalformedError,
+    next_field,
+    prefix,
+    read_varint,
+    varint,
+)
+
+_NUMBER_FIELD = queue_service_pb2.ProduceStreamRequest.REQUEST_NUMBER_FIELD_NUMBER
+_PRODUCE_FIELD = queue_service_pb2.ProduceStreamRequest.PRODUCE_FIELD_NUMBER
+_PRODUCED_FIELD = queue_service_pb2.ProduceStreamResponse.PRODUCED_FIELD_NUMBER
+_LEASED_FIELD = queue_service_pb2.LeaseStreamResponse.LEASED_FIELD_NUMBER
+assert _NUMBER_FIELD == queue_service_pb2.LeaseStreamRequest.REQUEST_NUMBER_FIELD_NUMBER
+assert _NUMBER_FIELD == queue_service_pb2.ProduceStreamResponse.REQUEST_NUMBER_FIELD_NUMBER
+_NUMBER_TAG = varint(_NUMBER_FIELD << 3 | VARINT)
+
+
+class Credit(msgspec.Struct, frozen=True):
+    """`bytes` 0: as many as the items have."""
+
+    items: int
+    bytes: int
+
+
+LeaseFrame = SubscribeCall | Credit | CompleteCall | RetryCall | ExtendCall
+
+
+def parse_produce_frame(
+    frame: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
+) -> tuple[int, ProduceCall | QueratorError]:
+    """A `ProduceStreamRequest`: its number, and the request or why it is refused.
+
+    Raises `QueratorError` when not even a number can be read.
+    """
+    try:
+        message = queue_service_pb2.ProduceStreamRequest.FromString(frame)
+    except DecodeError as error:
+        return _number_of_malformed(frame, error, queue_service_pb2.ProduceStreamRequest)
+    number = message.request_number
+    try:
+        if not message.HasField("produce"):
+            raise invalid("produce", "is missing")
+        spans = _spans(frame)
+        return number, produce.check_produce(message.produce, frame, spans, now_ms, request_limits)
+    except QueratorError as error:
+        return number, error
+
+
+def _spans(frame: bytes) -> list[tuple[int, int]]:
+    """Where the content of `produce` is; protobuf merges it if there is more than one."""
+    spans = []
+    pos, stop = 0, len(frame)
+    while pos < stop:
+        try:
+            number, wire_type, body, pos = next_field(frame, pos, stop)
+        except MalformedError as error:
+            raise door.malformed(queue_service_pb2.ProduceStreamRequest) from error
+        if number == _PRODUCE_FIELD and wire_type == LEN:
+            spans.append((body, pos))
+    return spans
+
+
+def parse_lease_frame(
+    frame: bytes, *, namespace: str, queue: str, now_ms: int
+) -> tuple[int, LeaseFrame | QueratorError]:
+    """A `LeaseStreamRequest`: its number, and what the consumer says or why that is refused.
+
+    `namespace` and `queue` are the stream's own, empty before it has subscribed: a settle frame may
+    leave them empty, but must not name others. Raises `QueratorError` when not even a number can be
+    read.
+    """
+    try:
+        message = queue_service_pb2.LeaseStreamRequest.FromString(frame)
+    except DecodeError as error:
+        return _number_of_malformed(frame, error, queue_service_pb2.LeaseStreamRequest)
+    try:
+        return message.request_number, _lease_frame(message, namespace, queue, now_ms)
+    except QueratorError as error:
+        return message.request_number, error
+
+
+def _lease_frame(
+    message: queue_service_pb2.LeaseStreamRequest, namespace: str, queue: str, now_ms: int
+) -> LeaseFrame:
+    kind = message.WhichOneof("frame")
+    if kind == "subscribe":
+        return lease.check_subscribe(message.subscribe)
+    if kind == "credit":
+        return _credit(message.credit)
+    if kind == "complete":
+        _check_own_queue(message.complete, namespace, queue)
+        return settle.check_complete(message.complete, namespace, queue)
+    if kind == "retry":
+        _check_own_queue(message.retry, namespace, queue)
+        return settle.check_retry(message.retry, namespace, queue, now_ms)
+    if kind == "extend":
+        _check_own_queue(message.extend, namespace, queue)
+        return settle.check_extend(message.extend, namespace, queue)
+    raise invalid("frame", "is missing or unknown")
+
+
+def _credit(credit: queue_service_pb2.Credit) -> Credit:
+    most = limits.STREAM_CREDIT_ITEMS_MAX
+    items = door.check_range(credit.items, field="credit.items", least=1, most=most, unit="items")
+    return Credit(items=items, bytes=credit.bytes)
+
+
+def _check_own_queue(
+    message: queue_service_pb2.CompleteRequest
+    | queue_service_pb2.RetryRequest
+    | queue_service_pb2.ExtendRequest,
+    namespace: str,
+    queue: str,
+) -> None:
+    if message.namespace not in ("", namespace):
+        raise invalid("namespace", "is not that of the stream", value=message.namespace)
+    if message.queue not in ("", queue):
+        raise invalid("queue", "is not that of the stream", value=message.queue)
+
+
+def _number_of_malformed(
+    frame: bytes,
+    error: DecodeError,
+    kind: type[queue_service_pb2.ProduceStreamRequest] | type[queue_service_pb2.LeaseStreamRequest],
+) -> tuple[int, QueratorError]:
+    """The number of a frame that is not well-formed, as far as it can be read."""
+    refusal = door.malformed(kind)
+    pos, stop = 0, len(frame)
+    try:
+        while pos < stop:
+            number, wire_type, body, pos = next_field(frame, pos, stop)
+            if number == _NUMBER_FIELD and wire_type == VARINT:
+                return read_varint(frame, body, stop)[0], refusal
+    except MalformedError:
+        raise refusal from error
+    raise refusal from error
+
+
+def encode_produced_frame(number: int, reply: ProduceReply) -> bytes:
+    """A `ProduceStreamResponse` for a request that is stored."""
+    produced = produce.encode_produced(reply)
+    return b"".join((_NUMBER_TAG, varint(number), prefix(_PRODUCED_FIELD, len(produced)), produced))
+
+
+def encode_produce_error(number: int, error: QueratorError, *, request_id: str) -> bytes:
+    """A `ProduceStreamResponse` for a request that was refused or failed."""
+    return queue_service_pb2.ProduceStreamResponse(
+        request_number=number, error=error_message(error, request_id=request_id)
+    ).SerializeToString()
+
+
+def encode_subscribed(number: int, *, lease_timeout_ms: int, durable: bool) -> bytes:
+    """The `LeaseStreamResponse` to the first frame."""
+    return queue_service_pb2.LeaseStreamResponse(
+        request_number=number,
+        subscribed=queue_service_pb2.Subscribed(
+            lease_timeout=door.duration(lease_timeout_ms), durable=durable
+        ),
+    ).SerializeToString()
+
+
+def encode_completed_frame(number: int, reply: SettleReply) -> bytes:
+    return queue_service_pb2.LeaseStreamResponse(
+        request_number=number, completed=settle.completed_message(reply)
+    ).SerializeToString()
+
+
+def encode_retried_frame(number: int, reply: SettleReply) -> bytes:
+    return queue_service_pb2.LeaseStreamResponse(
+        request_number=number, retried=settle.retried_message(reply)
+    ).SerializeToString()
+
+
+def encode_extended_frame(number: int, reply: ExtendReply) -> bytes:
+    return queue_service_pb2.LeaseStreamResponse(
+        request_number=number, extended=settle.extended_message(reply)
+    ).SerializeToString()
+
+
+def encode_lease_error(number: int, error: QueratorError, *, request_id: str) -> bytes:
+    """A `LeaseStreamResponse` for a frame that was refused."""
+    return queue_service_pb2.LeaseStreamResponse(
+        request_number=number, error=error_message(error, request_id=request_id)
+    ).SerializeToString()
+
+
+def encode_delivery(reply: LeaseReply) -> bytes:
+    """A `LeaseStreamResponse` that delivers leased items; its number is 0."""
+    parts = lease.leased_parts(reply)
+    parts.insert(0, prefix(_LEASED_FIELD, sum(map(len, parts))))
+    return b"".join(parts)

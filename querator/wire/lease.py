@@ -1,0 +1,157 @@
+"""Lease requests and answers.
+
+A message is the concatenation of its fields, so a `LeasedBatch` is a small header, serialised here,
+and behind it the stored bytes of its items as they are. Around it go length prefixes by hand. What
+an answer costs depends on the number of its batches, not of its items.
+"""
+
+from querator.model import limits
+from querator.model.calls import (
+    DeadLetter,
+    LeaseCall,
+    LeasedBatch,
+    LeaseReply,
+    Overlay,
+    SubscribeCall,
+)
+from querator.model.errors import invalid
+from querator.v1 import items_pb2, queue_service_pb2
+from querator.wire import door
+from querator.wire.fields import prefix
+
+_BATCHES_FIELD = queue_service_pb2.LeaseResponse.BATCHES_FIELD_NUMBER
+_DURABLE = queue_service_pb2.LeaseResponse(durable=True).SerializeToString()
+
+
+def parse_lease(data: bytes) -> LeaseCall:
+    """A `LeaseRequest`."""
+    message = door.parse_message(queue_service_pb2.LeaseRequest, data)
+    partition = message.partition if message.HasField("partition") else None
+    if partition is not None:
+        door.check_range(partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1)
+    wait_ms = 0
+    if message.HasField("wait_timeout"):
+        wait_ms = door.duration_ms(
+            message.wait_timeout,
+            field="wait_timeout",
+            least_ms=0,
+            most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
+        )
+    return LeaseCall(
+        namespace=door.check_namespace(message.namespace),
+        queue=door.check_name(message.queue, field="queue"),
+        client_id=door.check_client_id(message.client_id),
+        request_id=door.check_chars(
+            message.request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id"
+        ),
+        max_items=door.check_range(
+            message.max_items,
+            field="max_items",
+            least=1,
+            most=limits.REQUEST_ITEMS_MAX,
+            unit="items",
+        ),
+        max_bytes=_max_bytes(message.max_bytes),
+        lease_timeout_ms=_lease_timeout_ms(message),
+        wait_ms=wait_ms,
+        partition=partition,
+    )
+
+
+def check_subscribe(message: queue_service_pb2.Subscribe) -> SubscribeCall:
+    return SubscribeCall(
+        namespace=door.check_namespace(message.namespace),
+        queue=door.check_name(message.queue, field="queue"),
+        client_id=door.check_client_id(message.client_id),
+        max_items=door.check_range(
+            message.max_items or limits.STREAM_BATCH_ITEMS_DEFAULT,
+            field="max_items",
+            least=1,
+            most=limits.REQUEST_ITEMS_MAX,
+            unit="items",
+        ),
+        max_bytes=_max_bytes(message.max_bytes),
+        lease_timeout_ms=_lease_timeout_ms(message),
+        auto_extend=message.auto_extend,
+        release_on_disconnect=message.release_on_disconnect,
+    )
+
+
+def _lease_timeout_ms(message: queue_service_pb2.LeaseRequest | queue_service_pb2.Subscribe) -> int:
+    if not message.HasField("lease_timeout"):
+        return 0
+    return door.lease_timeout_ms(message.lease_timeout)
+
+
+def _max_bytes(value: int) -> int:
+    return door.check_range(
+        value or limits.REPLY_BYTES_DEFAULT,
+        field="max_bytes",
+        least=1,
+        most=limits.REPLY_BYTES_MAX,
+        unit="bytes",
+    )
+
+
+def encode_leased(reply: LeaseReply) -> bytes:
+    """A `LeaseResponse`."""
+    return b"".join(leased_parts(reply))
+
+
+def leased_parts(reply: LeaseReply) -> list[bytes]:
+    """What, joined, is a `LeaseResponse`."""
+    parts: list[bytes] = []
+    for batch in reply.batches:
+        head = _head(batch)
+        items = batch.loaded.items
+        parts += (prefix(_BATCHES_FIELD, len(head) + len(items)), head, items)
+    if reply.durable:
+        parts.append(_DURABLE)
+    return parts
+
+
+def _head(batch: LeasedBatch) -> bytes:
+    """All of a `LeasedBatch` but its items."""
+    loaded = batch.loaded
+    message = items_pb2.LeasedBatch(
+        lease_id=batch.lease_id,
+        queue=batch.queue,
+        partition=batch.partition,
+        first_seq=loaded.first_seq,
+        ordinals=loaded.ordinals,
+        attempt=batch.attempt,
+        deadline=door.timestamp(batch.deadline_ms),
+        lease_remaining=door.duration(max(0, batch.remaining_ms)),
+        produced_at=door.timestamp(loaded.produced_at_ms),
+        repeated_answer=batch.repeated,
+    )
+    for overlay in loaded.overlays:
+        _add_overlay(message, overlay)
+    return message.SerializeToString()
+
+
+def _add_overlay(message: items_pb2.LeasedBatch, overlay: Overlay) -> None:
+    added = message.overlays.add(index=overlay.index, errors=overlay.errors)
+    if overlay.dead_letter is not None:
+        added.dead_letter.CopyFrom(dead_letter_message(overlay.dead_letter))
+
+
+def dead_letter_message(letter: DeadLetter) -> items_pb2.DeadLetter:
+    return items_pb2.DeadLetter(
+        origin_queue=letter.origin_queue,
+        origin_partition=letter.origin_partition,
+        origin_seq=letter.origin_seq,
+        attempts=letter.attempts,
+        reason=items_pb2.DeadReason.ValueType(letter.reason),
+        errors=letter.errors,
+        produced_at=door.timestamp(letter.produced_at_ms),
+        died_at=door.timestamp(letter.died_at_ms),
+    )
+
+
+def item_message(item: bytes) -> items_pb2.Item:
+    """One stored item, tagged and length-prefixed as it is in a batch."""
+    items = items_pb2.LeasedBatch.FromString(item).items
+    if len(items) != 1:
+        raise invalid("item", "is not the bytes of one item")
+    return items[0]

@@ -1,0 +1,324 @@
+"""Produce requests and answers.
+
+An item is never re-encoded: the bytes of field 15 of a request are the bytes that are stored,
+replicated and delivered, for `LeasedBatch` has its items under the same field number. So a request
+is read twice. upb parses it, which proves that it is well-formed and its strings are UTF-8. Then
+the bytes are walked for the places of the items. On the way each item is measured: one whose fields
+are all plain and small by their bytes needs no more; for any other one ("doubtful") the parsed item
+is looked at field by field. A batch of plain items so costs no access to a parsed item at all.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+from querator.model import limits
+from querator.model.calls import ProduceCall, ProduceReply
+from querator.model.commands import ItemSpecial
+from querator.model.errors import invalid, over_limit
+from querator.v1 import items_pb2, queue_service_pb2
+from querator.wire import door
+from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
+
+ITEMS_FIELD = 15
+_ITEM_TAG = ITEMS_FIELD << 3 | LEN
+assert _ITEM_TAG < 0x80, "the tag of an item is one byte"
+_HEAD_BYTES = 6
+
+# Tags of an item's fields, as encoders write them.
+_PAYLOAD, _KIND, _ENCODING, _REFERENCE, _ATTRIBUTES = 0x0A, 0x12, 0x1A, 0x22, 0x2A
+_PRIORITY, _GROUP, _KEY = 0x30, 0x3A, 0x42
+_PRIORITY_MAX = max(items_pb2.Priority.values())
+
+Span = tuple[int, int]
+
+
+def parse_produce(
+    data: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
+) -> ProduceCall:
+    """A `ProduceRequest`; `now_ms` bounds how far ahead items may be scheduled."""
+    if len(data) > request_limits.request_bytes_max:
+        raise _too_many_bytes(len(data), request_limits)
+    message = door.parse_message(queue_service_pb2.ProduceRequest, data)
+    return check_produce(message, data, ((0, len(data)),), now_ms, request_limits)
+
+
+def check_produce(
+    message: queue_service_pb2.ProduceRequest,
+    buffer: bytes,
+    spans: Sequence[Span],
+    now_ms: int,
+    request_limits: RequestLimits,
+) -> ProduceCall:
+    """The call in `message`, whose bytes are `spans` of `buffer`.
+
+    More than one span: the message came in pieces, which protobuf merges. Raises `QueratorError`.
+    """
+    request_bytes = sum(stop - start for start, stop in spans)
+    if request_bytes > request_limits.request_bytes_max:
+        raise _too_many_bytes(request_bytes, request_limits)
+    count = len(message.items)
+    if not count:
+        raise invalid("items", "must not be empty")
+    if count > request_limits.request_items_max:
+        raise over_limit("items", value=count, limit=request_limits.request_items_max, unit="items")
+    namespace = door.check_namespace(message.namespace)
+    queue = door.check_name(message.queue, field="queue")
+    _check_producer(message)
+    timeout_ms = 0
+    if message.HasField("request_timeout"):
+        timeout_ms = door.duration_ms(
+            message.request_timeout,
+            field="request_timeout",
+            least_ms=0,
+            most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
+        )
+    walk = _Walk(buffer, request_limits.payload_bytes_max)
+    try:
+        for start, stop in spans:
+            walk.span(start, stop)
+    except (MalformedError, IndexError) as error:
+        raise door.malformed(queue_service_pb2.ProduceRequest) from error
+    if len(walk.lengths) != count:
+        raise door.malformed(queue_service_pb2.ProduceRequest)
+    specials = []
+    for ordinal in walk.doubtful:
+        special = _check_item(message.items[ordinal], ordinal, now_ms, request_limits)
+        if special is not None:
+            specials.append(special)
+    return ProduceCall(
+        namespace=namespace,
+        queue=queue,
+        items=walk.items(),
+        lengths=struct.pack(f"<{count}I", *walk.lengths),
+        producer_id=message.producer_id,
+        sequence=message.sequence,
+        ordered=message.ordered,
+        specials=tuple(specials),
+        timeout_ms=timeout_ms,
+    )
+
+
+def encode_produced(reply: ProduceReply) -> bytes:
+    """A `ProduceResponse`."""
+    message = queue_service_pb2.ProduceResponse(durable=reply.durable)
+    for batch in reply.batches:
+        message.batches.add(
+            partition=batch.partition,
+            first_seq=batch.first_seq,
+            count=batch.count,
+            indexes=batch.indexes,
+            repeated_answer=batch.repeated,
+            duplicates=[
+                queue_service_pb2.DuplicateItem(index=index, partition=partition, seq=seq)
+                for index, partition, seq in batch.duplicates
+            ],
+        )
+    return message.SerializeToString()
+
+
+def _too_many_bytes(value: int, request_limits: RequestLimits) -> Exception:
+    most = request_limits.request_bytes_max
+    return over_limit("request", value=value, limit=most, unit="bytes")
+
+
+def _check_producer(message: queue_service_pb2.ProduceRequest) -> None:
+    producer_id = message.producer_id
+    if not producer_id:
+        if message.sequence:
+            raise invalid("sequence", "must be 0 without producer_id", value=message.sequence)
+        if message.ordered:
+            raise invalid("ordered", "needs a producer_id")
+        return
+    if len(producer_id) != limits.PRODUCER_ID_BYTES:
+        raise invalid(
+            "producer_id",
+            f"is {len(producer_id)} bytes; a UUIDv7 is {limits.PRODUCER_ID_BYTES} bytes",
+            value=producer_id.hex(),
+        )
+    if producer_id[6] >> 4 != 7 or producer_id[8] >> 6 != 0b10:
+        raise invalid("producer_id", "is not a UUIDv7", value=producer_id.hex())
+    if not message.sequence:
+        raise invalid("sequence", "must be at least 1 with a producer_id", value=0)
+
+
+class _Plain:
+    """What is known of plain fields under one limit of payloads."""
+
+    def __init__(self, payload_bytes_max: int) -> None:
+        table = [-1] * 256
+        table[_PAYLOAD] = payload_bytes_max
+        table[_KIND] = limits.KIND_CHARS_MAX
+        table[_ENCODING] = limits.ENCODING_CHARS_MAX
+        table[_REFERENCE] = limits.REFERENCE_CHARS_MAX
+        table[_GROUP] = limits.GROUP_BYTES_MAX
+        table[_KEY] = limits.KEY_BYTES_MAX
+        self.bytes_max = tuple(table)
+        """By the first byte of a field: how long its content may be to be within its limit for sure
+        (a character has at least one byte); -1 for what is not a plain field."""
+        self.heads: dict[bytes, int] = {}
+        """Length of an item that is a payload and nothing else, by its first six bytes: tag, length
+        and payload tag, length, when both lengths take two bytes. They say all there is to check.
+        Filled on demand: one entry for each length, below 2**14 of them."""
+
+
+_plain_of = lru_cache(maxsize=8)(_Plain)
+
+
+class _Walk:
+    """Finds the items in the bytes of a message that upb has parsed.
+
+    `lengths` has the length of each item with its tag and length; `doubtful` the ordinals of the
+    items that must be looked at. `MalformedError` or `IndexError` say that the bytes cannot be
+    walked, which upb would have said before.
+    """
+
+    def __init__(self, buffer: bytes, payload_bytes_max: int) -> None:
+        self.lengths: list[int] = []
+        self.doubtful: list[int] = []
+        self._buffer = buffer
+        self._known = _plain_of(payload_bytes_max)
+        self._pieces: list[bytes] = []
+
+    def items(self) -> bytes:
+        pieces = self._pieces
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def span(self, pos: int, stop: int) -> None:
+        """Walks the fields from `pos` to `stop`. Items that follow each other stay one piece."""
+        buffer, lengths = self._buffer, self.lengths
+        head_length = self._known.heads.get
+        run = pos
+        while pos < stop:
+            known = head_length(buffer[pos : pos + _HEAD_BYTES])
+            if known is not None:
+                pos += known
+                lengths.append(known)
+                continue
+            end = self._item(pos, stop)
+            if end is None:
+                if run < pos:
+                    self._pieces.append(buffer[run:pos])
+                end = run = self._other(pos, stop)
+            pos = end
+        if pos != stop:
+            raise MalformedError("the last item is cut off")
+        if run < pos:
+            self._pieces.append(buffer[run:pos])
+
+    def _item(self, begin: int, stop: int) -> int | None:
+        """Notes the item at `begin` and returns its end; None when there is something else, or an
+        item whose length is written longer than it needs to be.
+        """
+        buffer = self._buffer
+        if buffer[begin] != _ITEM_TAG:
+            return None
+        size, pos = buffer[begin + 1], begin + 2
+        if size >= 0x80:
+            size, pos = read_varint(buffer, begin + 1, stop)
+            if buffer[pos - 1] == 0:
+                return None
+        end = pos + size
+        if end > stop:
+            raise MalformedError(f"item at byte {begin} is cut off")
+        if not self._plain(pos, end):
+            self.doubtful.append(len(self.lengths))
+        elif pos == begin + 3 and buffer[pos] == _PAYLOAD and buffer[pos + 1] >= 0x80:
+            payload, at = read_varint(buffer, pos + 1, end)
+            if at == begin + _HEAD_BYTES and at + payload == end:
+                self._known.heads[buffer[begin:at]] = end - begin
+        self.lengths.append(end - begin)
+        return end
+
+    def _other(self, pos: int, stop: int) -> int:
+        """Passes one field that is no item, or an item whose tag or length is longer than it needs
+        to be: that one is given the usual prefix, so that stored items always have it.
+        """
+        buffer = self._buffer
+        number, wire_type, body, end = next_field(buffer, pos, stop)
+        if number == ITEMS_FIELD and wire_type == LEN:
+            if not self._plain(body, end):
+                self.doubtful.append(len(self.lengths))
+            piece = prefix(ITEMS_FIELD, end - body) + buffer[body:end]
+            self._pieces.append(piece)
+            self.lengths.append(len(piece))
+        return end
+
+    def _plain(self, pos: int, end: int) -> bool:
+        """Whether the item there has plain fields only, each within its limit for sure."""
+        buffer, bytes_max = self._buffer, self._known.bytes_max
+        attributes = attributes_bytes = 0
+        while pos < end:
+            tag = buffer[pos]
+            size = buffer[pos + 1]
+            pos += 2
+            if size >= 0x80:
+                if (high := buffer[pos]) < 0x80:
+                    size += (high - 1) << 7
+                    pos += 1
+                else:
+                    size, pos = read_varint(buffer, pos - 1, end)
+            if size <= bytes_max[tag]:
+                pos += size
+            elif tag == _ATTRIBUTES:
+                attributes += 1
+                attributes_bytes += size
+                pos += size
+            elif tag != _PRIORITY or size > _PRIORITY_MAX:
+                return False
+        if attributes:
+            few = attributes <= limits.ATTRIBUTES_MAX
+            return pos == end and few and attributes_bytes <= limits.ATTRIBUTES_BYTES_MAX
+        return pos == end
+
+
+def _check_item(
+    item: items_pb2.Item, ordinal: int, now_ms: int, request_limits: RequestLimits
+) -> ItemSpecial | None:
+    """Checks all fields of an item; what makes it special, if something does."""
+    path = f"items[{ordinal}]."
+    if len(item.payload) > request_limits.payload_bytes_max:
+        raise over_limit(
+            path + "payload",
+            value=len(item.payload),
+            limit=request_limits.payload_bytes_max,
+            unit="bytes",
+        )
+    door.check_chars(item.kind, limits.KIND_CHARS_MAX, field=path + "kind")
+    door.check_chars(item.encoding, limits.ENCODING_CHARS_MAX, field=path + "encoding")
+    door.check_chars(item.reference, limits.REFERENCE_CHARS_MAX, field=path + "reference")
+    _check_attributes(item, path + "attributes")
+    if not 0 <= item.priority <= _PRIORITY_MAX:
+        raise invalid(path + "priority", "is not a known priority", value=int(item.priority))
+    door.check_bytes(item.group, limits.GROUP_BYTES_MAX, field=path + "group")
+    door.check_bytes(item.key, limits.KEY_BYTES_MAX, field=path + "key")
+    dedup_key = door.check_bytes(
+        item.dedup_key, limits.DEDUP_KEY_BYTES_MAX, field=path + "dedup_key"
+    )
+    enqueue_at_ms = expire_timeout_ms = lease_timeout_ms = 0
+    if item.HasField("enqueue_at"):
+        enqueue_at_ms = door.scheduled_ms(item.enqueue_at, field=path + "enqueue_at", now_ms=now_ms)
+    if item.HasField("expire_timeout"):
+        expire_timeout_ms = door.duration_ms(
+            item.expire_timeout,
+            field=path + "expire_timeout",
+            least_ms=1,
+            most_ms=limits.EXPIRE_TIMEOUT_MS_MAX,
+        )
+    if item.HasField("lease_timeout"):
+        lease_timeout_ms = door.lease_timeout_ms(item.lease_timeout, field=path + "lease_timeout")
+    if not (enqueue_at_ms or expire_timeout_ms or lease_timeout_ms or dedup_key):
+        return None
+    return ItemSpecial(ordinal, enqueue_at_ms, expire_timeout_ms, lease_timeout_ms, dedup_key)
+
+
+def _check_attributes(item: items_pb2.Item, field: str) -> None:
+    attributes = item.attributes
+    if len(attributes) > limits.ATTRIBUTES_MAX:
+        raise over_limit(
+            field, value=len(attributes), limit=limits.ATTRIBUTES_MAX, unit="attributes"
+        )
+    total = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    if total > limits.ATTRIBUTES_BYTES_MAX:
+        raise over_limit(field, value=total, limit=limits.ATTRIBUTES_BYTES_MAX, unit="bytes")

@@ -1,0 +1,312 @@
+"""What AdminService speaks of: queues, their settings and counts, items looked at."""
+
+import msgspec
+
+from querator.model import ids, limits
+from querator.model.calls import PartitionStats, PeekedItem, PeekedPage, QueuePage, QueueStats
+from querator.model.errors import invalid, over_limit
+from querator.model.queues import Queue, QueueSettings
+from querator.v1 import admin_service_pb2, items_pb2
+from querator.wire import door, lease
+
+# Fields of the protocol's QueueSettings and of the model's, where the names differ.
+_MODEL_FIELDS = {
+    "lease_timeout": "lease_timeout_ms",
+    "expire_timeout": "expire_timeout_ms",
+    "dedup_window": "dedup_window_ms",
+}
+_COUNTS = frozenset(PartitionStats.__struct_fields__) - {"oldest_ready_at_ms"}
+
+
+class QueueName(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+
+
+class CreateQueue(msgspec.Struct, frozen=True):
+    queue: QueueName
+    settings: QueueSettings
+
+
+class UpdateQueue(msgspec.Struct, frozen=True):
+    """`mask` has names of fields of the model's `QueueSettings`. `expected_version` 0: any."""
+
+    queue: QueueName
+    settings: QueueSettings
+    mask: tuple[str, ...]
+    expected_version: int
+
+
+class PageCall(msgspec.Struct, frozen=True):
+    """A page of what belongs to `queue` (its name is empty for the queues of a namespace).
+    `page_token` empty: the first. `state` is an `ItemState` of the protocol, 0 for any.
+    """
+
+    queue: QueueName
+    page_size: int
+    page_token: str
+    state: int = 0
+
+
+class Redrive(msgspec.Struct, frozen=True):
+    """`item_ids` empty: all."""
+
+    queue: QueueName
+    item_ids: tuple[str, ...]
+
+
+_Named = (
+    admin_service_pb2.CreateQueueRequest
+    | admin_service_pb2.GetQueueRequest
+    | admin_service_pb2.UpdateQueueRequest
+    | admin_service_pb2.DeleteQueueRequest
+    | admin_service_pb2.GetQueueStatsRequest
+    | admin_service_pb2.PeekItemsRequest
+    | admin_service_pb2.ListDeadLettersRequest
+    | admin_service_pb2.RedriveDeadLettersRequest
+)
+_Paged = (
+    admin_service_pb2.ListQueuesRequest
+    | admin_service_pb2.PeekItemsRequest
+    | admin_service_pb2.ListDeadLettersRequest
+)
+
+
+def parse_create_queue(data: bytes) -> CreateQueue:
+    message = door.parse_message(admin_service_pb2.CreateQueueRequest, data)
+    return CreateQueue(queue=_queue_name(message), settings=check_settings(message.settings))
+
+
+def parse_get_queue(data: bytes) -> QueueName:
+    return _queue_name(door.parse_message(admin_service_pb2.GetQueueRequest, data))
+
+
+def parse_delete_queue(data: bytes) -> QueueName:
+    return _queue_name(door.parse_message(admin_service_pb2.DeleteQueueRequest, data))
+
+
+def parse_queue_stats(data: bytes) -> QueueName:
+    return _queue_name(door.parse_message(admin_service_pb2.GetQueueStatsRequest, data))
+
+
+def parse_list_queues(data: bytes) -> PageCall:
+    message = door.parse_message(admin_service_pb2.ListQueuesRequest, data)
+    return _page_call(message, QueueName(door.check_namespace(message.namespace), ""))
+
+
+def parse_update_queue(data: bytes) -> UpdateQueue:
+    message = door.parse_message(admin_service_pb2.UpdateQueueRequest, data)
+    known = admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name
+    mask: dict[str, None] = {}
+    for position, path in enumerate(message.update_mask.paths):
+        if path not in known:
+            field = f"update_mask.paths[{position}]"
+            raise invalid(field, "is not a field of QueueSettings", value=path)
+        mask[_MODEL_FIELDS.get(path, path)] = None
+    if not mask:
+        raise invalid("update_mask", "must not be empty")
+    return UpdateQueue(
+        queue=_queue_name(message),
+        settings=check_settings(message.settings),
+        mask=tuple(mask),
+        expected_version=message.expected_version,
+    )
+
+
+def parse_peek_items(data: bytes) -> PageCall:
+    message = door.parse_message(admin_service_pb2.PeekItemsRequest, data)
+    if message.state not in admin_service_pb2.ItemState.values():
+        raise invalid("state", "is not a known state", value=int(message.state))
+    return _page_call(message, _queue_name(message), state=message.state)
+
+
+def parse_list_dead_letters(data: bytes) -> PageCall:
+    message = door.parse_message(admin_service_pb2.ListDeadLettersRequest, data)
+    return _page_call(message, _queue_name(message))
+
+
+def parse_redrive(data: bytes) -> Redrive:
+    message = door.parse_message(admin_service_pb2.RedriveDeadLettersRequest, data)
+    item_ids = tuple(message.item_ids)
+    if len(item_ids) > limits.REQUEST_ITEMS_MAX:
+        most = limits.REQUEST_ITEMS_MAX
+        raise over_limit("item_ids", value=len(item_ids), limit=most, unit="items")
+    for position, item_id in enumerate(item_ids):
+        ids.parse_item_id(item_id, field=f"item_ids[{position}]")
+    return Redrive(queue=_queue_name(message), item_ids=item_ids)
+
+
+def _queue_name(message: _Named) -> QueueName:
+    namespace = door.check_namespace(message.namespace)
+    return QueueName(namespace, door.check_name(message.queue, field="queue"))
+
+
+def _page_call(message: _Paged, queue: QueueName, *, state: int = 0) -> PageCall:
+    page_size = door.check_range(
+        message.page_size or limits.PAGE_ITEMS_DEFAULT,
+        field="page_size",
+        least=1,
+        most=limits.PAGE_ITEMS_MAX,
+    )
+    token = door.check_chars(message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token")
+    return PageCall(queue=queue, page_size=page_size, page_token=token, state=state)
+
+
+def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
+    """Settings with the defaults filled in for what is unset."""
+    dead_queue = message.dead_queue
+    if dead_queue:
+        door.check_name(dead_queue, field="settings.dead_queue")
+    lease_timeout_ms = limits.LEASE_TIMEOUT_MS_DEFAULT
+    if message.HasField("lease_timeout"):
+        lease_timeout_ms = door.lease_timeout_ms(
+            message.lease_timeout, field="settings.lease_timeout"
+        )
+    expire_timeout_ms = 0
+    if message.HasField("expire_timeout"):
+        expire_timeout_ms = door.duration_ms(
+            message.expire_timeout,
+            field="settings.expire_timeout",
+            least_ms=0,
+            most_ms=limits.EXPIRE_TIMEOUT_MS_MAX,
+        )
+    dedup_window_ms = limits.DEDUP_WINDOW_MS_DEFAULT
+    if message.HasField("dedup_window"):
+        dedup_window_ms = door.duration_ms(
+            message.dedup_window,
+            field="settings.dedup_window",
+            least_ms=0,
+            most_ms=limits.DEDUP_WINDOW_MS_MAX,
+        )
+    return QueueSettings(
+        partitions=door.check_range(
+            message.partitions or 1,
+            field="settings.partitions",
+            least=1,
+            most=limits.PARTITIONS_MAX,
+        ),
+        lease_timeout_ms=lease_timeout_ms,
+        expire_timeout_ms=expire_timeout_ms,
+        max_attempts=door.check_range(
+            message.max_attempts, field="settings.max_attempts", least=0, most=limits.ATTEMPTS_MAX
+        ),
+        dead_queue=dead_queue,
+        dedup_window_ms=dedup_window_ms,
+        partition_items_max=message.partition_items_max,
+        description=door.check_chars(
+            message.description, limits.DESCRIPTION_CHARS_MAX, field="settings.description"
+        ),
+    )
+
+
+def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings:
+    return admin_service_pb2.QueueSettings(
+        partitions=settings.partitions,
+        lease_timeout=door.duration(settings.lease_timeout_ms),
+        expire_timeout=door.duration(settings.expire_timeout_ms),
+        max_attempts=settings.max_attempts,
+        dead_queue=settings.dead_queue,
+        dedup_window=door.duration(settings.dedup_window_ms),
+        partition_items_max=settings.partition_items_max,
+        description=settings.description,
+    )
+
+
+def queue_message(queue: Queue) -> admin_service_pb2.Queue:
+    return admin_service_pb2.Queue(
+        namespace=queue.namespace,
+        name=queue.name,
+        id=queue.id,
+        state=admin_service_pb2.QueueState.ValueType(queue.state),
+        settings=settings_message(queue.settings),
+        settings_version=queue.settings_version,
+        created_at=door.timestamp(queue.created_at_ms),
+    )
+
+
+def encode_created_queue(queue: Queue, *, created: bool) -> bytes:
+    return admin_service_pb2.CreateQueueResponse(
+        queue=queue_message(queue), created=created
+    ).SerializeToString()
+
+
+def encode_got_queue(queue: Queue) -> bytes:
+    return admin_service_pb2.GetQueueResponse(queue=queue_message(queue)).SerializeToString()
+
+
+def encode_updated_queue(queue: Queue) -> bytes:
+    return admin_service_pb2.UpdateQueueResponse(queue=queue_message(queue)).SerializeToString()
+
+
+def encode_deleted_queue() -> bytes:
+    return admin_service_pb2.DeleteQueueResponse().SerializeToString()
+
+
+def encode_queue_page(page: QueuePage) -> bytes:
+    return admin_service_pb2.ListQueuesResponse(
+        queues=map(queue_message, page.queues), next_page_token=page.next_page_token
+    ).SerializeToString()
+
+
+def encode_queue_stats(stats: QueueStats) -> bytes:
+    return admin_service_pb2.GetQueueStatsResponse(
+        queue=queue_message(stats.queue),
+        total=_stats_message(stats.total),
+        partitions=map(_stats_message, stats.partitions),
+        durable=stats.durable,
+    ).SerializeToString()
+
+
+def _stats_message(stats: PartitionStats) -> admin_service_pb2.PartitionStats:
+    message = admin_service_pb2.PartitionStats(**{name: getattr(stats, name) for name in _COUNTS})
+    if stats.oldest_ready_at_ms:
+        message.oldest_ready_at.CopyFrom(door.timestamp(stats.oldest_ready_at_ms))
+    return message
+
+
+def encode_peeked_items(page: PeekedPage) -> bytes:
+    return admin_service_pb2.PeekItemsResponse(
+        items=_peeked(page), next_page_token=page.next_page_token
+    ).SerializeToString()
+
+
+def encode_dead_letters(page: PeekedPage) -> bytes:
+    return admin_service_pb2.ListDeadLettersResponse(
+        items=_peeked(page), next_page_token=page.next_page_token
+    ).SerializeToString()
+
+
+def encode_redriven(count: int) -> bytes:
+    return admin_service_pb2.RedriveDeadLettersResponse(redriven=count).SerializeToString()
+
+
+def _peeked(page: PeekedPage) -> list[admin_service_pb2.PeekedItem]:
+    return [_peeked_message(*entry) for entry in page.items]
+
+
+def _peeked_message(group: int, partition: int, item: PeekedItem) -> admin_service_pb2.PeekedItem:
+    message = admin_service_pb2.PeekedItem(
+        partition=partition,
+        seq=item.seq,
+        state=admin_service_pb2.ItemState.ValueType(item.state),
+        attempt=item.attempt,
+        produced_at=door.timestamp(item.produced_at_ms),
+        errors=item.errors,
+        item=lease.item_message(item.item),
+    )
+    if item.due_at_ms:
+        message.due_at.CopyFrom(door.timestamp(item.due_at_ms))
+    if item.lease:
+        message.lease_id = ids.format_lease_id(
+            ids.GroupId(group), ids.PartitionNumber(partition), ids.LeaseNumber(item.lease)
+        )
+    if item.dead_letter is not None:
+        message.dead_letter.CopyFrom(lease.dead_letter_message(item.dead_letter))
+    return message
+
+
+assert set(QueueSettings.__struct_fields__) == {
+    _MODEL_FIELDS.get(name, name)
+    for name in admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name
+}
+assert items_pb2.LeasedBatch.ITEMS_FIELD_NUMBER == 15

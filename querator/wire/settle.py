@@ -1,0 +1,188 @@
+"""Complete, retry and extend: what consumers say about their leases."""
+
+from collections.abc import Sequence
+
+from querator.model import ids, limits
+from querator.model.calls import (
+    CompleteCall,
+    ExtendCall,
+    ExtendReply,
+    LeaseOutcome,
+    LeaseRef,
+    RetryCall,
+    SettleReply,
+)
+from querator.model.commands import Ranges
+from querator.model.errors import ErrorCode, invalid, over_limit
+from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
+from querator.wire import door
+
+_SEQ_MAX = 2**64 - 1
+
+
+def parse_complete(data: bytes) -> CompleteCall:
+    """A `CompleteRequest`."""
+    message = door.parse_message(queue_service_pb2.CompleteRequest, data)
+    queue = door.check_name(message.queue, field="queue")
+    return check_complete(message, door.check_namespace(message.namespace), queue)
+
+
+def parse_retry(data: bytes, *, now_ms: int) -> RetryCall:
+    """A `RetryRequest`; `now_ms` bounds how far ahead the items may wait."""
+    message = door.parse_message(queue_service_pb2.RetryRequest, data)
+    queue = door.check_name(message.queue, field="queue")
+    return check_retry(message, door.check_namespace(message.namespace), queue, now_ms)
+
+
+def parse_extend(data: bytes) -> ExtendCall:
+    """An `ExtendRequest`."""
+    message = door.parse_message(queue_service_pb2.ExtendRequest, data)
+    queue = door.check_name(message.queue, field="queue")
+    return check_extend(message, door.check_namespace(message.namespace), queue)
+
+
+def check_complete(
+    message: queue_service_pb2.CompleteRequest, namespace: str, queue: str
+) -> CompleteCall:
+    return CompleteCall(
+        namespace=namespace,
+        queue=queue,
+        leases=_leases(message.leases),
+        all_or_nothing=message.all_or_nothing,
+    )
+
+
+def check_retry(
+    message: queue_service_pb2.RetryRequest, namespace: str, queue: str, now_ms: int
+) -> RetryCall:
+    retry_at_ms = 0
+    if message.HasField("retry_at"):
+        if message.dead:
+            raise invalid("retry_at", "has no meaning for dead letters")
+        retry_at_ms = door.scheduled_ms(message.retry_at, field="retry_at", now_ms=now_ms)
+    return RetryCall(
+        namespace=namespace,
+        queue=queue,
+        leases=_leases(message.leases),
+        retry_at_ms=retry_at_ms,
+        dead=message.dead,
+        error=door.check_chars(message.error, limits.ERROR_CHARS_MAX, field="error"),
+        count_attempt=message.count_attempt if message.HasField("count_attempt") else True,
+        all_or_nothing=message.all_or_nothing,
+    )
+
+
+def check_extend(
+    message: queue_service_pb2.ExtendRequest, namespace: str, queue: str
+) -> ExtendCall:
+    lease_ids = tuple(message.lease_ids)
+    client_id = message.client_id
+    if not lease_ids or client_id:
+        client_id = door.check_client_id(client_id)
+    _check_count("lease_ids", lease_ids)
+    for position, lease_id in enumerate(lease_ids):
+        ids.parse_lease_id(lease_id, field=f"lease_ids[{position}]")
+    lease_timeout_ms = 0
+    if message.HasField("lease_timeout"):
+        lease_timeout_ms = door.lease_timeout_ms(message.lease_timeout)
+    return ExtendCall(
+        namespace=namespace,
+        queue=queue,
+        lease_ids=lease_ids,
+        client_id=client_id,
+        lease_timeout_ms=lease_timeout_ms,
+    )
+
+
+def _check_count(field: str, leases: Sequence[object]) -> None:
+    most = limits.REQUEST_LEASES_MAX
+    if len(leases) > most:
+        raise over_limit(field, value=len(leases), limit=most, unit="leases")
+
+
+def _leases(leases: Sequence[queue_service_pb2.LeaseItems]) -> tuple[LeaseRef, ...]:
+    if not leases:
+        raise invalid("leases", "must not be empty")
+    _check_count("leases", leases)
+    ranges = sum(len(lease.ranges) for lease in leases)
+    if ranges > limits.REQUEST_RANGES_MAX:
+        raise over_limit("leases", value=ranges, limit=limits.REQUEST_RANGES_MAX, unit="ranges")
+    refs = []
+    for position, lease in enumerate(leases):
+        path = f"leases[{position}]"
+        ids.parse_lease_id(lease.lease_id, field=f"{path}.lease_id")
+        refs.append(LeaseRef(lease.lease_id, _ranges(lease.ranges, f"{path}.ranges")))
+    return tuple(refs)
+
+
+def _ranges(ranges: Sequence[items_pb2.SeqRange], field: str) -> Ranges:
+    """Ascending, not overlapping and not touching, whatever the order was in which they came."""
+    for position, each in enumerate(ranges):
+        path = f"{field}[{position}]"
+        if not each.first_seq:
+            raise invalid(f"{path}.first_seq", "must be at least 1", value=0)
+        if not each.count:
+            raise invalid(f"{path}.count", "must be at least 1", value=0)
+        if each.first_seq + each.count - 1 > _SEQ_MAX:
+            raise invalid(path, "ends behind the last sequence", value=each.first_seq)
+    merged: list[tuple[int, int]] = []
+    for first, count in sorted((each.first_seq, each.count) for each in ranges):
+        if merged and first <= sum(merged[-1]):
+            start = merged[-1][0]
+            merged[-1] = (start, max(sum(merged[-1]), first + count) - start)
+        else:
+            merged.append((first, count))
+    return tuple(merged)
+
+
+def encode_completed(reply: SettleReply) -> bytes:
+    """A `CompleteResponse`."""
+    return completed_message(reply).SerializeToString()
+
+
+def encode_retried(reply: SettleReply) -> bytes:
+    """A `RetryResponse`."""
+    return retried_message(reply).SerializeToString()
+
+
+def encode_extended(reply: ExtendReply) -> bytes:
+    """An `ExtendResponse`."""
+    return extended_message(reply).SerializeToString()
+
+
+def completed_message(reply: SettleReply) -> queue_service_pb2.CompleteResponse:
+    return queue_service_pb2.CompleteResponse(outcomes=map(_outcome, reply.outcomes))
+
+
+def retried_message(reply: SettleReply) -> queue_service_pb2.RetryResponse:
+    return queue_service_pb2.RetryResponse(outcomes=map(_outcome, reply.outcomes))
+
+
+def extended_message(reply: ExtendReply) -> queue_service_pb2.ExtendResponse:
+    message = queue_service_pb2.ExtendResponse()
+    for outcome in reply.outcomes:
+        added = message.outcomes.add(lease_id=outcome.lease_id)
+        if outcome.deadline_ms:
+            added.deadline.CopyFrom(door.timestamp(outcome.deadline_ms))
+            added.lease_remaining.CopyFrom(door.duration(max(0, outcome.remaining_ms)))
+        else:
+            added.error = errors_pb2.ErrorCode.ERROR_CODE_LEASE_LOST
+    return message
+
+
+def _outcome(outcome: LeaseOutcome) -> queue_service_pb2.LeaseOutcome:
+    return queue_service_pb2.LeaseOutcome(
+        lease_id=outcome.lease_id,
+        done=_seq_ranges(outcome.done),
+        repeated_answer=_seq_ranges(outcome.repeated),
+        lost=_seq_ranges(outcome.lost),
+        error=_code(outcome.error),
+    )
+
+
+def _code(code: ErrorCode | None) -> errors_pb2.ErrorCode.ValueType:
+    return errors_pb2.ErrorCode.ValueType(code or 0)
+
+
+def _seq_ranges(ranges: Ranges) -> list[items_pb2.SeqRange]:
+    return [items_pb2.SeqRange(first_seq=first, count=count) for first, count in ranges]

@@ -1,0 +1,170 @@
+"""Queues, settings, counts and peeked items."""
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model import limits
+from querator.model.calls import (
+    DeadLetter,
+    PartitionStats,
+    PeekedItem,
+    PeekedPage,
+    QueuePage,
+    QueueStats,
+)
+from querator.model.ids import GroupId, QueueId
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
+from querator.wire import queues
+from querator.wire.queues import PageCall, QueueName
+from tests.unit.wire import requests as make
+
+ORDERS = QueueName("default", "orders")
+settings = st.builds(
+    QueueSettings,
+    partitions=st.integers(1, limits.PARTITIONS_MAX),
+    lease_timeout_ms=st.integers(limits.LEASE_TIMEOUT_MS_MIN, limits.LEASE_TIMEOUT_MS_MAX),
+    expire_timeout_ms=st.integers(0, limits.EXPIRE_TIMEOUT_MS_MAX),
+    max_attempts=st.integers(0, limits.ATTEMPTS_MAX),
+    dead_queue=st.sampled_from(["", "dead"]),
+    dedup_window_ms=st.integers(0, limits.DEDUP_WINDOW_MS_MAX),
+    partition_items_max=st.integers(0, 2**64 - 1),
+    description=st.text(max_size=50),
+)
+
+
+def queue(of: QueueSettings) -> Queue:
+    return Queue("n", "q", QueueId(7), QueueState.ACTIVE, of, 3, 1_234, (GroupId(1), GroupId(2)))
+
+
+@given(settings)
+def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) -> None:
+    message = queues.settings_message(given_settings)
+    request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=message)
+    parsed = queues.parse_create_queue(request.SerializeToString())
+    assert parsed == queues.CreateQueue(ORDERS, given_settings)
+
+
+def test_unset_settings_have_the_defaults_of_the_model() -> None:
+    parsed = queues.parse_create_queue(make.create_queue().SerializeToString())
+    assert parsed.settings == QueueSettings()
+
+
+def test_update_names_the_fields_of_the_model() -> None:
+    request = admin_service_pb2.UpdateQueueRequest(
+        queue="orders",
+        settings=admin_service_pb2.QueueSettings(max_attempts=3, lease_timeout=make.seconds(9)),
+        update_mask=FieldMask(paths=["lease_timeout", "max_attempts", "dedup_window"]),
+        expected_version=4,
+    )
+    assert queues.parse_update_queue(request.SerializeToString()) == queues.UpdateQueue(
+        ORDERS,
+        QueueSettings(max_attempts=3, lease_timeout_ms=9_000),
+        ("lease_timeout_ms", "max_attempts", "dedup_window_ms"),
+        4,
+    )
+
+
+def test_every_setting_can_be_named_in_the_mask() -> None:
+    names = list(admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name)
+    request = admin_service_pb2.UpdateQueueRequest(
+        queue="orders", update_mask=FieldMask(paths=names + names)
+    )
+    parsed = queues.parse_update_queue(request.SerializeToString())
+    assert sorted(parsed.mask) == sorted(QueueSettings.__struct_fields__)
+
+
+def test_names_and_pages() -> None:
+    named = admin_service_pb2.GetQueueRequest(queue="orders").SerializeToString()
+    assert queues.parse_get_queue(named) == ORDERS
+    assert queues.parse_delete_queue(named) == ORDERS
+    assert queues.parse_queue_stats(named) == ORDERS
+    assert queues.parse_list_queues(b"") == PageCall(QueueName("default", ""), 100, "")
+    peek = admin_service_pb2.PeekItemsRequest(
+        namespace="n", queue="orders", page_size=5, page_token="t",
+        state=admin_service_pb2.ItemState.ITEM_STATE_LEASED,
+    )  # fmt: skip
+    assert queues.parse_peek_items(peek.SerializeToString()) == PageCall(
+        QueueName("n", "orders"), 5, "t", 2
+    )
+    assert queues.parse_list_dead_letters(named) == PageCall(ORDERS, 100, "")
+    redrive = admin_service_pb2.RedriveDeadLettersRequest(queue="orders", item_ids=["0-1", "1-7"])
+    assert queues.parse_redrive(redrive.SerializeToString()) == queues.Redrive(
+        ORDERS, ("0-1", "1-7")
+    )
+
+
+@given(settings)
+def test_a_queue_arrives(of: QueueSettings) -> None:
+    data = queues.encode_created_queue(queue(of), created=True)
+    created = admin_service_pb2.CreateQueueResponse.FromString(data)
+    message = created.queue
+    assert created.created
+    assert (message.namespace, message.name, message.id) == ("n", "q", 7)
+    assert message.state == admin_service_pb2.QueueState.QUEUE_STATE_ACTIVE
+    assert queues.check_settings(message.settings) == of
+    assert (message.settings_version, message.created_at.ToMilliseconds()) == (3, 1_234)
+    got = admin_service_pb2.GetQueueResponse.FromString(queues.encode_got_queue(queue(of)))
+    updated = admin_service_pb2.UpdateQueueResponse.FromString(
+        queues.encode_updated_queue(queue(of))
+    )
+    page = admin_service_pb2.ListQueuesResponse.FromString(
+        queues.encode_queue_page(QueuePage((queue(of),), "more"))
+    )
+    assert got.queue == updated.queue == page.queues[0] == message
+    assert page.next_page_token == "more"
+
+
+def test_states_are_those_of_the_protocol() -> None:
+    protocol = {
+        name.removeprefix("QUEUE_STATE_"): number
+        for name, number in admin_service_pb2.QueueState.items()
+        if number
+    }
+    assert protocol == {state.name: state.value for state in QueueState}
+
+
+def test_counts_arrive_field_by_field() -> None:
+    names = [name for name in PartitionStats.__struct_fields__ if name != "oldest_ready_at_ms"]
+    values = {name: number for number, name in enumerate(names, start=1)}
+    one = PartitionStats(**values, oldest_ready_at_ms=5_000)
+    none = PartitionStats(**dict.fromkeys(names, 0), oldest_ready_at_ms=0)
+    stats = QueueStats(queue(QueueSettings()), none, (one, none), durable=True)
+    message = admin_service_pb2.GetQueueStatsResponse.FromString(queues.encode_queue_stats(stats))
+    assert message.durable
+    assert not message.total.HasField("oldest_ready_at")
+    got = message.partitions[0]
+    assert {name: getattr(got, name) for name in names} == values
+    assert got.oldest_ready_at.ToMilliseconds() == 5_000
+    protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
+    assert protocol == {*names, "oldest_ready_at"}
+
+
+def test_peeked_items_arrive() -> None:
+    item = items_pb2.Item(payload=b"p" * 300, kind="k", attributes={"a": "b"})
+    stored = queue_service_pb2.ProduceRequest(items=[item]).SerializeToString()
+    letter = DeadLetter("origin", 1, 2, 3, 1, ("e",), 4_000, 5_000)
+    plain = PeekedItem(9, 1, 0, 1_000, 0, 0, None, (), stored)
+    leased = PeekedItem(10, 2, 4, 1_000, 2_000, 0x1F, letter, ("x", "y"), stored)
+    page = PeekedPage(((0xA, 3, plain), (0xA, 3, leased)), "more")
+    data = queues.encode_peeked_items(page)
+    message = admin_service_pb2.PeekItemsResponse.FromString(data)
+    dead = admin_service_pb2.ListDeadLettersResponse.FromString(queues.encode_dead_letters(page))
+    assert message.items == dead.items
+    assert message.next_page_token == dead.next_page_token == "more"
+    first, second = message.items
+    assert (first.partition, first.seq, first.state, first.attempt) == (3, 9, 1, 0)
+    assert first.item == second.item == item
+    assert not first.HasField("due_at")
+    assert not first.HasField("dead_letter")
+    assert (first.lease_id, second.lease_id) == ("", "a.3.1f")
+    assert (second.produced_at.ToMilliseconds(), second.due_at.ToMilliseconds()) == (1_000, 2_000)
+    assert list(second.errors) == ["x", "y"]
+    assert second.dead_letter.origin_queue == "origin"
+
+
+def test_small_answers() -> None:
+    assert queues.encode_deleted_queue() == b""
+    redriven = admin_service_pb2.RedriveDeadLettersResponse.FromString(queues.encode_redriven(12))
+    assert redriven.redriven == 12
