@@ -1,0 +1,370 @@
+"""What is always true of a partition's tables, derived anew by a full scan.
+
+`check` returns each violation as a sentence; none means that the tables agree with one another. It
+runs after every step of the tests, in the simulator, and as `querator verify`.
+"""
+
+from querator.model.limits import BLOCK_ITEMS_MAX
+from querator.partition import masks
+from querator.partition.lease import client_hash, request_hash
+from querator.partition.rows import (
+    Block,
+    ItemState,
+    LeaseRow,
+    Segment,
+    State,
+    decode_block,
+    decode_dedup,
+    decode_lease,
+    decode_outbox,
+    decode_producer,
+    decode_segment,
+    decode_state,
+    decode_target,
+)
+from querator.storage import attachments
+from querator.storage.environment import ReadTransaction, StorageCorrupt
+from querator.storage.tables import (
+    BLOCKS,
+    CLIENT_LEASES,
+    DEADLINES,
+    DEDUP_KEYS,
+    DEDUP_ORDER,
+    ENDED,
+    ENDED_ORDER,
+    EXPIRIES,
+    LEASE_REQUESTS,
+    LEASES,
+    OUTBOX,
+    OUTBOX_TARGETS,
+    OVERLAYS,
+    PRODUCER_CHECKS,
+    PRODUCER_OUTCOMES,
+    PRODUCERS,
+    READY,
+    SCHEDULED,
+    SEGMENTS,
+    STATE,
+    Table,
+)
+
+Segments = dict[tuple[int, int], Segment]
+
+
+def check(txn: ReadTransaction, group: int) -> list[str]:
+    """All violations, as sentences; memory in proportion to the backlog's blocks and segments."""
+    raw = STATE.get(txn, group)
+    if raw is None:
+        rows = [table.name for table in _TABLES if any(True for _ in table.rows(txn, group))]
+        return [f"there are {name} and no state" for name in rows]
+    state = decode_state(raw)
+    blocks = {key[0]: decode_block(row) for key, row in _rows(BLOCKS, txn, group)}
+    segments: Segments = {
+        (key[0], key[1]): decode_segment(row) for key, row in _rows(SEGMENTS, txn, group)
+    }
+    return [
+        *_blocks(txn, group, state, blocks, segments),
+        *_indexes(txn, group, segments),
+        *_leases(txn, group, state, segments),
+        *_outbox(txn, group, state, segments),
+        *_counters(state, blocks, segments),
+        *_overlays(txn, group, state, segments),
+        *_memories(txn, group, state),
+        *_heads(txn, group, state),
+    ]
+
+
+_TABLES = (BLOCKS, SEGMENTS, READY, SCHEDULED, LEASES, OUTBOX, OVERLAYS)
+
+
+def _rows(table: Table, txn: ReadTransaction, group: int) -> list[tuple[tuple[int, ...], bytes]]:
+    """Rows of a table whose key has integers only."""
+    return [
+        (tuple(part for part in table.parts(key) if isinstance(part, int)), row)
+        for key, row in table.rows(txn, group)
+    ]
+
+
+def _blocks(
+    txn: ReadTransaction,
+    group: int,
+    state: State,
+    blocks: dict[int, Block],
+    segments: Segments,
+) -> list[str]:
+    wrong: list[str] = []
+    covered: dict[int, int] = {}
+    for (first_seq, slot), segment in segments.items():
+        name = f"segment {first_seq}+{slot}"
+        if not segment.mask or masks.low(segment.mask) != slot:
+            wrong.append(f"{name} is not keyed by its lowest ordinal")
+        if covered.get(first_seq, 0) & segment.mask:
+            wrong.append(f"{name} shares items with another segment")
+        covered[first_seq] = covered.get(first_seq, 0) | segment.mask
+        block = blocks.get(first_seq)
+        if block is None:
+            wrong.append(f"{name} has no block")
+        elif segment.mask >> block.count:
+            wrong.append(f"{name} reaches beyond its block")
+    end = 0
+    for first_seq, block in blocks.items():
+        if first_seq not in covered:
+            wrong.append(f"block {first_seq} has no live item")
+        if first_seq < end:
+            wrong.append(f"block {first_seq} overlaps the one before")
+        end = first_seq + block.count
+        if not 0 < block.count <= BLOCK_ITEMS_MAX or len(block.offsets) != 4 * block.count + 4:
+            wrong.append(f"block {first_seq} has a bad count or bad offsets")
+            continue
+        wrong += _payload(txn, group, first_seq, block)
+    if end > state.next_seq:
+        wrong.append(f"the next sequence {state.next_seq} is in use")
+    expected = {
+        (at_ms, first_seq) for first_seq, block in blocks.items() for at_ms in block.expiries()
+    }
+    there = {(key[0], key[1]) for key, _ in _rows(EXPIRIES, txn, group)}
+    wrong += [
+        f"expiry {at_ms} of block {seq} has no block" for at_ms, seq in sorted(there - expected)
+    ]
+    # A sweep deletes the row of an instant that has passed; leased items are judged when they come
+    # back.
+    wrong += [
+        f"block {seq} misses its expiry {at_ms}"
+        for at_ms, seq in sorted(expected - there)
+        if at_ms > state.now_ms
+    ]
+    return wrong
+
+
+def _payload(txn: ReadTransaction, group: int, first_seq: int, block: Block) -> list[str]:
+    try:
+        data = attachments.read(txn, group, block.index, block.part)
+    except StorageCorrupt as error:
+        return [f"the payload of block {first_seq} is damaged: {error}"]
+    if data is None:
+        return [f"block {first_seq} has no payload"]
+    if len(data) != block.offset(block.count):
+        return [f"the payload of block {first_seq} has {len(data)} bytes, not as its offsets say"]
+    return []
+
+
+def _indexes(txn: ReadTransaction, group: int, segments: Segments) -> list[str]:
+    """Each segment is in exactly the index that its state demands."""
+    wrong: list[str] = []
+    ready: set[tuple[int, int]] = set()
+    before: tuple[int, int, int] | None = None
+    for (_, position, slot), row in _rows(READY, txn, group):
+        place = (int.from_bytes(row, "big"), slot)
+        segment = segments.get(place)
+        if segment is None or (segment.state, segment.position) != (ItemState.READY, position):
+            wrong.append(f"ready position {position} names no ready segment")
+            continue
+        ready.add(place)
+        if (
+            before is not None
+            and before[0] == position
+            and (before[1] != place[0] or before[2] > slot)
+        ):
+            wrong.append(f"segments interleave at ready position {position}")
+        before = (position, place[0], segment.mask.bit_length())
+    scheduled: set[tuple[int, int]] = set()
+    for (due_ms, first_seq, slot), _ in _rows(SCHEDULED, txn, group):
+        segment = segments.get((first_seq, slot))
+        if segment is None or (segment.state, segment.locator) != (ItemState.SCHEDULED, due_ms):
+            wrong.append(f"schedule {due_ms} names no scheduled segment")
+            continue
+        scheduled.add((first_seq, slot))
+    for place, segment in segments.items():
+        if segment.state == ItemState.READY and place not in ready:
+            wrong.append(f"ready segment {place[0]}+{place[1]} is in no lane")
+        if segment.state == ItemState.SCHEDULED and place not in scheduled:
+            wrong.append(f"scheduled segment {place[0]}+{place[1]} has no schedule")
+    return wrong
+
+
+def _leases(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+    leases = {key[0]: decode_lease(row) for key, row in _rows(LEASES, txn, group)}
+    ended = {key[0]: decode_lease(row) for key, row in _rows(ENDED, txn, group)}
+    wrong = _lease_indexes(txn, group, leases, ended)
+    held: set[tuple[int, int]] = set()
+    for lease, row in leases.items():
+        if lease >= state.next_lease:
+            wrong.append(f"lease {lease} has a number that was not given yet")
+        if not any(items.held for items in row.items):
+            wrong.append(f"lease {lease} holds nothing and has not ended")
+        for items in row.items:
+            mask = masks.from_bytes(items.held)
+            settled = masks.from_bytes(items.completed) | masks.from_bytes(items.retried)
+            if mask & settled or mask | settled != masks.from_bytes(items.granted):
+                wrong.append(f"the outcomes of lease {lease} do not add up")
+            if mask:
+                place = (items.first_seq, masks.low(mask))
+                held.add(place)
+                segment = segments.get(place)
+                if segment is None or (segment.state, segment.locator, segment.mask) != (
+                    ItemState.LEASED, lease, mask,
+                ):  # fmt: skip
+                    wrong.append(
+                        f"lease {lease} holds items of block {place[0]} that are not leased"
+                    )
+    wrong += [
+        f"leased segment {place[0]}+{place[1]} is held by no lease"
+        for place, segment in segments.items()
+        if segment.state == ItemState.LEASED and place not in held
+    ]
+    if state.leases != len(leases):
+        wrong.append(f"leases counts {state.leases}; there are {len(leases)}")
+    if state.ended != len(ended):
+        wrong.append(f"ended counts {state.ended}; there are {len(ended)}")
+    return wrong
+
+
+def _lease_indexes(
+    txn: ReadTransaction, group: int, leases: dict[int, LeaseRow], ended: dict[int, LeaseRow]
+) -> list[str]:
+    """Deadlines, clients, requests and the order of ended leases follow from the leases."""
+    deadlines = {DEADLINES.parts(key) for key, _ in DEADLINES.rows(txn, group)}
+    clients = {CLIENT_LEASES.parts(key) for key, _ in CLIENT_LEASES.rows(txn, group)}
+    requests = {
+        (LEASE_REQUESTS.parts(key)[0], int.from_bytes(row, "big"))
+        for key, row in LEASE_REQUESTS.rows(txn, group)
+    }
+    order = {ENDED_ORDER.parts(key) for key, _ in ENDED_ORDER.rows(txn, group)}
+    remembered = [*leases.items(), *ended.items()]
+    wrong: list[str] = []
+    if deadlines != {(row.deadline_ms, lease) for lease, row in leases.items()}:
+        wrong.append("leases and their deadlines disagree")
+    if clients != {(client_hash(row.client_id), lease) for lease, row in leases.items()}:
+        wrong.append("leases and their clients disagree")
+    if requests != {
+        (request_hash(row.client_id, row.request_id), lease)
+        for lease, row in remembered
+        if row.request_id
+    }:
+        wrong.append("leases and their requests disagree")
+    if order != {(row.deadline_ms, lease) for lease, row in ended.items()}:
+        wrong.append("ended leases and their order disagree")
+    return wrong
+
+
+def _outbox(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+    wrong: list[str] = []
+    listed: set[tuple[int, int]] = set()
+    targets = {key[0]: decode_target(row) for key, row in _rows(OUTBOX_TARGETS, txn, group)}
+    expected = {group_id: target.done + 1 for group_id, target in targets.items()}
+    for (target_group, first_move), raw in _rows(OUTBOX, txn, group):
+        row = decode_outbox(raw)
+        mask = masks.from_bytes(row.mask)
+        if expected.get(target_group) != first_move:
+            wrong.append(f"moves to group {target_group} have a gap before {first_move}")
+        expected[target_group] = first_move + mask.bit_count()
+        place = (row.first_seq, masks.low(mask))
+        listed.add(place)
+        segment = segments.get(place)
+        if segment is None or (segment.state, segment.locator, segment.mask) != (
+            ItemState.MOVING, target_group, mask,
+        ):  # fmt: skip
+            wrong.append(f"move {first_move} to group {target_group} names no moving items")
+    for target_group, target in targets.items():
+        if expected[target_group] != target.next_move:
+            wrong.append(f"moves to group {target_group} are missing before {target.next_move}")
+    for place, segment in segments.items():
+        if segment.state == ItemState.MOVING and place not in listed:
+            wrong.append(f"moving segment {place[0]}+{place[1]} is not in the outbox")
+    return wrong
+
+
+def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> list[str]:
+    counts = dict.fromkeys(ItemState, 0)
+    size = 0
+    for (first_seq, _), segment in segments.items():
+        counts[ItemState(segment.state)] += segment.mask.bit_count()
+        block = blocks.get(first_seq)
+        if block is not None and segment.mask and not segment.mask >> block.count:
+            size += block.size(segment.mask)
+    wrong = [
+        f"{name} counts {count}; a scan finds {found}"
+        for name, count, found in (
+            ("ready", state.ready, counts[ItemState.READY]),
+            ("leased", state.leased, counts[ItemState.LEASED]),
+            ("scheduled", state.scheduled, counts[ItemState.SCHEDULED]),
+            ("moving", state.moving, counts[ItemState.MOVING]),
+            ("bytes", state.bytes, size),
+        )
+        if count != found
+    ]
+    if state.produced + state.moved_in != (
+        state.items + state.completed + state.dropped + state.moved_out
+    ):
+        wrong.append("items came in that neither left nor are there")
+    if state.delivered != (
+        state.completed + state.retried + state.released + state.lapsed + state.leased
+    ):
+        wrong.append("items were leased whose leases neither ended nor live")
+    return wrong
+
+
+def _overlays(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+    living: dict[int, int] = {}
+    for (first_seq, _), segment in segments.items():
+        living[first_seq] = living.get(first_seq, 0) | segment.mask
+    seqs = {first + ordinal for first, mask in living.items() for ordinal in masks.ordinals(mask)}
+    rows = _rows(OVERLAYS, txn, group)
+    wrong = [f"overlay of item {key[0]}, which is gone" for key, _ in rows if key[0] not in seqs]
+    if state.overlays != len(rows):
+        wrong.append(f"overlays counts {state.overlays}; there are {len(rows)}")
+    return wrong
+
+
+def _memories(txn: ReadTransaction, group: int, state: State) -> list[str]:
+    """Dedup keys and producers with what indexes them."""
+    wrong: list[str] = []
+    keys = {
+        (decode_dedup(row).at_ms, DEDUP_KEYS.parts(key)[0])
+        for key, row in DEDUP_KEYS.rows(txn, group)
+    }
+    if keys != {DEDUP_ORDER.parts(key) for key, _ in DEDUP_ORDER.rows(txn, group)}:
+        wrong.append("dedup keys and their order disagree")
+    kept: dict[bytes, int] = {}
+    for key, _ in PRODUCER_OUTCOMES.rows(txn, group):
+        producer_id = PRODUCER_OUTCOMES.parts(key)[0]
+        assert isinstance(producer_id, bytes)
+        kept[producer_id] = kept.get(producer_id, 0) + 1
+    checks = set()
+    producers = 0
+    for key, raw in PRODUCERS.rows(txn, group):
+        producer_id = PRODUCERS.parts(key)[0]
+        assert isinstance(producer_id, bytes)
+        row = decode_producer(raw)
+        producers += 1
+        checks.add((row.check_at_ms, producer_id))
+        if kept.pop(producer_id, 0) != row.kept:
+            wrong.append(f"producer {producer_id.hex()} does not keep the outcomes it counts")
+    if kept:
+        wrong.append("there are outcomes of unknown producers")
+    if checks != {PRODUCER_CHECKS.parts(key) for key, _ in PRODUCER_CHECKS.rows(txn, group)}:
+        wrong.append("producers and their checks disagree")
+    if state.producers != producers:
+        wrong.append(f"producers counts {state.producers}; there are {producers}")
+    return wrong
+
+
+def _heads(txn: ReadTransaction, group: int, state: State) -> list[str]:
+    """No head is later than the first row it stands for: nothing that is due is overlooked."""
+    wrong: list[str] = []
+    for table, head_ms in (
+        (DEADLINES, state.deadline_head_ms),
+        (SCHEDULED, state.schedule_head_ms),
+        (EXPIRIES, state.expiry_head_ms),
+    ):
+        for key, _ in table.rows(txn, group):
+            first_ms = int.from_bytes(key[9:17], "big")
+            if not 0 < head_ms <= first_ms:
+                wrong.append(f"{table.name} begin at {first_ms}; the head says {head_ms}")
+            break
+    wrong += [
+        f"{table.name} would never be cleaned up"
+        for table in (ENDED_ORDER, DEDUP_ORDER, PRODUCER_CHECKS)
+        if not state.cleanup_head_ms and any(True for _ in table.rows(txn, group))
+    ]
+    return wrong

@@ -1,0 +1,148 @@
+"""What waits to be moved to other partitions: read by the one who carries it there.
+
+The carrier takes a batch, proposes a Move to the target and, when that is applied there, a MoveDone
+here. It may die at any point: the batch is read again, and the target skips what it knows.
+"""
+
+from struct import pack
+
+import msgspec
+
+from querator.model.commands import MovedItem
+from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
+from querator.partition import masks
+from querator.partition.rows import (
+    Block,
+    DeadReason,
+    OutboxRow,
+    Overlay,
+    decode_outbox,
+    decode_overlay,
+    decode_settings,
+    decode_target,
+)
+from querator.partition.segments import load_block
+from querator.storage import attachments
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS, SETTINGS
+
+
+class OutboxBatch(msgspec.Struct, frozen=True):
+    """What a Move command to `target_group` takes: command fields, and the attachment."""
+
+    target_group: int
+    first_move: int
+    items: tuple[MovedItem, ...]
+    lengths: bytes
+    attachment: bytes
+
+
+def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
+    """The groups for which there are moves to send, ascending."""
+    targets = []
+    for key, value in OUTBOX_TARGETS.rows(txn, group):
+        target = decode_target(value)
+        if target.done < target.next_move - 1:
+            targets.append(int.from_bytes(key[-8:], "big"))
+    return tuple(targets)
+
+
+def outbox_batch(
+    txn: ReadTransaction, group: int, target_group: int | None = None
+) -> OutboxBatch | None:
+    """The next moves to a target (None: to the first that has some); None if there are none.
+
+    At most MOVE_BATCH_ITEMS_MAX items and MOVE_BATCH_BYTES_MAX bytes, but one item at least.
+    """
+    raw = SETTINGS.get(txn, group)
+    if raw is None:
+        return None
+    settings = decode_settings(raw).settings
+    if target_group is None:
+        targets = outbox_targets(txn, group)
+        if not targets:
+            return None
+        target_group = targets[0]
+    items: list[MovedItem] = []
+    pieces: list[bytes] = []
+    first_move = size = 0
+    for key, value in OUTBOX.rows(txn, group, target_group):
+        row = decode_outbox(value)
+        first_move = first_move or int.from_bytes(key[-8:], "big")
+        block = load_block(txn, group, row.first_seq)
+        mask = masks.first(masks.from_bytes(row.mask), MOVE_BATCH_ITEMS_MAX - len(items))
+        stored = attachments.read(txn, group, block.index, block.part)
+        assert stored is not None, "a live block has its attachment"
+        for ordinal in masks.ordinals(mask):
+            data = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
+            if items and size + len(data) > MOVE_BATCH_BYTES_MAX:
+                break
+            overlay = load_overlay(txn, group, row.first_seq + ordinal)
+            items.append(
+                _moved_item(
+                    row,
+                    block,
+                    ordinal,
+                    overlay,
+                    queue=settings.queue,
+                    partition=settings.partition,
+                    group=group,
+                )
+            )
+            pieces.append(data)
+            size += len(data)
+        else:
+            if len(items) < MOVE_BATCH_ITEMS_MAX:
+                continue
+        break
+    if not items:
+        return None
+    lengths = pack(f"<{len(pieces)}I", *map(len, pieces))
+    return OutboxBatch(target_group, first_move, tuple(items), lengths, b"".join(pieces))
+
+
+def _moved_item(
+    row: OutboxRow,
+    block: Block,
+    ordinal: int,
+    overlay: Overlay,
+    *,
+    queue: str,
+    partition: int,
+    group: int,
+) -> MovedItem:
+    if row.reason == DeadReason.NONE:
+        letter = overlay.letter
+        assert letter is not None, "only dead letters are redriven"
+        return MovedItem(
+            letter.origin_queue,
+            letter.origin_partition,
+            letter.origin_group,
+            letter.origin_seq,
+            0,
+            DeadReason.NONE,
+            (),
+            letter.produced_at_ms,
+            letter.died_at_ms,
+            letter.expire_timeout_ms,
+            letter.lease_timeout_ms,
+        )
+    own = block.own_times(ordinal)
+    return MovedItem(
+        queue,
+        partition,
+        group,
+        row.first_seq + ordinal,
+        row.attempt,
+        row.reason,
+        overlay.errors,
+        block.produced_at_ms,
+        row.died_at_ms,
+        own.expire_timeout_ms,
+        own.lease_timeout_ms,
+    )
+
+
+def load_overlay(txn: ReadTransaction, group: int, seq: int) -> Overlay:
+    row = OVERLAYS.get(txn, group, seq)
+    return Overlay() if row is None else decode_overlay(row)

@@ -1,0 +1,275 @@
+"""What other threads read of a partition, from a snapshot: payload, counts, items, moves to send.
+
+Every function reads one committed state and changes nothing. Work is bounded per call; pages say
+where to go on. Lanes may move between two calls, sequences never do: pages by sequence are stable.
+"""
+
+import msgspec
+
+from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
+from querator.model.limits import BLOCK_ITEMS_MAX
+from querator.partition import masks, rows
+from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
+from querator.partition.rows import (
+    Block,
+    ItemState,
+    Segment,
+    State,
+    decode_block,
+    decode_overlay,
+    decode_segment,
+    decode_settings,
+    decode_state,
+)
+from querator.partition.segments import LANE, find_item, load_block
+from querator.storage import attachments
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import BLOCKS, OVERLAYS, READY, SEGMENTS, SETTINGS, STATE
+
+__all__ = [
+    "ItemPage", "OutboxBatch", "applied_index", "dead_letters", "load_segment", "outbox_batch",
+    "outbox_targets", "peek", "settings_version", "stats",
+]  # fmt: skip
+
+SCAN_ROWS_MAX = 4_000
+"""Rows that one page looks at; a page may be short, or empty, and still name where to go on."""
+
+
+class ItemPage(msgspec.Struct, frozen=True):
+    """`after_seq` is where the next page starts; 0: there is no more."""
+
+    items: tuple[PeekedItem, ...]
+    after_seq: int
+
+
+def load_segment(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> LoadedItems | None:
+    """What consumers get of items that were leased; None if their block is gone.
+
+    Raises StorageCorrupt when the stored bytes do not hold.
+    """
+    row = BLOCKS.get(txn, group, first_seq)
+    if row is None:
+        return None
+    block = decode_block(row)
+    stored = attachments.read(txn, group, block.index, block.part)
+    if stored is None:
+        return None
+    count = mask.bit_count()
+    plain = mask == masks.full(count)
+    return LoadedItems(
+        first_seq=first_seq,
+        ordinals=() if plain else tuple(masks.ordinals(mask)),
+        count=count,
+        produced_at_ms=block.produced_at_ms,
+        overlays=_overlays(txn, group, first_seq, mask),
+        items=_cut(block, stored, mask),
+    )
+
+
+def stats(txn: ReadTransaction, group: int) -> PartitionStats:
+    raw = STATE.get(txn, group)
+    state = State() if raw is None else decode_state(raw)
+    oldest_ms = 0
+    for _, value in READY.rows(txn, group, LANE):
+        oldest_ms = load_block(txn, group, int.from_bytes(value, "big")).produced_at_ms
+        break
+    settings = SETTINGS.get(txn, group)
+    return PartitionStats(
+        partition=0 if settings is None else decode_settings(settings).settings.partition,
+        applied_index=state.index,
+        ready=state.ready,
+        leased=state.leased,
+        scheduled=state.scheduled,
+        moving=state.moving,
+        leases=state.leases,
+        bytes=state.bytes,
+        produced=state.produced,
+        completed=state.completed,
+        retried=state.retried,
+        released=state.released,
+        lapsed=state.lapsed,
+        dead=state.dead,
+        dropped=state.dropped,
+        delivered=state.delivered,
+        duplicates=state.duplicates,
+        moved_in=state.moved_in,
+        moved_out=state.moved_out,
+        expired=state.expired,
+        oldest_ready_at_ms=oldest_ms,
+    )
+
+
+def applied_index(txn: ReadTransaction, group: int) -> int:
+    """Index of the last entry that the partition's tables include; 0: none."""
+    raw = STATE.get(txn, group)
+    return 0 if raw is None else decode_state(raw).index
+
+
+def settings_version(txn: ReadTransaction, group: int) -> int:
+    """Version of the settings in force; 0: not configured."""
+    raw = SETTINGS.get(txn, group)
+    return 0 if raw is None else decode_settings(raw).version
+
+
+def peek(
+    txn: ReadTransaction,
+    group: int,
+    state: ItemState | None,
+    *,
+    after_seq: int,
+    limit: int,
+    bytes_max: int,
+) -> ItemPage:
+    """Items by sequence, those of one state or all; a page has at most `limit` and stops at
+    `bytes_max` (it holds one item at least).
+    """
+    found: list[tuple[int, int, Segment]] = []
+    scanned = last = 0
+    block_seq = _block_at(txn, group, after_seq)
+    _, stop = SEGMENTS.bounds(group)
+    full = False
+    for key, row in txn.scan(SEGMENTS.key(group, block_seq, 0), stop):
+        first_seq = int.from_bytes(key[-9:-1], "big")
+        if first_seq != last and (scanned >= SCAN_ROWS_MAX or len(found) >= limit):
+            full = True
+            break
+        last = first_seq
+        scanned += 1
+        segment = decode_segment(row)
+        if state is None or segment.state == state:
+            found += [
+                (first_seq + ordinal, first_seq, segment)
+                for ordinal in masks.ordinals(segment.mask)
+                if first_seq + ordinal > after_seq
+            ]
+    found.sort(key=lambda item: item[0])
+    page = _collect(txn, group, found, limit=limit, bytes_max=bytes_max)
+    if len(page) < len(found):
+        return ItemPage(page, page[-1].seq if page else after_seq)
+    # The last block was looked at whole: go on after its last possible sequence.
+    return ItemPage(page, last + BLOCK_ITEMS_MAX - 1 if full else 0)
+
+
+def dead_letters(
+    txn: ReadTransaction,
+    group: int,
+    origin_queue: str | None,
+    *,
+    after_seq: int,
+    limit: int,
+    bytes_max: int,
+) -> ItemPage:
+    """Dead letters by sequence: of one origin queue, or of all."""
+    found: list[tuple[int, int, Segment]] = []
+    scanned = 0
+    at = after_seq
+    more = False
+    _, stop = OVERLAYS.bounds(group)
+    for key, row in txn.scan(OVERLAYS.key(group, after_seq + 1), stop):
+        if scanned >= SCAN_ROWS_MAX or len(found) >= limit:
+            more = True
+            break
+        scanned += 1
+        at = int.from_bytes(key[-8:], "big")
+        letter = decode_overlay(row).letter
+        if letter is None or origin_queue not in (None, letter.origin_queue):
+            continue
+        place = find_item(txn, group, at)
+        if place is not None and place[1].state != ItemState.MOVING:
+            found.append((at, *place))
+    page = _collect(txn, group, found, limit=limit, bytes_max=bytes_max)
+    if len(page) < len(found):
+        return ItemPage(page, page[-1].seq)
+    return ItemPage(page, at if more else 0)
+
+
+def _block_at(txn: ReadTransaction, group: int, seq: int) -> int:
+    """The block that may hold a sequence: the last one that begins at or before it."""
+    start, _ = BLOCKS.bounds(group)
+    for key, _ in txn.scan(start, BLOCKS.key(group, seq) + b"\0", reverse=True):
+        return int.from_bytes(key[-8:], "big")
+    return 0
+
+
+def _collect(
+    txn: ReadTransaction,
+    group: int,
+    found: list[tuple[int, int, Segment]],
+    *,
+    limit: int,
+    bytes_max: int,
+) -> tuple[PeekedItem, ...]:
+    page: list[PeekedItem] = []
+    block: Block | None = None
+    stored = b""
+    held = -1
+    size = 0
+    for seq, first_seq, segment in found:
+        if len(page) == limit:
+            break
+        if block is None or held != first_seq:
+            block = load_block(txn, group, first_seq)
+            data = attachments.read(txn, group, block.index, block.part)
+            assert data is not None, "a live block has its attachment"
+            stored, held = data, first_seq
+        ordinal = seq - first_seq
+        item = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
+        size += len(item)
+        if page and size > bytes_max:
+            break
+        state = ItemState(segment.state)
+        overlay = load_overlay(txn, group, seq)
+        page.append(
+            PeekedItem(
+                seq=seq,
+                state=state,
+                attempt=segment.attempt,
+                produced_at_ms=block.produced_at_ms,
+                due_at_ms=segment.locator if state is ItemState.SCHEDULED else 0,
+                lease=segment.locator if state is ItemState.LEASED else 0,
+                dead_letter=_dead_letter(overlay),
+                errors=overlay.errors,
+                item=item,
+            )
+        )
+    return tuple(page)
+
+
+def _cut(block: Block, stored: bytes, mask: int) -> bytes:
+    runs = list(masks.runs(mask))
+    if len(runs) == 1:
+        start, count = runs[0]
+        begin, end = block.offset(start), block.offset(start + count)
+        return stored if end - begin == len(stored) else stored[begin:end]
+    return b"".join(
+        [stored[block.offset(start) : block.offset(start + count)] for start, count in runs]
+    )
+
+
+def _dead_letter(overlay: rows.Overlay) -> DeadLetter | None:
+    letter = overlay.letter
+    if letter is None:
+        return None
+    return DeadLetter(
+        letter.origin_queue,
+        letter.origin_partition,
+        letter.origin_seq,
+        letter.attempts,
+        letter.reason,
+        letter.errors,
+        letter.produced_at_ms,
+        letter.died_at_ms,
+    )
+
+
+def _overlays(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> tuple[Overlay, ...]:
+    start = OVERLAYS.key(group, first_seq + masks.low(mask))
+    stop = OVERLAYS.key(group, first_seq + mask.bit_length())
+    found = []
+    for key, row in txn.scan(start, stop):
+        ordinal = int.from_bytes(key[-8:], "big") - first_seq
+        if mask >> ordinal & 1:
+            overlay = decode_overlay(row)
+            index = (mask & masks.full(ordinal)).bit_count()
+            found.append(Overlay(index, _dead_letter(overlay), overlay.errors))
+    return tuple(found)
