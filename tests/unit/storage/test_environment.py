@@ -24,7 +24,7 @@ def write(
             txn.delete(key)
         else:
             txn.put(key, value)
-    txn.commit(sync=sync)
+    txn.commit(sync=True)
 
 
 def keys(txn: ReadTransaction, start: bytes = START, stop: bytes = STOP, **options: bool):
