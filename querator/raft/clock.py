@@ -14,12 +14,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 STEERING = 0.1
-"""At most this part of the time that passes is added or held back to come nearer to the wall clock.
-At most this part of the time that passes is added or held back to come nearer to the wall clock."""
+"""At most this part of the time that passes is added or held back to come nearer to the wall."""
 
 WAIT_S_MAX = 60.0
-"""A wait is looked at again after this, for the wall clock may have been stepped in the meantime.
-A wait is looked at again after this, for the wall clock may have been stepped in the meantime."""
+"""A wait is looked at again after this: the wall clock may have been stepped in the meantime."""
 
 
 class Clock(Protocol):

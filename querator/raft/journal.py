@@ -2,9 +2,10 @@
 
 Rows (`storage.tables`):
 
-    LOG      index → CRC-32, kind, number of attachments, term, now_ms, bytes of the log so far,
-    command MEMBERS  term, vote, where the log begins, and the runs of terms in it APPLIED  index,
-    term and now_ms of the last applied entry (written by `raft.group`)
+    LOG      index → CRC-32, kind, number of attachments, bytes it counts for, term, now_ms,
+                     bytes of the log up to here, command
+    MEMBERS  → term, vote, where the log begins, and the runs of terms in it
+    APPLIED  → index, term and now_ms of the last applied entry (written by `raft.group`)
 
 Attachments are in `storage.attachments` under (group, index, part): written when their entry is
 appended, released when the head of the log passes it.
@@ -46,7 +47,7 @@ from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.tables import LOG, MEMBERS
 
-_HEAD = struct.Struct(">BIQQQ")
+_HEAD = struct.Struct(">BIIQQQ")
 _CRC = struct.Struct(">I")
 _KIND_NO_OP = 1
 _KIND_COMMAND = 2
@@ -64,7 +65,8 @@ class Stamped(msgspec.Struct, frozen=True, gc=False):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One entry of the log.
 
-    `log_bytes` counts this entry and all before it. `attachments_count` tells how many
+    `bytes` is what the entry counts for, attachments included; `log_bytes` is the sum of this and
+    all entries before it. `attachments_count` tells how many
     attachments belong to it; `entry.attachments` holds them only while the record stays in
     memory. The library's no-op has no command and is not for the machine.
     """
@@ -72,6 +74,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     index: int
     term: int
     now_ms: int
+    bytes: int
     log_bytes: int
     entry: Entry
     attachments_count: int
@@ -153,7 +156,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         else:
             record = self._decode(*first)
             self._base_index = record.index - 1
-            self._base_bytes = record.log_bytes - _size(record)
+            self._base_bytes = record.log_bytes - record.bytes
             last = self._decode(*next(LOG.rows(txn, self._group, reverse=True)))
             last_index, last_bytes, last_ms = last.index, last.log_bytes, last.now_ms
             self._base_term = row.base_term
@@ -201,11 +204,12 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         assert isinstance(index, int)
         if _CRC.unpack_from(value)[0] != zlib.crc32(value[_CRC.size :], zlib.crc32(key)):
             raise StorageCorrupt(f"group {self._group}: entry {index} of the log is damaged")
-        kind, parts, term, now_ms, log_bytes = _HEAD.unpack_from(value, _CRC.size)
+        kind, parts, size, term, now_ms, log_bytes = _HEAD.unpack_from(value, _CRC.size)
         return Record(
             index=index,
             term=term,
             now_ms=now_ms,
+            bytes=size,
             log_bytes=log_bytes,
             entry=Entry(value[_CRC.size + _HEAD.size :]),
             attachments_count=parts,
@@ -229,6 +233,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             body = _HEAD.pack(
                 _KIND_COMMAND if record.is_command else _KIND_NO_OP,
                 record.attachments_count,
+                record.bytes,
                 record.term,
                 record.now_ms,
                 record.log_bytes,
@@ -263,7 +268,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             oldest = next(iter(self._cache))
             if oldest > spare:
                 break
-            self._cache_bytes -= _size(self._cache.pop(oldest))
+            self._cache_bytes -= self._cache.pop(oldest).bytes
 
     def truncate_head(self, txn: WriteTransaction, applied_index: int) -> None:
         """Lets the oldest entries go while more than the window is kept; never one that is not
@@ -282,7 +287,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             self._base_index, self._base_term = index, record.term
             self._base_bytes, self._base_ms = record.log_bytes, record.now_ms
             if self._cache.pop(index, None) is not None:
-                self._cache_bytes -= _size(record)
+                self._cache_bytes -= record.bytes
             # The run that holds the sentinel stays: it tells the sentinel's term.
             while len(self._runs) > 1 and self._runs[1][0] <= index:
                 del self._runs[0]
@@ -303,6 +308,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             index=idx,
             term=term,
             now_ms=now_ms,
+            bytes=size,
             log_bytes=self._last_bytes + size,
             entry=entry,
             attachments_count=len(entry.attachments),
@@ -380,7 +386,3 @@ def _run_first(run: tuple[int, int]) -> int:
 
 def _entry_size(entry: Entry) -> int:
     return LOG_ENTRY_OVERHEAD_BYTES + len(entry.command) + sum(map(len, entry.attachments))
-
-
-def _size(record: Record) -> int:
-    return _entry_size(record.entry)

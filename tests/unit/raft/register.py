@@ -1,0 +1,159 @@
+"""A small machine for the tests of the raft room, and an owner that remembers what it was told.
+
+The machine is a register that counts: commands add, or are words that make it do something special.
+It keeps the attachments of the last `HELD` adds and lets go of older ones.
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from querator.model.entries import Applied, Entry, Proposal
+from querator.model.ids import GroupId
+from querator.storage import attachments
+from querator.storage.environment import ReadTransaction, WriteTransaction
+from querator.storage.tables import Table
+
+REGISTER = Table("test_register", b"\x01", "")
+HELD_PARTS = Table("test_held", b"\x02", "QI")
+HELD = 2
+
+_ROW = struct.Struct(">qQq")
+
+
+class Packed(msgspec.Struct, array_like=True):
+    now_ms: int
+    commands: list[int | str]
+    parts: list[int]
+    """For each command its attachment's part, or -1."""
+
+
+class Register(msgspec.Struct, frozen=True):
+    value: int
+    applied_index: int
+    now_ms: int
+
+
+class RegisterMachine:
+    """Commands: a number to add; `raise`, which the machine fails on; `no pack`, which does not
+    pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time.
+
+    A result is (value, index). Effects are the value. `applied` lists the indexes of the entries
+    that this object was asked to apply.
+    """
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.applied: list[int] = []
+        self.recovered = 0
+        self.stamps: list[int] = []
+        self._due_ms: int | None = None
+
+    def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
+        parts: list[int] = []
+        kept: list[bytes] = []
+        for proposal in proposals:
+            if proposal.command == "no pack":
+                raise ValueError("no pack")
+            parts.append(len(kept) if proposal.attachment else -1)
+            if proposal.attachment:
+                kept.append(proposal.attachment)
+        packed = Packed(now_ms, [proposal.command for proposal in proposals], parts)
+        return Entry(msgspec.msgpack.encode(packed), tuple(kept))
+
+    def apply(
+        self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
+    ) -> Applied:
+        packed = msgspec.msgpack.decode(command, type=Packed)
+        row = read(txn, self.group)
+        assert row.applied_index < index
+        assert row.now_ms <= packed.now_ms
+        self.applied.append(index)
+        self.stamps.append(packed.now_ms)
+        value, results = row.value, []
+        for what, part in zip(packed.commands, packed.parts, strict=True):
+            if part >= 0:
+                assert attachments.read(txn, self.group, index, part) is not None
+                HELD_PARTS.put(txn, self.group, index, part, value=b"")
+            match what:
+                case int():
+                    value += what
+                case "raise":
+                    raise RuntimeError("the machine raised")
+                case "fired":
+                    value += 1000
+                    self._due_ms = None
+                case str():
+                    self._due_ms = int(what.removeprefix("at "))
+            results.append((value, index))
+        self._let_go(txn, log_first)
+        REGISTER.put(txn, self.group, value=_ROW.pack(value, index, packed.now_ms))
+        return Applied(tuple(results), value, self._due_ms)
+
+    def _let_go(self, txn: WriteTransaction, log_first: int) -> None:
+        for key in [key for key, _ in HELD_PARTS.rows(txn, self.group)][:-HELD]:
+            index, part = HELD_PARTS.parts(key)
+            assert isinstance(index, int)
+            assert isinstance(part, int)
+            attachments.drop(txn, self.group, index, part, log_first=log_first)
+            txn.delete(key)
+
+    def recover(self, txn: ReadTransaction) -> Applied:
+        self.recovered += 1
+        return Applied((), read(txn, self.group).value, self._due_ms)
+
+    def due_commands(self, now_ms: int) -> Sequence[Any]:
+        return ("fired",)
+
+    def digest(self, txn: ReadTransaction) -> bytes:
+        return _ROW.pack(*msgspec.structs.astuple(read(txn, self.group)))
+
+
+def read(txn: ReadTransaction, group: int) -> Register:
+    stored = REGISTER.get(txn, group)
+    return Register(0, 0, 0) if stored is None else Register(*_ROW.unpack(stored))
+
+
+class Owner:
+    """Remembers what a host says, in order, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.effects: list[tuple[GroupId, Any]] = []
+        self.leadership: list[tuple[GroupId, bool]] = []
+        self.failures: list[BaseException] = []
+        self.quarantined: list[tuple[GroupId, BaseException]] = []
+        self._waiters: list[asyncio.Event] = []
+
+    def on_effects(self, group: GroupId, effects: Any) -> None:
+        self.effects.append((group, effects))
+        self._wake()
+
+    def on_leadership(self, group: GroupId, leads: bool) -> None:
+        self.leadership.append((group, leads))
+        self._wake()
+
+    def on_failure(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self._wake()
+
+    def on_quarantine(self, group: GroupId, error: BaseException) -> None:
+        self.quarantined.append((group, error))
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
+
+    async def until(self, what: Any) -> None:
+        """Returns when `what()` is true; looked at whenever something is told."""
+        waiter = asyncio.Event()
+        self._waiters.append(waiter)
+        try:
+            while not what():
+                waiter.clear()
+                await waiter.wait()
+        finally:
+            self._waiters.remove(waiter)

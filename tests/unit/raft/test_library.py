@@ -1,0 +1,102 @@
+"""The pinned library, and the member class over it."""
+
+import random
+import shutil
+import threading
+
+import pytest
+
+from querator.model.entries import Entry
+from querator.model.ids import GroupId
+from querator.raft import library, pinned
+from querator.raft.clock import SimulatedClock
+from querator.raft.journal import Journal, Stamped
+from querator.raft.member import Member
+
+
+def member() -> tuple[Member, Journal]:
+    library.bind(SimulatedClock())
+    journal = Journal(GroupId(1))
+    made = Member(GroupId(1), journal, replica=1, applied_index=0, chance=random.Random(1))
+    return made, journal
+
+
+def test_the_installed_library_is_the_pinned_one():
+    pinned.check(pinned.directory())
+
+
+def test_a_changed_file_is_refused_by_name(tmp_path):
+    copy = tmp_path / "pysyncobj"
+    shutil.copytree(pinned.directory(), copy)
+    pinned.check(copy)
+    with (copy / "transport.py").open("a") as file:
+        file.write("\n")
+    with pytest.raises(pinned.WrongLibrary, match=r"transport\.py .*0\.3\.17"):
+        pinned.check(copy)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    copy = tmp_path / "pysyncobj"
+    shutil.copytree(pinned.directory(), copy)
+    (copy / "node.py").unlink()
+    with pytest.raises(pinned.WrongLibrary, match=r"node\.py .*absent"):
+        pinned.check(copy)
+
+
+def test_a_lone_member_leads_and_commits_with_its_first_tick():
+    one, journal = member()
+    one.tick()
+    assert one.leads
+    assert (one.term, one.leader) == (1, 1)
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (1, 1)
+    assert one.commit_index == one.office_index() == 1
+    index = one.append(Stamped(Entry(b"command"), 0))
+    assert one.commit_index == 1
+    one.tick()
+    assert one.commit_index == index == 2
+
+
+def test_with_other_voters_an_entry_must_be_durable_before_the_tick_that_counts_it():
+    one, journal = member()
+    one.tick()
+    other = library.Node(2)
+    # The library has counted the other's copy; the own one is in memory alone.
+    one._SyncObj__otherNodes = {other}
+    one._SyncObj__raftMatchIndex = {other: 2}
+    one._SyncObj__lastResponseTime = {other: 0.0}
+    one._SyncObj__newAppendEntriesTime = float("inf")
+    one.append(Stamped(Entry(b"command"), 0))
+    assert journal.durable_index == 0
+    with pytest.raises(AssertionError):
+        one.tick()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["setCodeVersion", "addNodeToCluster", "removeNodeFromCluster", "forceLogCompaction"],
+)
+def test_stock_paths_that_lose_data_are_shut(path):
+    one, _ = member()
+    with pytest.raises(AssertionError, match="never used"):
+        getattr(one, path)(None)
+
+
+def test_a_member_opens_no_thread():
+    before = threading.active_count()
+    members = [member() for _ in range(10)]
+    assert threading.active_count() == before
+    assert len(members) == 10
+
+
+def test_threads_live_under_their_own_clocks():
+    library.bind(SimulatedClock(monotonic_s=5))
+    seen: list[float] = []
+
+    def elsewhere() -> None:
+        library.bind(SimulatedClock(monotonic_s=7))
+        seen.append(library._monotonic_time())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert [*seen, library._monotonic_time()] == [7, 5]
