@@ -7,7 +7,6 @@ where to go on. Lanes may move between two calls, sequences never do: pages by s
 import msgspec
 
 from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
-from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks, rows
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
 from querator.partition.rows import (
@@ -127,11 +126,11 @@ def peek(
     scanned = last = 0
     block_seq = _block_at(txn, group, after_seq)
     _, stop = SEGMENTS.bounds(group)
-    full = False
+    resume = 0
     for key, row in txn.scan(SEGMENTS.key(group, block_seq, 0), stop):
         first_seq = int.from_bytes(key[-9:-1], "big")
         if first_seq != last and (scanned >= SCAN_ROWS_MAX or len(found) >= limit):
-            full = True
+            resume = first_seq - 1
             break
         last = first_seq
         scanned += 1
@@ -146,8 +145,7 @@ def peek(
     page = _collect(txn, group, found, limit=limit, bytes_max=bytes_max)
     if len(page) < len(found):
         return ItemPage(page, page[-1].seq if page else after_seq)
-    # The last block was looked at whole: go on after its last possible sequence.
-    return ItemPage(page, last + BLOCK_ITEMS_MAX - 1 if full else 0)
+    return ItemPage(page, resume)
 
 
 def dead_letters(

@@ -1,0 +1,138 @@
+"""A partition on the memory environment, with a log that keeps its promises.
+
+`Log` plays the raft group: it packs commands, writes their attachments, applies the entry and, when the
+log is cut, releases what the machine has let go of.
+"""
+
+from struct import pack
+from typing import Any
+
+from querator.model.commands import (
+    Configure,
+    DeadTarget,
+    ItemSpecial,
+    Lease,
+    LeaseCaller,
+    LeaseGrant,
+    PartitionSettings,
+    Produce,
+)
+from querator.model.entries import Applied, Proposal
+from querator.partition import invariants
+from querator.partition.machine import PartitionMachine
+from querator.storage import attachments
+from querator.storage.environment import Environment
+from querator.storage.memory_environment import MemoryEnvironment
+
+GROUP = 7
+START_MS = 1_700_000_000_000
+
+
+def settings(**changes: Any) -> PartitionSettings:
+    values: dict[str, Any] = {
+        "namespace": "default",
+        "queue": "work",
+        "queue_id": 1,
+        "partition": 0,
+        "lease_timeout_ms": 30_000,
+        "expire_timeout_ms": 0,
+        "max_attempts": 0,
+        "dedup_window_ms": 3_600_000,
+        "items_max": 0,
+        "dead_targets": (),
+    }
+    return PartitionSettings(**(values | changes))
+
+
+def dead_to(group: int) -> tuple[DeadTarget, ...]:
+    return (DeadTarget("dead", 0, group),)
+
+
+def produce(
+    items: list[bytes], *, specials: tuple[ItemSpecial, ...] = (), **changes: Any
+) -> Proposal:
+    lengths = pack(f"<{len(items)}I", *map(len, items))
+    return Proposal(Produce(lengths, specials=specials, **changes), b"".join(items))
+
+
+def caller(items: int = 100, **changes: Any) -> LeaseCaller:
+    values: dict[str, Any] = {
+        "client_id": "c", "request_id": "", "max_items": items, "max_bytes": 0,
+    }  # fmt: skip
+    return LeaseCaller(**(values | changes))
+
+
+def lease_of(items: int = 100, **changes: Any) -> Lease:
+    return Lease((caller(items, **changes),))
+
+
+def seqs(grant: LeaseGrant) -> list[int]:
+    return [
+        segment.first_seq + ordinal
+        for segment in grant.segments
+        for ordinal in range(256)
+        if segment.mask >> ordinal & 1
+    ]
+
+
+class Log:
+    """Applies commands to one partition; `checked` runs the full scan after every entry."""
+
+    def __init__(
+        self,
+        environment: Environment | None = None,
+        *,
+        group: int = GROUP,
+        keep: int = 3,
+        checked: bool = True,
+    ) -> None:
+        self.environment = environment or MemoryEnvironment()
+        self.group = group
+        self.machine = PartitionMachine(group)
+        self.keep = keep
+        self.checked = checked
+        self.index = 0
+        self.first = 1
+        self.now_ms = START_MS
+        self.entries: list[tuple[bytes, tuple[bytes, ...]]] = []
+        self.applied: Applied | None = None
+
+    def configure(self, version: int = 1, **changes: Any) -> None:
+        self.one(Configure(version, settings(**changes)))
+
+    def one(self, command: Any, attachment: bytes = b"") -> Any:
+        return self.entry(Proposal(command, attachment))[0]
+
+    def produce(self, items: list[bytes] | int, **changes: Any) -> Any:
+        if isinstance(items, int):
+            items = [b"item %d" % number for number in range(items)]
+        return self.entry(produce(items, **changes))[0]
+
+    def entry(self, *proposals: Proposal) -> tuple[Any, ...]:
+        entry = self.machine.pack(proposals, self.now_ms)
+        return self.replay(entry.command, entry.attachments)
+
+    def replay(self, command: bytes, parts: tuple[bytes, ...]) -> tuple[Any, ...]:
+        self.index += 1
+        self.entries.append((command, parts))
+        txn = self.environment.begin()
+        for part, data in enumerate(parts):
+            attachments.write(txn, self.group, self.index, part, data)
+        self.applied = self.machine.apply(txn, self.index, 1, command, log_first=self.first)
+        while self.index - self.first >= self.keep:
+            attachments.release(txn, self.group, self.first, len(self.entries[self.first - 1][1]))
+            self.first += 1
+        if self.checked:
+            assert invariants.check(txn, self.group) == []
+        txn.commit(sync=False)
+        return self.applied.results
+
+    def advance(self, milliseconds: int) -> None:
+        """Lets time pass, and proposes what becomes due."""
+        self.now_ms += milliseconds
+        for _ in range(100):
+            due = self.machine.due_commands(self.now_ms)
+            if not due:
+                return
+            self.entry(*(Proposal(command) for command in due))
+        raise AssertionError("what is due must become done")

@@ -1,0 +1,228 @@
+"""Scenarios as text: one command a line, its expected answer after `->`.
+
+    configure max_attempts=2 dead=9      settings; dead=G names the group of the dead queue, dead=- none
+    produce 3 in=5000 -> 1-3             items of the request; in, expire, timeout (ms) hold for all of them,
+                                         keys=a,b,a gives dedup keys, producer=p seq=1 [ordered]
+    lease 20 6 1 -> 1-16 | 17-22 | 23    a wish for each caller; client=, request=, bytes=, timeout=
+    complete L1 2-3 all -> done 2 lost 3 leases are L1, L2, … in the order of their grants
+    retry L1 1 in=5000 -> done 1         also: dead, free (not counted), error=text
+    extend L1 timeout=60000 -> 60000     ms from now, or lost; extend client=a
+    wait 30000                           time passes, and what is due is done
+    stats ready leased -> 3 0
+
+Items are shown as ranges of sequences, with x2, x3 … when it is not their first attempt.
+"""
+
+from struct import pack
+from typing import Any
+
+from querator.model.commands import (
+    Complete,
+    Extend,
+    ItemSpecial,
+    Lease,
+    LeaseItems,
+    Produce,
+    ProduceResult,
+    Refusal,
+    Retry,
+    SettleOutcome,
+)
+from querator.partition import masks, queries
+from tests.unit.partition.harness import Log, caller, dead_to
+
+
+def run(text: str) -> None:
+    """Plays a scenario on a fresh partition with a full scan after every entry."""
+    player = _Player()
+    for number, line in enumerate(text.strip().splitlines(), 1):
+        said, _, expected = line.partition("#")[0].partition("->")
+        words = said.split()
+        if words:
+            answer = player.play(words[0], words[1:])
+            wanted = " ".join(expected.split())
+            assert answer == wanted, f"line {number}: {line.strip()} (was {answer})"
+
+
+def _options(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    plain = [word for word in words if "=" not in word]
+    pairs = (word.split("=", 1) for word in words if "=" in word)
+    return plain, {name: value for name, value in pairs}
+
+
+def _ranges(ranges: Any, attempt: int = 1) -> str:
+    suffix = f"x{attempt}" if attempt != 1 else ""
+    return " ".join(
+        (f"{first}-{first + count - 1}" if count > 1 else f"{first}") + suffix
+        for first, count in ranges
+    )
+
+
+def _parse_ranges(words: list[str]) -> tuple[tuple[int, int], ...]:
+    ranges = []
+    for word in words:
+        first, _, last = word.partition("-")
+        ranges.append((int(first), int(last or first) - int(first) + 1))
+    return tuple(ranges)
+
+
+class _Player:
+    def __init__(self) -> None:
+        self.log = Log()
+        self._producers: dict[bytes, bytes] = {}
+
+    def play(self, verb: str, words: list[str]) -> str:
+        answer: str = getattr(self, "_" + verb)(*_options(words))
+        return answer
+
+    def _configure(self, plain: list[str], options: dict[str, str]) -> str:
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name == "dead":
+                values["dead_targets"] = () if value == "-" else dead_to(int(value))
+            elif name != "version":
+                values[name] = int(value)
+        self.log.configure(int(options.get("version", self.log.index + 1)), **values)
+        return ""
+
+    def _produce(self, plain: list[str], options: dict[str, str]) -> str:
+        count = int(plain[0])
+        keys = options["keys"].split(",") if "keys" in options else [""] * count
+        now_ms = self.log.now_ms
+        specials = tuple(
+            ItemSpecial(
+                ordinal,
+                now_ms + int(options["in"]) if "in" in options else 0,
+                int(options.get("expire", 0)),
+                int(options.get("timeout", 0)),
+                keys[ordinal].encode(),
+            )
+            for ordinal in range(count)
+            if keys[ordinal] or {"in", "expire", "timeout"} & options.keys()
+        )
+        items = [b"%d" % ordinal for ordinal in range(count)]
+        producer_id = b""
+        if "producer" in options:
+            born_ms = now_ms - int(options.get("age", 0))
+            name = options["producer"].encode().ljust(10, b"\0")
+            producer_id = self._producers.setdefault(name, born_ms.to_bytes(6, "big") + name)
+        result = self.log.one(
+            Produce(
+                pack(f"<{count}I", *map(len, items)),
+                producer_id,
+                int(options.get("seq", 0)),
+                "ordered" in plain,
+                specials,
+            ),
+            b"".join(items),
+        )
+        return self._produced(result)
+
+    def _produced(self, result: ProduceResult | Refusal) -> str:
+        if isinstance(result, Refusal):
+            return _refused(result)
+        text = _ranges([(result.first_seq, result.count)])
+        if result.repeated:
+            text += " repeated"
+        for place, seq in result.duplicates:
+            text += f" {place}:{seq}"
+        return text
+
+    def _lease(self, plain: list[str], options: dict[str, str]) -> str:
+        callers = tuple(
+            caller(
+                int(wish),
+                client_id=options.get("client", "c"),
+                request_id=options.get("request", ""),
+                max_bytes=int(options.get("bytes", 0)),
+                lease_timeout_ms=int(options.get("timeout", 0)),
+            )
+            for wish in plain
+        )
+        grants = self.log.one(Lease(callers)).grants
+        return " | ".join(self._granted(grant) for grant in grants)
+
+    def _granted(self, grant: Any) -> str:
+        if isinstance(grant, Refusal):
+            return _refused(grant)
+        text = " ".join(
+            _ranges(masks.to_ranges(segment.first_seq, segment.mask), segment.attempt)
+            for segment in grant.segments
+        )
+        return (text or "none") + (f" repeated L{grant.lease}" if grant.repeated else "")
+
+    def _complete(self, plain: list[str], options: dict[str, str]) -> str:
+        leases, flags = self._named(plain, {"all"})
+        return self._settled(self.log.one(Complete(leases, "all" in flags)))
+
+    def _retry(self, plain: list[str], options: dict[str, str]) -> str:
+        leases, flags = self._named(plain, {"all", "dead", "free"})
+        return self._settled(
+            self.log.one(
+                Retry(
+                    leases,
+                    self.log.now_ms + int(options["in"]) if "in" in options else 0,
+                    "dead" in flags,
+                    options.get("error", ""),
+                    "free" not in flags,
+                    "all" in flags,
+                )
+            )
+        )
+
+    def _named(self, plain: list[str], known: set[str]) -> tuple[tuple[LeaseItems, ...], set[str]]:
+        leases: list[tuple[int, list[str]]] = []
+        flags = set()
+        for word in plain:
+            if word in known:
+                flags.add(word)
+            elif word.startswith("L"):
+                leases.append((int(word[1:]), []))
+            else:
+                leases[-1][1].append(word)
+        return tuple(LeaseItems(lease, _parse_ranges(words)) for lease, words in leases), flags
+
+    def _settled(self, result: Any) -> str:
+        return " | ".join(self._outcome(outcome) for outcome in result.outcomes)
+
+    def _outcome(self, outcome: SettleOutcome) -> str:
+        parts = ["unknown"] if outcome.unknown else []
+        for name in ("done", "repeated", "lost"):
+            ranges = getattr(outcome, name)
+            if ranges:
+                parts.append(f"{name} {_ranges(ranges)}")
+        return " ".join(parts) or "nothing"
+
+    def _extend(self, plain: list[str], options: dict[str, str]) -> str:
+        leases = tuple(int(word[1:]) for word in plain)
+        result = self.log.one(
+            Extend(leases, options.get("client", ""), int(options.get("timeout", 0)))
+        )
+        return " ".join(
+            str(deadline - self.log.now_ms) if deadline else "lost"
+            for _, deadline in result.outcomes
+        )
+
+    def _wait(self, plain: list[str], options: dict[str, str]) -> str:
+        self.log.advance(int(plain[0]))
+        return ""
+
+    def _stats(self, plain: list[str], options: dict[str, str]) -> str:
+        with self.log.environment.snapshot() as txn:
+            found = queries.stats(txn, self.log.group)
+        return " ".join(str(getattr(found, name)) for name in plain)
+
+    def _outbox(self, plain: list[str], options: dict[str, str]) -> str:
+        with self.log.environment.snapshot() as txn:
+            batch = queries.outbox_batch(txn, self.log.group, int(plain[0]))
+        if batch is None:
+            return "none"
+        return f"from {batch.first_move}: " + " ".join(
+            f"{item.origin_seq}/{item.reason}x{item.attempts}" + "".join(item.errors)
+            for item in batch.items
+        )
+
+
+def _refused(refusal: Refusal) -> str:
+    hint = {"SEQUENCE_GAP": refusal.limit, "ITEM_TOO_LARGE": refusal.value}
+    return f"{refusal.code.name} {hint.get(refusal.code.name, '')}".strip()
