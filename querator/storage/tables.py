@@ -171,3 +171,6 @@ NAMESPACES = Table("namespaces", b"1", "16s")
 """hash of name → name."""
 QUEUES = Table("queues", b"2", "Q")
 """queue id → queue, version of the settings that all its partitions have."""
+
+NODE = Table("node", b"3", "")
+"""(one row, group 0) → whose directory this is (`storage.identity`)."""
