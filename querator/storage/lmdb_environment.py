@@ -70,6 +70,10 @@ CACHE_VALUE_BYTES_MAX = 1_024
 _DATA_NAME: Final = "data.mdb"
 _LOCK_NAME: Final = "querator.lock"
 _META_PAGES: Final = 2
+_LMDB_ENGINE: Final = 0
+"""py-lmdb brings LMDB 0.9 and 1.0, which cannot read each other's files. The choice is part of our
+format, so it is not left to the library's default or an environment variable.
+"""
 _NODE_BYTES: Final = 24
 """Header of a row in a page, with its slot, rounded up."""
 _INLINE_BYTES_MAX: Final = 2_000
@@ -401,6 +405,7 @@ def _open(path: Path, map_bytes: int) -> lmdb.Environment:
             map_size=map_bytes,
             max_readers=READERS_MAX,
             max_spare_txns=SPARE_SNAPSHOTS,
+            lib_version=_LMDB_ENGINE,
         )
     except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
         raise StorageCorrupt(f"{data}: {error}") from error
