@@ -1,0 +1,19 @@
+"""What a node does with a call between the door and the partition: validate, route, park waiting
+leases, move items between partitions. Everything runs on the asyncio thread; nothing here waits for
+anything but futures of the raft room, and nothing is kept that a restart would have to restore.
+
+    queue_service   the door: produce, lease, complete, retry, extend, subscribe
+    admin_service   queues, counts, looking into queues, dead letters
+    validate        what can be refused without asking a partition
+    admission       how much unanswered work is taken on
+    router          partitions as this node knows them; commands and their deadlines
+    spread          which partition takes a request that may go to any
+    produce         a request cut into parts by dedup key, and their answers merged
+    settle          complete, retry and extend: split by partition, merged by lease
+    waiters         lease calls that wait, and how ready items are shared among them
+    allocation      the arithmetic of that
+    replies         leased items read from a snapshot
+    subscriptions   lease streams: credit, prefetch, automatic extension, release
+    moves           dead letters and redrives on their way between partitions, exactly once
+    paging          page tokens
+"""

@@ -1,0 +1,258 @@
+"""Queues, their counts, what is in them, and dead letters.
+
+What can be judged by the request alone is refused here, the rest (dead queues, versions, who uses a
+queue) is decided by placement, in the log. Counts and items are read from one snapshot of the last
+committed state: sums are exact, and nothing scans a queue to count it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from querator.model.calls import (
+    PartitionStats,
+    PeekedItem,
+    PeekedPage,
+    QueuePage,
+    QueueStats,
+)
+from querator.model.commands import DeadTarget, Redrive, RedriveResult, Refusal
+from querator.model.errors import invalid, over_limit
+from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
+from querator.model.limits import REPLY_BYTES_DEFAULT, REQUEST_ITEMS_MAX
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.partition import queries
+from querator.partition.queries import ItemPage
+from querator.partition.rows import ItemState
+from querator.service import paging
+from querator.service.router import refused
+from querator.service.validate import (
+    check_between,
+    check_name,
+    check_settings,
+    check_update_mask,
+    deleting,
+    existing,
+    namespace_not_found,
+    page_items,
+)
+
+if TYPE_CHECKING:
+    from querator.placement.placement import Placement
+    from querator.raft.host import Host
+    from querator.storage.environment import Environment, ReadTransaction
+
+_SUMMED = tuple(
+    field
+    for field in PartitionStats.__struct_fields__
+    if field not in ("partition", "applied_index", "oldest_ready_at_ms")
+)
+
+_ReadPage = Callable[["ReadTransaction", GroupId, int, int, int], ItemPage]
+"""(transaction, group, after_seq, limit, bytes_max)."""
+
+
+class AdminService:
+    """Every method raises QueratorError, and runs on the event loop of the host."""
+
+    def __init__(self, *, host: "Host", placement: "Placement", environment: "Environment") -> None:
+        self._host = host
+        self._placement = placement
+        self._environment = environment
+
+    # --- queues ------------------------------------------------------------------------------
+
+    async def create_queue(
+        self, namespace: str, name: str, settings: QueueSettings
+    ) -> tuple[Queue, bool]:
+        """The queue, and whether this call made it. Answered when all partitions can be used."""
+        check_name(namespace, field="namespace")
+        check_name(name, field="queue")
+        check_settings(settings, name=name)
+        return await self._placement.create_queue(namespace, name, settings)
+
+    async def get_queue(self, namespace: str, name: str) -> Queue:
+        """In whatever state it is."""
+        return self._existing(namespace, name)
+
+    async def list_queues(self, namespace: str, page_size: int, page_token: str) -> QueuePage:
+        """By name."""
+        limit = page_items(page_size)
+        check_name(namespace, field="namespace")
+        placed = self._placement.map
+        if not placed.has_namespace(namespace) and namespace != DEFAULT_NAMESPACE:
+            raise namespace_not_found(namespace)
+        scope = f"queues/{namespace}"
+        after = paging.decode(scope, page_token).decode() if page_token else ""
+        later = [queue for queue in placed.queues(namespace) if queue.name > after]
+        more = len(later) > limit
+        token = paging.encode(scope, later[limit - 1].name.encode()) if more else ""
+        return QueuePage(tuple(later[:limit]), token)
+
+    async def update_queue(
+        self,
+        namespace: str,
+        name: str,
+        settings: QueueSettings,
+        mask: tuple[str, ...],
+        expected_version: int,
+    ) -> Queue:
+        """Changes the settings that `mask` names (fields of `QueueSettings`); answered when all
+        partitions have them. `expected_version` 0: whatever version it is at.
+        """
+        check_update_mask(mask)
+        check_between(expected_version, 0, 2**63 - 1, field="expected_version")
+        queue = self._existing(namespace, name)
+        changes = {field: getattr(settings, field) for field in mask}
+        check_settings(msgspec.structs.replace(queue.settings, **changes), name=name)
+        return await self._placement.update_queue(namespace, name, settings, mask, expected_version)
+
+    async def delete_queue(self, namespace: str, name: str) -> None:
+        """Answered when it can no longer be undone; the data goes in the background."""
+        self._existing(namespace, name)
+        await self._placement.delete_queue(namespace, name)
+
+    def _existing(self, namespace: str, name: str) -> Queue:
+        check_name(namespace, field="namespace")
+        check_name(name, field="queue")
+        return existing(self._placement.map, namespace, name)
+
+    def _live(self, namespace: str, name: str) -> Queue:
+        queue = self._existing(namespace, name)
+        if queue.state is QueueState.DELETING:
+            raise deleting(name)
+        return queue
+
+    # --- looking -----------------------------------------------------------------------------
+
+    async def queue_stats(self, namespace: str, name: str) -> QueueStats:
+        """Exact: all partitions as of one snapshot."""
+        queue = self._live(namespace, name)
+        with self._environment.snapshot() as txn:
+            counts = tuple(
+                msgspec.structs.replace(queries.stats(txn, group), partition=partition)
+                for partition, group in enumerate(queue.groups)
+            )
+        return QueueStats(queue, _total(counts), counts, self._environment.durable)
+
+    async def peek_items(
+        self, namespace: str, name: str, state: int, page_size: int, page_token: str
+    ) -> PeekedPage:
+        """Items by partition and sequence, without leasing them; `state` 0: of any state."""
+        queue = self._live(namespace, name)
+        limit = page_items(page_size)
+        try:
+            wanted = ItemState(state) if state else None
+        except ValueError:
+            raise invalid("state", "is not a state of items", value=state) from None
+
+        def read(
+            txn: "ReadTransaction", group: GroupId, after_seq: int, limit: int, bytes_max: int
+        ) -> ItemPage:
+            return queries.peek(
+                txn, group, wanted, after_seq=after_seq, limit=limit, bytes_max=bytes_max
+            )
+
+        return self._page(queue, f"items/{queue.id}/{state}", limit, page_token, read)
+
+    async def list_dead_letters(
+        self, namespace: str, name: str, page_size: int, page_token: str
+    ) -> PeekedPage:
+        """The letters of a queue, as items of its dead queue; of a queue without a dead queue, the
+        letters that are in it itself, from wherever.
+        """
+        queue = self._live(namespace, name)
+        limit = page_items(page_size)
+        origin = name if queue.settings.dead_queue else None
+        dead = self._live(namespace, queue.settings.dead_queue) if origin else queue
+
+        def read(
+            txn: "ReadTransaction", group: GroupId, after_seq: int, limit: int, bytes_max: int
+        ) -> ItemPage:
+            return queries.dead_letters(
+                txn, group, origin, after_seq=after_seq, limit=limit, bytes_max=bytes_max
+            )
+
+        return self._page(dead, f"dead/{queue.id}/{dead.id}", limit, page_token, read)
+
+    def _page(
+        self, queue: Queue, scope: str, limit: int, page_token: str, read: _ReadPage
+    ) -> PeekedPage:
+        partition, after_seq = paging.decode_item(scope, page_token) if page_token else (0, 0)
+        items: list[tuple[int, int, PeekedItem]] = []
+        left_bytes = REPLY_BYTES_DEFAULT
+        with self._environment.snapshot() as txn:
+            while partition < len(queue.groups) and len(items) < limit and left_bytes > 0:
+                group = queue.groups[partition]
+                page = read(txn, group, after_seq, limit - len(items), left_bytes)
+                items += [(group, partition, item) for item in page.items]
+                left_bytes -= sum(len(item.item) for item in page.items)
+                after_seq = page.after_seq
+                if after_seq:
+                    break
+                partition += 1
+        more = partition < len(queue.groups)
+        token = paging.encode_item(scope, partition, after_seq) if more else ""
+        return PeekedPage(tuple(items), token)
+
+    # --- redrive -----------------------------------------------------------------------------
+
+    async def redrive_dead_letters(self, namespace: str, name: str, item_ids: Sequence[str]) -> int:
+        """Sends dead letters of the queue home: those named (as items of the dead queue), or all.
+
+        Returns how many are on their way. Letters that are leased or scheduled stay, ids that name
+        no letter of the queue are passed over. After an error, call again: what has been sent is
+        not sent twice.
+        """
+        queue = self._live(namespace, name)
+        if not queue.settings.dead_queue:
+            raise invalid("queue", f"{name} has no dead queue", value=name)
+        dead = self._live(namespace, queue.settings.dead_queue)
+        homes = tuple(
+            DeadTarget(name, partition, group) for partition, group in enumerate(queue.groups)
+        )
+        if not item_ids:
+            return sum([await self._redrive(group, name, homes, ()) for group in dead.groups])
+        redriven = 0
+        for partition, seqs in sorted(_by_partition(item_ids, dead).items()):
+            redriven += await self._redrive(dead.groups[partition], name, homes, tuple(seqs))
+        return redriven
+
+    async def _redrive(
+        self, group: GroupId, name: str, homes: tuple[DeadTarget, ...], seqs: tuple[int, ...]
+    ) -> int:
+        redriven = after_seq = 0
+        while True:
+            command = Redrive(name, homes, seqs, after_seq)
+            result: Refusal | RedriveResult = await self._host.propose(group, command)
+            if isinstance(result, Refusal):
+                raise refused(result)
+            redriven += result.redriven
+            after_seq = result.next_seq
+            if not after_seq:
+                return redriven
+
+
+def _by_partition(item_ids: Sequence[str], queue: Queue) -> dict[int, list[int]]:
+    if len(item_ids) > REQUEST_ITEMS_MAX:
+        raise over_limit("item_ids", value=len(item_ids), limit=REQUEST_ITEMS_MAX, unit="items")
+    by_partition: dict[int, list[int]] = {}
+    for position, item_id in enumerate(dict.fromkeys(item_ids)):
+        partition, seq = parse_item_id(item_id, field=f"item_ids[{position}]")
+        if partition >= len(queue.groups):
+            raise invalid(
+                f"item_ids[{position}]",
+                f"names a partition that queue {queue.name} does not have",
+                value=item_id,
+            )
+        by_partition.setdefault(partition, []).append(seq)
+    return by_partition
+
+
+def _total(counts: Sequence[PartitionStats]) -> PartitionStats:
+    sums = {field: sum(getattr(each, field) for each in counts) for field in _SUMMED}
+    oldest_ms = min(
+        (each.oldest_ready_at_ms for each in counts if each.oldest_ready_at_ms), default=0
+    )
+    return PartitionStats(partition=0, applied_index=0, oldest_ready_at_ms=oldest_ms, **sums)

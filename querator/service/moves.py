@@ -1,0 +1,194 @@
+"""Items on their way between partitions: dead letters to their dead queue, redriven ones home.
+
+The source keeps what is to be moved in its outbox, numbered for each target; the target remembers
+the last number it has taken (`moved_upto`). So the carrier may forget everything and repeat
+anything:
+
+    read a batch from the source's outbox ─► Move to the target ─► MoveDone to the source
+                     ▲                                                    │
+                     └────────────────────────────────────────────────────┘
+
+One batch of a source is in flight at a time. What a target refuses (it is full, say) waits a
+while, longer each time, and the source's other targets go on. When the target's queue is gone for
+ever, the source takes its items back (MoveReturn): they are ready there again, and die again if
+they must.
+
+"Gone" is read off the map, which is never older here than the settings that named the target:
+partitions get their settings only after the map has them, and group ids are never reused.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from querator import telemetry
+from querator.model.commands import Command, Move, MoveDone, MoveReturn
+from querator.model.errors import QueratorError
+from querator.model.ids import GroupId
+from querator.model.queues import QueueState
+from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
+from querator.service.router import Accepted, PartitionView, Router
+from querator.storage.environment import Environment
+
+PAUSE_S_MIN = 0.02
+PAUSE_S_MAX = 5.0
+"""Pause of a target after a failure, doubled each time."""
+
+_log = telemetry.logger(__name__)
+
+
+class _Pause(msgspec.Struct, frozen=True):
+    length_s: float
+    until_s: float
+
+
+class _Source:
+    """A partition with moves to send."""
+
+    __slots__ = ("active", "pauses", "timer", "view")
+
+    def __init__(self, view: PartitionView) -> None:
+        self.view = view
+        self.active = False
+        """Whether a step is under way."""
+        self.pauses: dict[GroupId, _Pause] = {}
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Mover:
+    """Carries the moves of all partitions that this node leads."""
+
+    def __init__(self, router: Router, environment: Environment) -> None:
+        self._router = router
+        self._environment = environment
+        self._loop = asyncio.get_running_loop()
+        self._sources: dict[PartitionView, _Source] = {}
+        self._stopped = False
+
+    def look(self, view: PartitionView) -> None:
+        """The partition has moves to send, or may send them now."""
+        if self._stopped or not view.outbox or not view.led:
+            return
+        source = self._sources.get(view)
+        if source is None:
+            source = self._sources[view] = _Source(view)
+        if not source.active and source.timer is None:
+            source.active = True
+            self._loop.call_soon(self._step, source)
+
+    def on_map(self) -> None:
+        """Targets may have gone: what waits for one is looked at again."""
+        for source in list(self._sources.values()):
+            if self._gone(source.view.group):
+                self._forget(source)
+            elif source.timer is not None:
+                source.pauses.clear()
+                self._again(source)
+
+    def stop(self) -> None:
+        """Begins no further batch; what is in flight is finished: `Router.drained` waits."""
+        self._stopped = True
+        for source in list(self._sources.values()):
+            self._forget(source)
+
+    # --- one batch ---------------------------------------------------------------------------
+
+    def _step(self, source: _Source) -> None:
+        view = source.view
+        source.active = False
+        if self._stopped or not view.led or self._gone(view.group):
+            self._forget(source)
+            return
+        now_s = self._loop.time()
+        batch: OutboxBatch | None = None
+        with self._environment.snapshot() as txn:
+            targets = [GroupId(target) for target in outbox_targets(txn, view.group)]
+            free = [target for target in targets if not self._paused(source, target, now_s)]
+            if free and not self._gone(free[0]):
+                batch = outbox_batch(txn, view.group, free[0])
+        if not free:
+            if targets:
+                self._wait(source, now_s)
+            else:
+                self._forget(source)
+        elif batch is not None:
+            self._send(source, batch)
+        else:
+            source.active = True
+            then = partial(self._returned, source, free[0])
+            self._router.post(view, MoveReturn(free[0]), then=then)
+
+    def _send(self, source: _Source, batch: OutboxBatch) -> None:
+        source.active = True
+        target = GroupId(batch.target_group)
+        self._router.post(
+            self._router.view(target),
+            Move(source.view.group, batch.first_move, batch.lengths, batch.items),
+            batch.attachment,
+            then=partial(self._arrived, source, batch),
+        )
+
+    def _arrived(
+        self, source: _Source, batch: OutboxBatch, outcome: Accepted | QueratorError
+    ) -> None:
+        target = GroupId(batch.target_group)
+        if isinstance(outcome, QueratorError):
+            self._failed(source, target, outcome)
+            return
+        upto = batch.first_move + len(batch.items) - 1
+        command: Command = MoveDone(target, upto)
+        then: Callable[[Accepted | QueratorError], None] = partial(self._done, source, target)
+        self._router.post(source.view, command, then=then)
+
+    def _returned(
+        self, source: _Source, target: GroupId, outcome: Accepted | QueratorError
+    ) -> None:
+        _log.info("moves.returned", group=source.view.group, target_group=target)
+        self._done(source, target, outcome)
+
+    def _done(self, source: _Source, target: GroupId, outcome: Accepted | QueratorError) -> None:
+        if isinstance(outcome, QueratorError):
+            self._failed(source, target, outcome)
+            return
+        source.pauses.pop(target, None)
+        self._step(source)
+
+    # --- failures ----------------------------------------------------------------------------
+
+    def _failed(self, source: _Source, target: GroupId, error: QueratorError) -> None:
+        before = source.pauses.get(target)
+        length_s = PAUSE_S_MIN if before is None else min(before.length_s * 2, PAUSE_S_MAX)
+        source.pauses[target] = _Pause(length_s, self._loop.time() + length_s)
+        if length_s == PAUSE_S_MAX:
+            _log.warning(
+                "moves.stuck", group=source.view.group, target_group=target, error=str(error)
+            )
+        self._step(source)
+
+    def _paused(self, source: _Source, target: GroupId, now_s: float) -> bool:
+        pause = source.pauses.get(target)
+        return pause is not None and pause.until_s > now_s
+
+    def _wait(self, source: _Source, now_s: float) -> None:
+        until_s = min(pause.until_s for pause in source.pauses.values() if pause.until_s > now_s)
+        source.timer = self._loop.call_at(until_s, self._again, source)
+
+    def _again(self, source: _Source) -> None:
+        if source.timer is not None:
+            source.timer.cancel()
+            source.timer = None
+        source.active = True
+        self._step(source)
+
+    def _forget(self, source: _Source) -> None:
+        if source.timer is not None:
+            source.timer.cancel()
+            source.timer = None
+        self._sources.pop(source.view, None)
+
+    def _gone(self, group: GroupId) -> bool:
+        """Whether the group's queue has been deleted, or is being."""
+        owner = self._router.map.by_group(group)
+        return owner is None or owner[0].state is QueueState.DELETING

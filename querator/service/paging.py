@@ -1,0 +1,53 @@
+"""Page tokens: where a list goes on, opaque to clients.
+
+A token names the last thing that was shown, not a number of things: what comes or goes meanwhile
+neither repeats nor hides others. It is good for one list only (`scope`), and carries a checksum, so
+that garbage and a token of another list are refused instead of read as a place.
+"""
+
+import base64
+import binascii
+import struct
+from hashlib import blake2b
+
+from querator.model.errors import QueratorError, invalid
+
+_CHECK_BYTES = 6
+_ITEM_PLACE = struct.Struct(">IQ")
+
+
+def encode(scope: str, place: bytes) -> str:
+    return base64.urlsafe_b64encode(_check(scope, place) + place).decode().rstrip("=")
+
+
+def decode(scope: str, token: str) -> bytes:
+    """Raises INVALID_ARGUMENT naming `page_token`."""
+    try:
+        data = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
+    except (binascii.Error, ValueError):
+        raise _refused(token) from None
+    check, place = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
+    if check != _check(scope, place) or encode(scope, place) != token:
+        raise _refused(token)
+    return place
+
+
+def encode_item(scope: str, partition: int, after_seq: int) -> str:
+    """Goes on in a partition, after a sequence."""
+    return encode(scope, _ITEM_PLACE.pack(partition, after_seq))
+
+
+def decode_item(scope: str, token: str) -> tuple[int, int]:
+    place = decode(scope, token)
+    if len(place) != _ITEM_PLACE.size:
+        raise _refused(token)
+    partition, after_seq = _ITEM_PLACE.unpack(place)
+    return partition, after_seq
+
+
+def _check(scope: str, place: bytes) -> bytes:
+    return blake2b(place, digest_size=_CHECK_BYTES, key=scope.encode()[:64]).digest()
+
+
+def _refused(token: str) -> QueratorError:
+    return invalid("page_token", "is not a token of this list", value=token[:64])

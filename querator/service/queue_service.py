@@ -1,0 +1,436 @@
+"""The door of the service room: what the transports call, and what the node tells it.
+
+A call is refused before it is taken on (names, limits, admission), routed, proposed, and answered
+when it is applied. Cancelling a call is always safe: its command lives on, and what nobody waits
+for any more is given back (leases) or remembered by the partition (produces with an identity).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from querator.model.calls import (
+    CompleteCall,
+    ExtendCall,
+    ExtendOutcome,
+    ExtendReply,
+    LeaseCall,
+    LeaseOutcome,
+    LeaseRef,
+    LeaseReply,
+    ProduceCall,
+    ProducedBatch,
+    ProduceReply,
+    RetryCall,
+    SettleReply,
+    SubscribeCall,
+)
+from querator.model.commands import (
+    Extend,
+    ExtendResult,
+    PartitionEffects,
+    ProduceResult,
+    SettleResult,
+)
+from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.limits import (
+    LEASES_WAITING_MAX,
+    OVERLOADED_RETRY_MS,
+    PRODUCE_BYTES_WAITING_MAX,
+    PRODUCES_WAITING_MAX,
+    REPLY_BYTES_DEFAULT,
+    SETTLES_WAITING_MAX,
+    STOP_WAIT_MS_MAX,
+)
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import Queue, QueueState
+from querator.service import produce as parts
+from querator.service import settle
+from querator.service.admission import Admission
+from querator.service.moves import Mover
+from querator.service.replies import load
+from querator.service.router import Router, stopping_error
+from querator.service.spread import Spread
+from querator.service.subscriptions import Subscription
+from querator.service.validate import (
+    check_leases,
+    check_partition,
+    deleting,
+)
+from querator.service.waiters import LeaseDesk, Waiter
+
+if TYPE_CHECKING:
+    from querator.placement.placement import Placement
+    from querator.raft.clock import Clock
+    from querator.raft.host import Host
+    from querator.storage.environment import Environment
+
+T = TypeVar("T")
+
+
+class QueueService:
+    """Produce, lease, settle, subscribe. Made on the event loop that every method runs on.
+
+    The owner passes on the events of the host (`on_effects`, `on_leadership`, of any group) and
+    each new map (`on_map`), and calls `stop` once.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: "Host",
+        placement: "Placement",
+        environment: "Environment",
+        clock: "Clock",
+        produces_max: int = PRODUCES_WAITING_MAX,
+        produce_bytes_max: int = PRODUCE_BYTES_WAITING_MAX,
+        settles_max: int = SETTLES_WAITING_MAX,
+        leases_max: int = LEASES_WAITING_MAX,
+    ) -> None:
+        self._environment = environment
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._router = Router(host, lambda: placement.map)
+        self._mover = Mover(self._router, environment)
+        self._durable = environment.durable
+        self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
+        self._settles = Admission("settles", calls_max=settles_max)
+        self._leases = Admission("lease calls and streams", calls_max=leases_max)
+        self._spreads: dict[QueueId, Spread] = {}
+        self._desks: dict[QueueId, LeaseDesk] = {}
+        self._subscriptions: dict[Subscription, QueueId] = {}
+
+    # --- produce -----------------------------------------------------------------------------
+
+    async def produce(self, call: ProduceCall) -> ProduceReply:
+        """See `service.produce` for which partition takes what. Raises QueratorError."""
+        queue = self._router.queue(call.namespace, call.queue)
+        size = len(call.items)
+        self._produces.enter(size)
+        try:
+            deadline = self._deadline(call.timeout_ms)
+            if call.specials and parts.is_keyed(call):
+                return await self._produce_keyed(queue, call, deadline)
+            partition = self._home(queue, call)
+            batch = await self._produce_part(queue, parts.whole(call, partition), deadline)
+            return ProduceReply((batch,), self._durable)
+        finally:
+            self._produces.leave(size)
+
+    def _home(self, queue: Queue, call: ProduceCall) -> int:
+        """The partition of a request without keys."""
+        partition = parts.identified_partition(call, len(queue.groups))
+        if partition is None:
+            spread = self._spreads.get(queue.id)
+            if spread is None:
+                spread = self._spreads[queue.id] = Spread(self._router.views(queue))
+            partition = spread.choose(len(call.lengths) // 4, len(call.items))
+        return partition
+
+    async def _produce_part(
+        self, queue: Queue, part: parts.Part, deadline: float | None
+    ) -> ProducedBatch:
+        view = self._router.views(queue)[part.partition]
+        size = len(part.items)
+        view.produces += 1
+        view.produce_bytes += size
+        try:
+            result = await self._router.call(view, part.command, part.items, deadline=deadline)
+        finally:
+            view.produces -= 1
+            view.produce_bytes -= size
+        assert isinstance(result, ProduceResult)
+        return parts.batch_of(part, result)
+
+    async def _produce_keyed(
+        self, queue: Queue, call: ProduceCall, deadline: float | None
+    ) -> ProduceReply:
+        cut = parts.cut(call, home=self._home(queue, call), partitions=len(queue.groups))
+        outcomes = await _each([self._produce_part(queue, part, deadline) for part in cut])
+        batches = [outcome for outcome in outcomes if isinstance(outcome, ProducedBatch)]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, QueratorError)]
+        if errors:
+            raise parts.merged_error(errors, stored=bool(batches))
+        return ProduceReply(tuple(batches), self._durable)
+
+    # --- lease -------------------------------------------------------------------------------
+
+    async def lease(self, call: LeaseCall) -> LeaseReply:
+        """Waits up to `wait_ms` for the first ready item; empty when none came. Raises
+        QueratorError: LEASE_ENDED, ITEM_TOO_LARGE, OUTCOME_UNKNOWN (naming the partition), ….
+        """
+        queue = self._router.queue(call.namespace, call.queue)
+        if call.partition is not None:
+            check_partition(call.partition, queue)
+        self._leases.enter()
+        try:
+            return await self._lease(queue, call)
+        finally:
+            self._leases.leave()
+
+    async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
+        views = self._router.views(queue)
+        if not call.wait_ms and not any(view.led for view in views):
+            raise QueratorError(
+                ErrorCode.NOT_LEADER,
+                f"no partition of queue {queue.name} has a leader",
+                retry_delay_ms=OVERLOADED_RETRY_MS,
+            )
+        desk = self._desk(queue)
+        deadline = self._loop.time() + call.wait_ms / 1000
+        while True:
+            done: asyncio.Future[None] = self._loop.create_future()
+            waiter = Waiter(
+                client_id=call.client_id,
+                request_id=call.request_id,
+                items_max=call.max_items,
+                bytes_max=call.max_bytes or REPLY_BYTES_DEFAULT,
+                lease_timeout_ms=call.lease_timeout_ms,
+                answer=partial(_set, done),
+                patient=call.wait_ms > 0,
+                pinned=None if call.partition is None else views[call.partition],
+            )
+            await self._answer(desk, waiter, done, deadline)
+            if waiter.error is not None and not waiter.grants:
+                raise waiter.error
+            grants, waiter.grants = waiter.grants, []
+            if not grants:
+                return LeaseReply((), self._durable)
+            now_s = self._clock.monotonic_s()
+            batches, late = load(self._environment, queue, grants, now_s=now_s)
+            if late:
+                desk.release(late)
+            # A request that names itself has had its lease: only another name gets another one.
+            if batches or call.request_id or self._loop.time() >= deadline:
+                return LeaseReply(tuple(batches), self._durable)
+
+    async def _answer(
+        self, desk: LeaseDesk, waiter: Waiter, done: "asyncio.Future[None]", deadline: float
+    ) -> None:
+        desk.join(waiter)
+        timer = None
+        if waiter.patient and not done.done():
+            timer = self._loop.call_at(deadline, desk.end_wait, waiter)
+        try:
+            await done
+        except asyncio.CancelledError:
+            desk.abandon(waiter)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _desk(self, queue: Queue) -> LeaseDesk:
+        desk = self._desks.get(queue.id)
+        if desk is None:
+            desk = self._desks[queue.id] = LeaseDesk(
+                self._router.views(queue), router=self._router, clock=self._clock
+            )
+        return desk
+
+    async def subscribe(self, call: SubscribeCall) -> Subscription:
+        """Opens a lease stream; its owner closes it. Raises QueratorError."""
+        queue = self._router.queue(call.namespace, call.queue)
+        self._leases.enter()
+        subscription = Subscription(
+            call,
+            queue,
+            service=self,
+            desk=self._desk(queue),
+            router=self._router,
+            environment=self._environment,
+            clock=self._clock,
+            left=self._left,
+        )
+        self._subscriptions[subscription] = queue.id
+        return subscription
+
+    def _left(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription]
+        self._leases.leave()
+
+    # --- settle ------------------------------------------------------------------------------
+
+    async def complete(self, call: CompleteCall) -> SettleReply:
+        """One outcome per lease, in order; see `service.settle`. Raises QueratorError."""
+        return await self._settle(call)
+
+    async def retry(self, call: RetryCall) -> SettleReply:
+        """As `complete`."""
+        return await self._settle(call)
+
+    async def _settle(self, call: CompleteCall | RetryCall) -> SettleReply:
+        queue = self._router.queue(call.namespace, call.queue)
+        check_leases(call.leases)
+        shares = settle.share_out(queue, call.leases, field="leases[{}].lease_id")
+        outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
+        self._settles.enter()
+        try:
+            answers = await self._ask_shares(
+                queue, shares, settle.command_of(call), call.timeout_ms
+            )
+        finally:
+            self._settles.leave()
+        errors = [answer for answer in answers if isinstance(answer, QueratorError)]
+        if errors and len(errors) == len(shares) and _named(shares) == len(outcomes):
+            raise errors[0]
+        for share, answer in zip(shares, answers, strict=True):
+            if isinstance(answer, QueratorError):
+                for position in share.positions:
+                    outcomes[position] = settle.failed(call.leases[position], answer)
+                continue
+            assert isinstance(answer, SettleResult)
+            for position, outcome in zip(share.positions, answer.outcomes, strict=True):
+                outcomes[position] = settle.outcome_of(call.leases[position], outcome)
+        return SettleReply(
+            tuple(
+                settle.lost(ref) if outcome is None else outcome
+                for ref, outcome in zip(call.leases, outcomes, strict=True)
+            )
+        )
+
+    async def _ask_shares(
+        self,
+        queue: Queue,
+        shares: Sequence[settle.Share],
+        command: settle.Settle,
+        timeout_ms: int,
+    ) -> Sequence[object]:
+        """The answer of each partition, or why it has none."""
+        views = self._router.views(queue)
+        deadline = self._deadline(timeout_ms)
+        return await _each(
+            [
+                self._router.call(
+                    views[share.partition], command(tuple(share.leases)), deadline=deadline
+                )
+                for share in shares
+            ]
+        )
+
+    async def extend(self, call: ExtendCall) -> ExtendReply:
+        """One outcome per lease in order, or for a client by partition and lease.
+
+        Fails as a whole when a partition fails, for repeating it harms nothing.
+        """
+        queue = self._router.queue(call.namespace, call.queue)
+        if not call.lease_ids and not call.client_id:
+            raise invalid("client_id", "must not be empty without lease_ids")
+        if call.lease_ids:
+            refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
+            shares = settle.share_out(queue, refs, field="lease_ids[{}]")
+        else:
+            shares = [settle.Share(partition, [], []) for partition in range(len(queue.groups))]
+        self._settles.enter()
+        asked_s = self._clock.monotonic_s()
+        try:
+            answers = await self._ask_shares(
+                queue,
+                shares,
+                lambda leases: Extend(
+                    tuple(items.lease for items in leases), call.client_id, call.lease_timeout_ms
+                ),
+                call.timeout_ms,
+            )
+        finally:
+            self._settles.leave()
+        elapsed_ms = int((self._clock.monotonic_s() - asked_s) * 1000)
+        merged: list[ExtendOutcome] = []
+        lost = [ExtendOutcome(lease_id, 0, 0) for lease_id in call.lease_ids]
+        for share, answer in zip(shares, answers, strict=True):
+            if isinstance(answer, QueratorError):
+                raise answer
+            assert isinstance(answer, ExtendResult)
+            outcomes = settle.extended(queue, share.partition, answer, elapsed_ms=elapsed_ms)
+            if not call.lease_ids:
+                merged += outcomes
+                continue
+            for position, outcome in zip(share.positions, outcomes, strict=True):
+                lost[position] = outcome
+        return ExtendReply(tuple(lost if call.lease_ids else merged))
+
+    def _deadline(self, timeout_ms: int) -> float | None:
+        return self._loop.time() + timeout_ms / 1000 if timeout_ms else None
+
+    # --- what the node says ------------------------------------------------------------------
+
+    def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
+        """A partition's apply has left it so; what is not a partition is ignored."""
+        if group == PLACEMENT_GROUP:
+            return
+        view = self._router.on_effects(group, effects)
+        if view.desk is not None:
+            view.desk.look(view)
+        if effects.outbox:
+            self._mover.look(view)
+
+    def on_leadership(self, group: GroupId, leads: bool) -> None:
+        if group == PLACEMENT_GROUP:
+            return
+        view = self._router.on_leadership(group, leads)
+        if view.desk is not None:
+            view.desk.look(view)
+        self._mover.look(view)
+
+    def on_map(self, map: PlacementMap) -> None:
+        """Ends what waits at queues that are gone or going."""
+        for queue_id, desk in list(self._desks.items()):
+            queue = map.get(queue_id)
+            if queue is not None and queue.state is not QueueState.DELETING:
+                continue
+            error = self._gone(queue)
+            desk.end(error)
+            del self._desks[queue_id]
+            for subscription, subscribed in list(self._subscriptions.items()):
+                if subscribed == queue_id:
+                    subscription.end(error)
+        for queue_id in [queue_id for queue_id in self._spreads if map.get(queue_id) is None]:
+            del self._spreads[queue_id]
+        self._router.on_map(map)
+        self._mover.on_map()
+
+    @staticmethod
+    def _gone(queue: Queue | None) -> QueratorError:
+        if queue is None:
+            return QueratorError(ErrorCode.QUEUE_NOT_FOUND, "the queue has been deleted")
+        return deleting(queue.name)
+
+    async def stop(self) -> None:
+        """Takes nothing more (UNAVAILABLE), answers who waits (leases with nothing, streams with
+        UNAVAILABLE), and returns when the commands in flight are answered, or after
+        STOP_WAIT_MS_MAX. The host must still run.
+        """
+        self._router.stop()
+        self._mover.stop()
+        for desk in self._desks.values():
+            desk.stop()
+        for subscription in list(self._subscriptions):
+            subscription.end(stopping_error())
+        await self._router.drained(STOP_WAIT_MS_MAX / 1000)
+
+
+async def _each(awaitables: Sequence[Awaitable[T]]) -> list[T | QueratorError]:
+    """All results in order, each for itself; only one needs no task of its own."""
+    if len(awaitables) == 1:
+        return [await _attempt(awaitables[0])]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_attempt(awaitable)) for awaitable in awaitables]
+    return [task.result() for task in tasks]
+
+
+async def _attempt(awaitable: Awaitable[T]) -> T | QueratorError:
+    try:
+        return await awaitable
+    except QueratorError as error:
+        return error
+
+
+def _set(done: "asyncio.Future[None]", _: Waiter) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _named(shares: Sequence[settle.Share]) -> int:
+    return sum(len(share.positions) for share in shares)

@@ -1,0 +1,163 @@
+"""What can be refused without asking a partition: names, settings, page sizes, and calls that do
+not fit their queue. Every refusal names the field, its limit and the value.
+
+`wire` has checked the single fields of what came over the network; what is checked here as well is
+what would do harm if it came from elsewhere (embedded use).
+"""
+
+import re
+
+from querator.model import limits
+from querator.model.calls import LeaseRef
+from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
+from querator.model.ids import DEFAULT_NAMESPACE
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import Queue, QueueSettings, QueueState
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_SEQ_MAX = 2**64 - 1
+
+# Bounds of the settings that are numbers: field, unit, least, most.
+_NUMBERS = (
+    ("partitions", "", 1, limits.PARTITIONS_MAX),
+    ("lease_timeout_ms", "ms", limits.LEASE_TIMEOUT_MS_MIN, limits.LEASE_TIMEOUT_MS_MAX),
+    ("expire_timeout_ms", "ms", 0, limits.EXPIRE_TIMEOUT_MS_MAX),
+    ("max_attempts", "", 0, limits.ATTEMPTS_MAX),
+    ("dedup_window_ms", "ms", 0, limits.DEDUP_WINDOW_MS_MAX),
+    ("partition_items_max", "", 0, 2**63 - 1),
+)
+
+
+def usable(placed: PlacementMap, namespace: str, name: str) -> Queue:
+    """The queue, if items can be put into it and taken out."""
+    queue = placed.find(namespace, name)
+    if queue is not None and queue.state is QueueState.ACTIVE:
+        return queue
+    queue = existing(placed, namespace, name)
+    if queue.state is QueueState.DELETING:
+        raise deleting(name)
+    raise QueratorError(
+        ErrorCode.UNAVAILABLE,
+        f"queue {name} is being created",
+        field="queue",
+        value=name,
+        retry_delay_ms=limits.OVERLOADED_RETRY_MS,
+    )
+
+
+def existing(placed: PlacementMap, namespace: str, name: str) -> Queue:
+    """The queue, in whatever state."""
+    queue = placed.find(namespace, name)
+    if queue is not None:
+        return queue
+    if not placed.has_namespace(namespace) and namespace != DEFAULT_NAMESPACE:
+        raise namespace_not_found(namespace)
+    message = f"there is no queue {name[:255]} in namespace {namespace}"
+    raise QueratorError(ErrorCode.QUEUE_NOT_FOUND, message, field="queue", value=name[:255])
+
+
+def namespace_not_found(namespace: str) -> QueratorError:
+    """The default namespace is always there, even before its first queue."""
+    message = f"there is no namespace {namespace[:255]}"
+    return QueratorError(
+        ErrorCode.NAMESPACE_NOT_FOUND, message, field="namespace", value=namespace[:255]
+    )
+
+
+def deleting(name: str) -> QueratorError:
+    message = f"queue {name} is being deleted"
+    return QueratorError(ErrorCode.QUEUE_DELETING, message, field="queue", value=name)
+
+
+def check_name(name: str, *, field: str) -> None:
+    if len(name) > limits.NAME_CHARS_MAX:
+        raise over_limit(field, value=len(name), limit=limits.NAME_CHARS_MAX, unit="characters")
+    if _NAME.fullmatch(name) is None:
+        raise invalid(
+            field, f"must be 1 to {limits.NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -", value=name
+        )
+
+
+def check_settings(settings: QueueSettings, *, name: str) -> None:
+    """Settings of the queue `name`. Whether its dead queue will do is for placement to say."""
+    for field, unit, least, most in _NUMBERS:
+        check_between(getattr(settings, field), least, most, field=f"settings.{field}", unit=unit)
+    if settings.dead_queue:
+        check_name(settings.dead_queue, field="settings.dead_queue")
+    if settings.dead_queue == name:
+        raise invalid("settings.dead_queue", "must be another queue", value=name)
+    characters = len(settings.description)
+    if characters > limits.DESCRIPTION_CHARS_MAX:
+        raise over_limit(
+            "settings.description",
+            value=characters,
+            limit=limits.DESCRIPTION_CHARS_MAX,
+            unit="characters",
+        )
+
+
+def check_between(value: int, least: int, most: int, *, field: str, unit: str = "") -> None:
+    if value > most:
+        raise over_limit(field, value=value, limit=most, unit=unit)
+    if value < least:
+        suffix = f" {unit}" if unit else ""
+        raise QueratorError(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{field} is {value}{suffix}; the least is {least}{suffix}",
+            field=field,
+            limit=f"{least}{suffix}",
+            value=f"{value}{suffix}",
+        )
+
+
+def check_update_mask(mask: tuple[str, ...]) -> None:
+    if not mask:
+        raise invalid("update_mask", "must name the settings to change")
+    for position, field in enumerate(mask):
+        if field not in QueueSettings.__struct_fields__:
+            raise invalid(f"update_mask[{position}]", "is not a setting", value=field)
+
+
+def page_items(page_size: int) -> int:
+    """How many items a page has at most; 0 asks for the default."""
+    check_between(page_size, 0, limits.PAGE_ITEMS_MAX, field="page_size", unit="items")
+    return page_size or limits.PAGE_ITEMS_DEFAULT
+
+
+def check_partition(partition: int, queue: Queue) -> None:
+    if not 0 <= partition < len(queue.groups):
+        raise invalid(
+            "partition",
+            f"is {partition}; queue {queue.name} has partitions 0 to {len(queue.groups) - 1}",
+            value=partition,
+        )
+
+
+def check_leases(leases: tuple[LeaseRef, ...]) -> None:
+    """The ranges of leases to settle: ascending, apart from each other, of a size that a lease can
+    have.
+    """
+    if not leases:
+        raise invalid("leases", "must not be empty")
+    if len(leases) > limits.REQUEST_LEASES_MAX:
+        raise over_limit(
+            "leases", value=len(leases), limit=limits.REQUEST_LEASES_MAX, unit="leases"
+        )
+    for position, ref in enumerate(leases):
+        if ref.ranges:
+            _check_ranges(ref, f"leases[{position}].ranges")
+
+
+def _check_ranges(ref: LeaseRef, field: str) -> None:
+    stop = 1
+    for position, (first_seq, count) in enumerate(ref.ranges):
+        path = f"{field}[{position}]"
+        if first_seq < 1:
+            raise invalid(f"{path}.first_seq", "must be at least 1", value=first_seq)
+        if count < 1:
+            raise invalid(f"{path}.count", "must be at least 1", value=count)
+        if first_seq + count - 1 > _SEQ_MAX:
+            raise invalid(path, "ends behind the last sequence", value=first_seq)
+        if first_seq < stop:
+            raise invalid(f"{path}.first_seq", "is within or before another range", value=first_seq)
+        stop = first_seq + count

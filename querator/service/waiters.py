@@ -1,0 +1,449 @@
+"""Lease calls that wait, and how what is ready is shared among them.
+
+Nothing polls. A waiter is parked at its queue's desk; what the partitions say about themselves
+(effects) wakes the desk; once per step of the loop the desk shares what is ready among all who wait
+(`allocation`) and proposes at most one lease command per partition, carrying all its callers.
+A command that would find nothing is never proposed, but for a repeated request that names its
+partition: only the partition knows whether it has been granted before.
+
+    parked ──shared out──► asked ──something granted──► answered
+       ▲                     │
+       └──nothing granted────┘        an error, the end of the wait or of the queue answer as well
+
+A waiter is answered when all partitions asked for it have answered; once it has something, those
+that are late are waited for STRAGGLER_WAIT_MS only. A lease that is granted to a waiter who
+has gone meanwhile is released politely, never kept and never handed to another one: it names its
+client. A repeated grant is left alone, for the client may be at work on its first delivery.
+
+Partitions take turns: one that has been asked goes to the end of the line.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from querator.model.commands import (
+    Lease,
+    LeaseCaller,
+    LeasedSegment,
+    LeaseGrant,
+    LeaseItems,
+    LeaseResult,
+    Refusal,
+    Retry,
+)
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.limits import OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
+from querator.service.allocation import allocate
+from querator.service.router import Accepted, PartitionView, Router, refused
+
+if TYPE_CHECKING:
+    from querator.raft.clock import Clock
+
+_TRANSIENT = frozenset({ErrorCode.NOT_LEADER, ErrorCode.OVERLOADED, ErrorCode.UNAVAILABLE})
+"""Certainly not executed, and worth another try by whoever waits."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A lease that a partition has granted. It ends at `expires_s` by the monotonic clock at the
+    earliest, if it is not extended, and lasts `length_s`.
+    """
+
+    view: PartitionView
+    lease: int
+    deadline_ms: int
+    expires_s: float
+    length_s: float
+    segments: tuple[LeasedSegment, ...]
+    repeated: bool
+
+
+class Waiter:
+    """One caller who waits for items."""
+
+    __slots__ = (
+        "answer",
+        "asked",
+        "bytes_max",
+        "client_id",
+        "closed",
+        "error",
+        "grants",
+        "home",
+        "items_max",
+        "lease_timeout_ms",
+        "on_asked",
+        "over",
+        "patient",
+        "pinned",
+        "probe",
+        "request_id",
+        "straggler",
+    )
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        items_max: int,
+        bytes_max: int,
+        answer: Callable[["Waiter"], None],
+        request_id: str = "",
+        lease_timeout_ms: int = 0,
+        patient: bool = True,
+        pinned: PartitionView | None = None,
+        on_asked: Callable[[], None] | None = None,
+    ) -> None:
+        """`answer` is called once, when `grants` or `error` say what came of it. Not `patient`:
+        answered with nothing as soon as nothing can be had. `pinned`: only from this partition.
+        """
+        self.client_id = client_id
+        self.request_id = request_id
+        self.items_max = items_max
+        self.bytes_max = bytes_max
+        self.lease_timeout_ms = lease_timeout_ms
+        self.patient = patient
+        self.answer = answer
+        self.on_asked = on_asked
+        self.home = pinned
+        self.pinned = pinned
+        """The one partition it asks; `home`, or one whose next item needs all of its bytes."""
+        self.probe = pinned is not None and bool(request_id)
+        """Whether the partition is asked even if nothing is ready."""
+        self.grants: list[Grant] = []
+        self.error: QueratorError | None = None
+        self.asked = 0
+        """Partitions that have not answered yet."""
+        self.over = False
+        """Whether the wait has ended while partitions were asked."""
+        self.closed = False
+        self.straggler: asyncio.TimerHandle | None = None
+
+
+class _Ask(msgspec.Struct, frozen=True, gc=False):
+    """What one partition is asked for one waiter."""
+
+    waiter: Waiter
+    items: int
+    size: int
+
+
+class LeaseDesk:
+    """All who wait for items of one queue."""
+
+    def __init__(self, views: tuple[PartitionView, ...], *, router: Router, clock: "Clock") -> None:
+        self._router = router
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._members: set[Waiter] = set()
+        self._hasty: set[Waiter] = set()
+        """The members that are not patient."""
+        self._parked: OrderedDict[Waiter, None] = OrderedDict()
+        self._wanted = 0
+        """Items that all parked waiters together want."""
+        self._pinned: dict[PartitionView, dict[Waiter, None]] = {}
+        self._open: dict[PartitionView, None] = {}
+        """Partitions that have something and are not asked, in the order of their turns."""
+        self._busy = 0
+        """Partitions asked, or pausing after a failure."""
+        self._pauses: dict[PartitionView, asyncio.TimerHandle] = {}
+        self._scheduled = False
+        self._ended: QueratorError | None = None
+        self._stopped = False
+        for view in views:
+            view.desk = self
+            self.look(view)
+
+    # --- those who wait ----------------------------------------------------------------------
+
+    def join(self, waiter: Waiter) -> None:
+        self._members.add(waiter)
+        if self._ended is not None or self._stopped:
+            waiter.error = self._ended
+            self._finish(waiter)
+            return
+        if not waiter.patient:
+            self._hasty.add(waiter)
+        self._park(waiter)
+        self._wake()
+
+    def end_wait(self, waiter: Waiter) -> None:
+        """Its time is over: answers with nothing, or when the partitions asked have answered."""
+        if waiter.closed:
+            return
+        if waiter.asked:
+            waiter.over = True
+        else:
+            self._finish(waiter)
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Its caller is gone: what it has got, or will get, goes back."""
+        if not waiter.closed:
+            self._close(waiter)
+        grants, waiter.grants = waiter.grants, []
+        self.release(grants)
+
+    def release(self, grants: list[Grant]) -> None:
+        """Gives leases back politely. Those that cannot be given back lapse."""
+        by_view: dict[PartitionView, list[LeaseItems]] = {}
+        for grant in grants:
+            if not grant.repeated:
+                by_view.setdefault(grant.view, []).append(LeaseItems(grant.lease))
+        for view, leases in by_view.items():
+            self._router.post(view, Retry(tuple(leases), count_attempt=False), then=_settled)
+
+    # --- what happens to the queue -----------------------------------------------------------
+
+    def look(self, view: PartitionView) -> None:
+        """The partition says something new about itself."""
+        if view.ready and view.led and not view.leases_asked:
+            self._open.setdefault(view)
+            if self._parked or view in self._pinned:
+                self._wake()
+        else:
+            self._open.pop(view, None)
+            if view in self._pinned and view.led and not view.leases_asked:
+                self._wake()
+
+    def end(self, error: QueratorError) -> None:
+        """The queue is gone: ends every wait by `error`."""
+        self._ended = error
+        self._finish_all()
+
+    def stop(self) -> None:
+        """The node stops: answers with nothing whoever has not been granted anything."""
+        self._stopped = True
+        self._finish_all()
+
+    def _finish_all(self) -> None:
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._pauses.clear()
+        for waiter in list(self._members):
+            if not waiter.asked:
+                waiter.error = self._ended
+                self._finish(waiter)
+
+    # --- sharing out -------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._share_out)
+
+    def _share_out(self) -> None:
+        self._scheduled = False
+        if self._ended is not None or self._stopped:
+            return
+        asks: dict[PartitionView, list[_Ask]] = {}
+        for view, waiters in self._pinned.items():
+            if view.led and not view.leases_asked:
+                asking = [
+                    _Ask(waiter, waiter.items_max, waiter.bytes_max)
+                    for waiter in waiters
+                    if view.ready or waiter.probe
+                ]
+                if asking:
+                    asks[view] = asking
+        if self._parked and self._open:
+            self._plan(asks)
+        for view, asking in asks.items():
+            self._ask(view, asking)
+        if self._hasty and not self._busy:
+            self._dismiss()
+
+    def _plan(self, asks: dict[PartitionView, list[_Ask]]) -> None:
+        """Shares what is ready among the parked, as far as either goes."""
+        views: list[PartitionView] = []
+        available = 0
+        for view in self._open:
+            views.append(view)
+            available += view.ready
+            if available >= self._wanted:
+                break
+        waiters = list(islice(self._parked, available))
+        draws = allocate([view.ready for view in views], [waiter.items_max for waiter in waiters])
+        pieces = [0] * len(waiters)
+        given = [0] * len(waiters)
+        for draw in draws:
+            for caller, items in draw:
+                pieces[caller] += 1
+                given[caller] += items
+        for view, draw in zip(views, draws, strict=True):
+            for caller, items in draw:
+                waiter = waiters[caller]
+                if pieces[caller] == 1:
+                    # The partition may have more by now, and shares by the same rule.
+                    ask = _Ask(waiter, waiter.items_max, waiter.bytes_max)
+                else:
+                    size = max(1, waiter.bytes_max * items // given[caller])
+                    ask = _Ask(waiter, items, size)
+                asks.setdefault(view, []).append(ask)
+
+    def _ask(self, view: PartitionView, asks: list[_Ask]) -> None:
+        view.leases_asked = True
+        self._open.pop(view, None)
+        self._busy += 1
+        callers = []
+        for ask in asks:
+            waiter = ask.waiter
+            self._unpark(waiter)
+            waiter.probe = False
+            waiter.asked += 1
+            callers.append(
+                LeaseCaller(
+                    waiter.client_id,
+                    waiter.request_id,
+                    ask.items,
+                    ask.size,
+                    waiter.lease_timeout_ms,
+                )
+            )
+        then = partial(self._answered, view, asks, self._clock.monotonic_s())
+        self._router.post(view, Lease(tuple(callers)), then=then)
+        for ask in asks:
+            if ask.waiter.on_asked is not None:
+                ask.waiter.on_asked()
+
+    def _dismiss(self) -> None:
+        """Answers those who do not wait and for whom nothing is to be had."""
+        for waiter in list(self._hasty):
+            if not waiter.asked:
+                self._finish(waiter)
+
+    # --- answers -----------------------------------------------------------------------------
+
+    def _answered(
+        self,
+        view: PartitionView,
+        asks: list[_Ask],
+        asked_s: float,
+        outcome: Accepted | QueratorError,
+    ) -> None:
+        self._busy -= 1
+        view.leases_asked = False
+        if isinstance(outcome, QueratorError):
+            for ask in asks:
+                self._failed(ask.waiter, outcome)
+            if outcome.code in _TRANSIENT and view.led:
+                self._pause(view)
+        else:
+            assert isinstance(outcome, LeaseResult)
+            orphans: list[Grant] = []
+            for ask, grant in zip(asks, outcome.grants, strict=True):
+                ask.waiter.pinned = ask.waiter.home
+                if isinstance(grant, Refusal):
+                    self._refused(view, ask, grant)
+                elif grant.lease:
+                    granted = _granted(view, grant, outcome.now_ms, asked_s)
+                    (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
+            if orphans:
+                self.release(orphans)
+        # Backwards, for those who are parked again go to the head of the line.
+        for ask in reversed(asks):
+            ask.waiter.asked -= 1
+            self._settle(ask.waiter)
+        if not view.leases_asked:
+            self.look(view)
+        if self._parked or self._hasty:
+            self._wake()
+
+    def _failed(self, waiter: Waiter, error: QueratorError) -> None:
+        if error.code not in _TRANSIENT or not waiter.patient:
+            waiter.error = error
+
+    def _refused(self, view: PartitionView, ask: _Ask, refusal: Refusal) -> None:
+        """An item larger than this partition's piece of the caller's bytes may fit into the whole:
+        the caller then asks this partition alone.
+        """
+        waiter = ask.waiter
+        if refusal.code is ErrorCode.ITEM_TOO_LARGE and ask.size < waiter.bytes_max:
+            waiter.pinned = view
+        else:
+            waiter.error = refused(refusal)
+
+    def _pause(self, view: PartitionView) -> None:
+        """Leaves the partition alone for a moment."""
+        self._busy += 1
+        view.leases_asked = True
+        self._pauses[view] = self._loop.call_later(OVERLOADED_RETRY_MS / 1000, self._resume, view)
+
+    def _resume(self, view: PartitionView) -> None:
+        del self._pauses[view]
+        self._busy -= 1
+        view.leases_asked = False
+        self.look(view)
+
+    def _settle(self, waiter: Waiter) -> None:
+        """Decides on a waiter after a partition has answered."""
+        if waiter.closed:
+            return
+        if waiter.asked:
+            if waiter.grants and waiter.straggler is None:
+                waiter.straggler = self._loop.call_later(
+                    STRAGGLER_WAIT_MS / 1000, self._finish, waiter
+                )
+        elif waiter.grants or waiter.error is not None or waiter.over or self._stopped:
+            self._finish(waiter)
+        elif self._ended is not None:
+            waiter.error = self._ended
+            self._finish(waiter)
+        else:
+            self._park(waiter, first=True)
+
+    def _finish(self, waiter: Waiter) -> None:
+        self._close(waiter)
+        waiter.answer(waiter)
+
+    def _close(self, waiter: Waiter) -> None:
+        assert not waiter.closed
+        waiter.closed = True
+        if waiter.straggler is not None:
+            waiter.straggler.cancel()
+        self._members.discard(waiter)
+        self._hasty.discard(waiter)
+        self._unpark(waiter)
+
+    # --- parking -----------------------------------------------------------------------------
+
+    def _park(self, waiter: Waiter, *, first: bool = False) -> None:
+        if waiter.pinned is not None:
+            self._pinned.setdefault(waiter.pinned, {})[waiter] = None
+            return
+        self._parked[waiter] = None
+        self._wanted += waiter.items_max
+        if first:
+            self._parked.move_to_end(waiter, last=False)
+
+    def _unpark(self, waiter: Waiter) -> None:
+        if waiter.pinned is not None:
+            there = self._pinned.get(waiter.pinned)
+            if there is not None:
+                there.pop(waiter, None)
+                if not there:
+                    del self._pinned[waiter.pinned]
+        elif waiter in self._parked:
+            del self._parked[waiter]
+            self._wanted -= waiter.items_max
+
+
+def _granted(view: PartitionView, grant: LeaseGrant, now_ms: int, asked_s: float) -> Grant:
+    length_s = (grant.deadline_ms - now_ms) / 1000
+    return Grant(
+        view,
+        grant.lease,
+        grant.deadline_ms,
+        asked_s + length_s,
+        length_s,
+        grant.segments,
+        grant.repeated,
+    )
+
+
+def _settled(_outcome: Accepted | QueratorError) -> None:
+    """A release that failed leaves the lease to lapse; nobody waits for it."""
