@@ -90,30 +90,35 @@ def _spans(frame: bytes) -> list[tuple[int, int]]:
 
 
 def parse_lease_frame(
-    frame: bytes, *, namespace: str, queue: str, now_ms: int
+    frame: bytes, *, subscribed: SubscribeCall | None, now_ms: int
 ) -> tuple[int, LeaseFrame | QueratorError]:
     """A `LeaseStreamRequest`: its number, and what the consumer says or why that is refused.
 
-    `namespace` and `queue` are the stream's own, empty before it has subscribed: a settle frame may
-    leave them empty, but must not name others. Raises `QueratorError` when not even a number can be
-    read.
+    `subscribed` is how the stream was opened, None before: only the first frame subscribes. A
+    settle frame may leave namespace and queue empty, but must not name others. Raises
+    `QueratorError` when not even a number can be read.
     """
     try:
         message = queue_service_pb2.LeaseStreamRequest.FromString(frame)
     except DecodeError as error:
         return _number_of_malformed(frame, error, queue_service_pb2.LeaseStreamRequest)
     try:
-        return message.request_number, _lease_frame(message, namespace, queue, now_ms)
+        return message.request_number, _lease_frame(message, subscribed, now_ms)
     except QueratorError as error:
         return message.request_number, error
 
 
 def _lease_frame(
-    message: queue_service_pb2.LeaseStreamRequest, namespace: str, queue: str, now_ms: int
+    message: queue_service_pb2.LeaseStreamRequest, subscribed: SubscribeCall | None, now_ms: int
 ) -> LeaseFrame:
     kind = message.WhichOneof("frame")
-    if kind == "subscribe":
+    if kind is None:
+        raise invalid("frame", "is missing or unknown")
+    if subscribed is None:
+        if kind != "subscribe":
+            raise invalid(kind, "must come after subscribe, which is the first frame")
         return lease.check_subscribe(message.subscribe)
+    namespace, queue = subscribed.namespace, subscribed.queue
     if kind == "credit":
         return _credit(message.credit)
     if kind == "complete":
@@ -124,13 +129,15 @@ def _lease_frame(
         return settle.check_retry(message.retry, namespace, queue, now_ms)
     if kind == "extend":
         _check_own_queue(message.extend, namespace, queue)
-        return settle.check_extend(message.extend, namespace, queue)
-    raise invalid("frame", "is missing or unknown")
+        return settle.check_extend(message.extend, namespace, queue, subscribed.client_id)
+    raise invalid(kind, "must come once only, as the first frame")
 
 
 def _credit(credit: queue_service_pb2.Credit) -> Credit:
+    if not credit.items and not credit.bytes:
+        raise invalid("credit", "must not be empty")
     most = limits.STREAM_CREDIT_ITEMS_MAX
-    items = door.check_range(credit.items, field="credit.items", least=1, most=most, unit="items")
+    items = door.check_range(credit.items, field="credit.items", least=0, most=most, unit="items")
     return Credit(items=items, bytes=credit.bytes)
 
 

@@ -73,12 +73,13 @@ def check_retry(
 
 
 def check_extend(
-    message: queue_service_pb2.ExtendRequest, namespace: str, queue: str
+    message: queue_service_pb2.ExtendRequest, namespace: str, queue: str, client_id: str = ""
 ) -> ExtendCall:
+    """`client_id`: whose leases are meant when the request says neither leases nor client."""
     lease_ids = tuple(message.lease_ids)
-    client_id = message.client_id
-    if not lease_ids or client_id:
-        client_id = door.check_client_id(client_id)
+    whose = message.client_id or ("" if lease_ids else client_id)
+    if whose or not lease_ids:
+        door.check_client_id(whose)
     _check_count("lease_ids", lease_ids)
     for position, lease_id in enumerate(lease_ids):
         ids.parse_lease_id(lease_id, field=f"lease_ids[{position}]")
@@ -89,7 +90,7 @@ def check_extend(
         namespace=namespace,
         queue=queue,
         lease_ids=lease_ids,
-        client_id=client_id,
+        client_id=whose,
         lease_timeout_ms=lease_timeout_ms,
     )
 

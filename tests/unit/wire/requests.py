@@ -6,11 +6,13 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.model import limits
+from querator.model.calls import SubscribeCall
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 
 NOW_MS = 1_700_000_000_123
 PRODUCER_ID = bytes.fromhex("018bcfe5687b7abc8123456789abcdef")
 LEASE_ID = "a.0.7"
+SUBSCRIBED = SubscribeCall("default", "orders", "c", max_items=10, max_bytes=1_000)
 
 
 def seconds(value: int, nanos: int = 0) -> Duration:

@@ -104,7 +104,7 @@ def test_a_malformed_frame_is_answered_if_its_number_can_be_read() -> None:
     cut_off = b"\x08\x2a" + prefix(2, 50) + b"short"
     for parse in (
         lambda frame: frames.parse_produce_frame(frame, now_ms=0),
-        lambda frame: frames.parse_lease_frame(frame, namespace="", queue="", now_ms=0),
+        lambda frame: frames.parse_lease_frame(frame, subscribed=None, now_ms=0),
     ):
         number, refusal = parse(cut_off)
         assert number == 42

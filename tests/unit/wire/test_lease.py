@@ -133,7 +133,7 @@ def test_a_lease_request_is_a_lease_call(call: LeaseCall) -> None:
 
 def test_what_a_subscription_leaves_out_has_defaults() -> None:
     frame = queue_service_pb2.LeaseStreamRequest(request_number=7, subscribe=make.subscribe())
-    parsed = frames.parse_lease_frame(frame.SerializeToString(), namespace="", queue="", now_ms=0)
+    parsed = frames.parse_lease_frame(frame.SerializeToString(), subscribed=None, now_ms=0)
     assert parsed == (
         7,
         SubscribeCall(

@@ -67,7 +67,7 @@ def extend_with(**fields: Any) -> object:
 def lease_frame(**frame: Any) -> object:
     message = queue_service_pb2.LeaseStreamRequest(request_number=1, **frame)
     parsed = frames.parse_lease_frame(
-        message.SerializeToString(), namespace="default", queue="orders", now_ms=make.NOW_MS
+        message.SerializeToString(), subscribed=make.SUBSCRIBED, now_ms=make.NOW_MS
     )[1]
     if isinstance(parsed, QueratorError):
         raise parsed
@@ -75,7 +75,11 @@ def lease_frame(**frame: Any) -> object:
 
 
 def subscribe_with(**fields: Any) -> object:
-    return lease_frame(subscribe=make.subscribe(**fields))
+    message = queue_service_pb2.LeaseStreamRequest(subscribe=make.subscribe(**fields))
+    parsed = frames.parse_lease_frame(message.SerializeToString(), subscribed=None, now_ms=0)[1]
+    if isinstance(parsed, QueratorError):
+        raise parsed
+    return parsed
 
 
 def create_with(**fields: Any) -> object:
@@ -171,8 +175,6 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
     ("stream's lease_timeout", "lease_timeout", LEASE_MS[0], LEASE_MS[0] - 1, "ms",
         lambda n: subscribe_with(lease_timeout=make.milliseconds(n))),
     ("credit", "credit.items", 100_000, 100_001, "items",
-        lambda n: lease_frame(credit=queue_service_pb2.Credit(items=n))),
-    ("least credit", "credit.items", 1, 0, "items",
         lambda n: lease_frame(credit=queue_service_pb2.Credit(items=n))),
     # -- queues
     ("partitions", "settings.partitions", 1_024, 1_025, "", lambda n: create_with(partitions=n)),
@@ -320,6 +322,8 @@ REFUSED: list[tuple[str, str, Callable[[], object]]] = [
     ("settle in another namespace", "namespace", lambda: lease_frame(
         retry=make.retry(namespace="other"))),
     ("empty frame", "frame", lease_frame),
+    ("empty credit", "credit", lambda: lease_frame(credit=queue_service_pb2.Credit())),
+    ("second subscribe", "subscribe", lambda: lease_frame(subscribe=make.subscribe())),
     ("state", "state", lambda: queues.parse_peek_items(
         admin_service_pb2.PeekItemsRequest(
             queue="q", state=admin_service_pb2.ItemState.ValueType(9)).SerializeToString())),

@@ -27,7 +27,7 @@ REF = (LeaseRef(make.LEASE_ID),)
 
 def frame_of(number: int = 5, **frame: Any) -> tuple[int, object]:
     data = queue_service_pb2.LeaseStreamRequest(request_number=number, **frame).SerializeToString()
-    return frames.parse_lease_frame(data, namespace="default", queue="orders", now_ms=make.NOW_MS)
+    return frames.parse_lease_frame(data, subscribed=make.SUBSCRIBED, now_ms=make.NOW_MS)
 
 
 def test_complete() -> None:
@@ -61,6 +61,8 @@ def test_extend() -> None:
     call = ExtendCall("default", "orders", (make.LEASE_ID,), lease_timeout_ms=5_000)
     assert settle.parse_extend(one.SerializeToString()) == call
     assert frame_of(extend=one) == (5, call)
+    bare = queue_service_pb2.ExtendRequest()
+    assert frame_of(extend=bare) == (5, ExtendCall("default", "orders", (), client_id="c"))
     everything = make.extend(lease_ids=[], client_id="c")
     assert settle.parse_extend(everything.SerializeToString()) == ExtendCall(
         "default", "orders", (), client_id="c"
