@@ -1,0 +1,92 @@
+"""The table at the top of docs/architecture.md is what happens during one produce.
+
+A node runs inside the test with a profile hook on its threads; the hook writes down which modules
+of the product are entered first, from when the request is sent to when it is answered.
+"""
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import grpc
+
+import querator
+from querator.v1 import admin_service_pb2 as admin_pb
+from querator.v1 import queue_service_pb2 as pb
+from querator.v1.admin_service_pb2_grpc import AdminServiceStub
+from querator.v1.items_pb2 import Item
+from querator.v1.queue_service_pb2_grpc import QueueServiceStub
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PACKAGE = str(Path(querator.__file__).parent) + "/"
+
+
+def trace_table() -> list[str]:
+    """The seven modules of the table, in its order."""
+    rooms = re.findall(r"^\| \d+ \| `([a-z_/0-9]+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert len(rooms) == 7
+    return rooms
+
+
+def helper_rooms() -> set[str]:
+    """Rooms and modules that the page names as helpers on the way."""
+    match = re.search(
+        r"^Helper rooms on the way: (.*?)\n\n", PAGE.read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert match
+    return set(re.findall(r"`([a-z_/0-9]+)`", match[1]))
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self.recording = False
+
+    def hook(self, frame: FrameType, event: str, _argument: Any) -> None:
+        file = frame.f_code.co_filename
+        if not self.recording or event != "call" or not file.startswith(PACKAGE):
+            return
+        module = file.removeprefix(PACKAGE).removesuffix(".py").removesuffix("/__init__")
+        if module not in self.modules:
+            self.modules.append(module)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """On this thread, and on every thread that starts inside."""
+        threading.setprofile(self.hook)
+        sys.setprofile(self.hook)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+async def test_a_produce_goes_through_the_seven_rooms_in_order(tmp_path: Path) -> None:
+    trace = Trace()
+    with trace.installed():
+        async with (
+            querator.Node(tmp_path / "data", new=True) as node,
+            grpc.aio.insecure_channel(node.address) as channel,
+        ):
+            await AdminServiceStub(channel).CreateQueue(admin_pb.CreateQueueRequest(queue="q"))
+            trace.recording = True
+            answer = await QueueServiceStub(channel).Produce(
+                pb.ProduceRequest(queue="q", items=[Item(payload=b"one")])
+            )
+            trace.recording = False
+    assert answer.batches[0].first_seq == 1
+    table = trace_table()
+    assert [module for module in trace.modules if module in table] == table
+    helpers = helper_rooms()
+    strangers = [
+        module
+        for module in trace.modules
+        if module not in table and module not in helpers and module.split("/")[0] not in helpers
+    ]
+    assert strangers == [], "docs/architecture.md names every room that a produce enters"
