@@ -15,9 +15,9 @@ from querator.partition.ended import end_lease, forget_ended
 from querator.partition.producers import forget_producers
 from querator.partition.rows import DeadReason, ItemState, decode_block, decode_lease
 from querator.partition.segments import (
+    block_of,
     check,
     detach,
-    load_block,
     load_segment,
     segments_of,
     tail_position,
@@ -75,7 +75,7 @@ def activate(turn: Turn) -> Done:
         assert (segment.state, segment.locator) == (ItemState.SCHEDULED, due_ms)
         detach(turn, first_seq, segment, segment.mask)
         become_ready(
-            turn, first_seq, load_block(txn, group, first_seq), segment.mask, Event.DUE,
+            turn, first_seq, block_of(turn, first_seq), segment.mask, Event.DUE,
             came_from=ItemState.SCHEDULED, attempt=segment.attempt, releases=segment.releases,
             position=position,
         )  # fmt: skip
@@ -121,7 +121,7 @@ def _lapse_lease(turn: Turn, lease: int) -> int:
         turn.state.lapsed += mask.bit_count()
         detach(turn, items.first_seq, segment, mask)
         become_ready_or_worn(
-            turn, items.first_seq, load_block(txn, group, items.first_seq), mask, Event.LAPSE,
+            turn, items.first_seq, block_of(turn, items.first_seq), mask, Event.LAPSE,
             attempt=segment.attempt, releases=segment.releases,
         )  # fmt: skip
     end_lease(turn, lease, row)

@@ -35,6 +35,7 @@ from querator.storage.tables import (
     EXPIRIES,
     LEASE_REQUESTS,
     LEASES,
+    LIVING,
     OUTBOX,
     OUTBOX_TARGETS,
     OVERLAYS,
@@ -106,8 +107,16 @@ def _blocks(
             wrong.append(f"{name} has no block")
         elif segment.mask >> block.count:
             wrong.append(f"{name} reaches beyond its block")
+    living = {key[0]: masks.from_bytes(row) for key, row in _rows(LIVING, txn, group)}
+    wrong += [
+        f"block {seq} is gone, its living items are not" for seq in living if seq not in blocks
+    ]
     end = 0
     for first_seq, block in blocks.items():
+        every = masks.full(block.count)
+        there = covered.get(first_seq, 0)
+        if living.get(first_seq, every) != there or (first_seq in living) != (there != every):
+            wrong.append(f"block {first_seq} does not know which of its items are there")
         if first_seq not in covered:
             wrong.append(f"block {first_seq} has no live item")
         if first_seq < end:
@@ -122,15 +131,15 @@ def _blocks(
     expected = {
         (at_ms, first_seq) for first_seq, block in blocks.items() for at_ms in block.expiries()
     }
-    there = {(key[0], key[1]) for key, _ in _rows(EXPIRIES, txn, group)}
+    found = {(key[0], key[1]) for key, _ in _rows(EXPIRIES, txn, group)}
     wrong += [
-        f"expiry {at_ms} of block {seq} has no block" for at_ms, seq in sorted(there - expected)
+        f"expiry {at_ms} of block {seq} has no block" for at_ms, seq in sorted(found - expected)
     ]
     # A sweep deletes the row of an instant that has passed; leased items are judged when they come
     # back.
     wrong += [
         f"block {seq} misses its expiry {at_ms}"
-        for at_ms, seq in sorted(expected - there)
+        for at_ms, seq in sorted(expected - found)
         if at_ms > state.now_ms
     ]
     return wrong

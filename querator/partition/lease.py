@@ -36,7 +36,7 @@ from querator.partition.rows import (
     decode_lease,
     encode,
 )
-from querator.partition.segments import LANE, detach, load_block, load_segment, put_segment, without
+from querator.partition.segments import LANE, block_of, detach, load_segment, put_segment, without
 from querator.partition.turn import Turn, earlier
 from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUESTS, LEASES, READY
 
@@ -127,7 +127,7 @@ def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
     for part in held.items:
         mask = masks.from_bytes(part.held)
         if mask:
-            size = load_block(txn, group, part.first_seq).size(mask)
+            size = block_of(turn, part.first_seq).size(mask)
             segments.append(
                 LeasedSegment(part.first_seq, mask, part.attempt, mask.bit_count(), size)
             )
@@ -155,7 +155,7 @@ def _candidates(turn: Turn, wanted: int) -> list[_Candidate]:
         if count >= wanted or len(found) >= APPLY_SEGMENTS_MAX:
             break
         first_seq = int.from_bytes(value, "big")
-        block = load_block(txn, group, first_seq)
+        block = block_of(turn, first_seq)
         segment = load_segment(txn, group, first_seq, key[-1])
         expired = block.expired(segment.mask, now_ms)
         spent = segment.mask & ~expired if worn(turn, segment.attempt) else 0

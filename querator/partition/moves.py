@@ -28,9 +28,9 @@ from querator.partition.rows import (
     encode,
 )
 from querator.partition.segments import (
+    block_of,
     check,
     detach,
-    load_block,
     load_segment,
     place_ready,
     remove,
@@ -148,7 +148,7 @@ def move_done(turn: Turn, command: MoveDone) -> Done:
         arrived = masks.first(mask, command.upto_move - first_move + 1)
         _leave_outbox(turn, command.target_group, first_move, row, arrived)
         check(ItemState.MOVING, Event.MOVED, None)
-        remove(turn, row.first_seq, load_block(turn.txn, turn.group, row.first_seq), arrived)
+        remove(turn, row.first_seq, block_of(turn, row.first_seq), arrived)
         gone += arrived.bit_count()
     turn.state.moved_out += gone
     if gone:
@@ -167,7 +167,7 @@ def move_return(turn: Turn, command: MoveReturn) -> Done:
         mask = masks.from_bytes(row.mask)
         _leave_outbox(turn, command.target_group, first_move, row, mask)
         become_ready(
-            turn, row.first_seq, load_block(turn.txn, turn.group, row.first_seq), mask,
+            turn, row.first_seq, block_of(turn, row.first_seq), mask,
             Event.RETURN, came_from=ItemState.MOVING, attempt=0, releases=0,
         )  # fmt: skip
         returned += mask.bit_count()

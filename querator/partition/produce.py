@@ -27,7 +27,7 @@ from querator.partition.segments import check, place_ready, place_scheduled, tai
 from querator.partition.states import Event
 from querator.partition.turn import Turn, earlier, unconfigured
 from querator.storage import attachments
-from querator.storage.tables import BLOCKS, EXPIRIES
+from querator.storage.tables import BLOCKS, EXPIRIES, LIVING
 
 
 def produce(
@@ -212,6 +212,8 @@ def add_block(
     )
     BLOCKS.put(turn.txn, turn.group, first_seq, value=encode(block))
     turn.state.bytes += block.size(alive)
+    if alive != masks.full(count):
+        LIVING.put(turn.txn, turn.group, first_seq, value=masks.to_bytes(alive))
     if head_ms:
         for instant in block.expiries():
             EXPIRIES.put(turn.txn, turn.group, instant, first_seq, value=b"")

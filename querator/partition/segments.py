@@ -29,6 +29,7 @@ from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
     BLOCKS,
     EXPIRIES,
+    LIVING,
     OVERLAYS,
     READY,
     SCHEDULED,
@@ -43,6 +44,14 @@ def load_block(txn: ReadTransaction, group: int, first_seq: int) -> Block:
     row = BLOCKS.get(txn, group, first_seq)
     assert row is not None, f"block {first_seq} has segments and no row"
     return decode_block(row)
+
+
+def block_of(turn: Turn, first_seq: int) -> Block:
+    """As `load_block`, read once in an entry: blocks do not change."""
+    block = turn.blocks.get(first_seq)
+    if block is None:
+        block = turn.blocks[first_seq] = load_block(turn.txn, turn.group, first_seq)
+    return block
 
 
 def load_segment(txn: ReadTransaction, group: int, first_seq: int, slot: int) -> Segment:
@@ -192,13 +201,24 @@ def place_scheduled(
 
 def remove(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
     """Detached items are gone; with its last item the block goes too, and its attachment."""
+    SEGMENTS.delete(turn.txn, turn.group, first_seq, masks.low(mask))
+    leave_block(turn, first_seq, block, mask)
+
+
+def leave_block(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
+    """As `remove`, for items whose segments have been deleted."""
     txn, group, state = turn.txn, turn.group, turn.state
-    SEGMENTS.delete(txn, group, first_seq, masks.low(mask))
     state.bytes -= block.size(mask)
     if state.overlays:
         _remove_overlays(turn, first_seq, mask)
-    if mask != masks.full(block.count) and any(True for _ in SEGMENTS.rows(txn, group, first_seq)):
-        return
+    every = masks.full(block.count)
+    if mask != every:
+        row = LIVING.get(txn, group, first_seq)
+        living = (every if row is None else masks.from_bytes(row)) & ~mask
+        if living:
+            LIVING.put(txn, group, first_seq, value=masks.to_bytes(living))
+            return
+        LIVING.delete(txn, group, first_seq)
     BLOCKS.delete(txn, group, first_seq)
     if block.expiry_head_ms:
         for expire_at_ms in block.expiries():

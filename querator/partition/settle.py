@@ -53,10 +53,10 @@ from querator.partition.rows import (
     decode_overlay,
     encode,
 )
-from querator.partition.segments import check, detach, load_block, load_segment, remove
+from querator.partition.segments import block_of, check, detach, leave_block, load_segment
 from querator.partition.states import Event
 from querator.partition.turn import Turn
-from querator.storage.tables import ENDED, LEASES, OVERLAYS
+from querator.storage.tables import ENDED, LEASES, OVERLAYS, SEGMENTS
 
 
 class _Held:
@@ -81,11 +81,16 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 def complete(turn: Turn, command: Complete) -> SettleResult:
     result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, retry=False)
+    check(ItemState.LEASED, Event.COMPLETE, None)
+    gone: dict[int, int] = {}
     for piece in pieces:
-        items, segment, block = _take(turn, leases[piece.lease], piece)
-        check(segment.state, Event.COMPLETE, None)
-        remove(turn, items.first_seq, block, piece.mask)
+        items, _ = _take(turn, leases[piece.lease], piece)
+        SEGMENTS.delete(turn.txn, turn.group, items.first_seq, masks.low(piece.mask))
+        gone[items.first_seq] = gone.get(items.first_seq, 0) | piece.mask
         turn.state.completed += piece.mask.bit_count()
+    # Once for each block, in the order in which the command meets them.
+    for first_seq, mask in gone.items():
+        leave_block(turn, first_seq, block_of(turn, first_seq), mask)
     _write(turn, leases)
     return result
 
@@ -96,7 +101,8 @@ def retry(turn: Turn, command: Retry) -> SettleResult:
     if due_ms - turn.now_ms < SCHEDULE_NOW_MS:
         due_ms = 0
     for piece in pieces:
-        items, segment, block = _take(turn, leases[piece.lease], piece)
+        items, segment = _take(turn, leases[piece.lease], piece)
+        block = block_of(turn, items.first_seq)
         if command.error:
             _add_error(turn, items.first_seq, piece.mask, command.error)
         _give_back(turn, command, items.first_seq, block, segment, piece.mask, due_ms)
@@ -267,7 +273,7 @@ def _named_masks(
     return wanted
 
 
-def _take(turn: Turn, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment, Block]:
+def _take(turn: Turn, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment]:
     """Detaches a piece from its segment."""
     items = held.row.items[piece.place]
     before = held.held_masks[piece.place]
@@ -276,7 +282,7 @@ def _take(turn: Turn, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment,
     assert segment.locator == piece.lease
     detach(turn, items.first_seq, segment, piece.mask)
     held.held_masks[piece.place] = before & ~piece.mask
-    return items, segment, load_block(turn.txn, turn.group, items.first_seq)
+    return items, segment
 
 
 def _write(turn: Turn, leases: dict[int, _Held]) -> None:

@@ -2,7 +2,7 @@
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
-from querator.partition.rows import State
+from querator.partition.rows import Block, State
 from querator.storage.environment import WriteTransaction
 
 
@@ -13,7 +13,8 @@ class Turn:
     """
 
     __slots__ = (
-        "group", "index", "log_first", "now_ms", "settings", "settings_version", "state", "txn",
+        "blocks", "group", "index", "log_first", "now_ms", "settings", "settings_version",
+        "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +35,7 @@ class Turn:
         self.log_first = log_first
         self.now_ms = state.now_ms
         self.settings = settings
+        self.blocks: dict[int, Block] = {}
         self.settings_version = settings_version
 
     @property

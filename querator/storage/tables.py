@@ -112,6 +112,8 @@ SETTINGS = Table("settings", b"c", "")
 """→ version, settings."""
 BLOCKS = Table("blocks", b"B", "Q")
 """first_seq → attachment, offsets of items, times. Immutable."""
+LIVING = Table("living", b"g", "Q")
+"""first_seq → mask of the items that are there; no row while all of the block are."""
 SEGMENTS = Table("segments", b"T", "QB")
 """first_seq, lowest ordinal → state, attempt, mask. The authority on where an item is."""
 READY = Table("ready", b"R", "QQB")
@@ -155,7 +157,7 @@ MOVED_UPTO = Table("moved_upto", b"m", "Q")
 PARTITION_TABLES = tuple(
     sorted(
         (
-            STATE, SETTINGS, BLOCKS, SEGMENTS, READY, SCHEDULED, EXPIRIES, OVERLAYS,
+            STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY, SCHEDULED, EXPIRIES, OVERLAYS,
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
             OUTBOX, OUTBOX_TARGETS, MOVED_UPTO,
