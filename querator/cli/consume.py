@@ -1,0 +1,229 @@
+"""`querator consume`: a command for each item."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import click
+
+from querator.cli.failures import ExitCode, Failure
+from querator.cli.output import note
+from querator.cli.parameters import DURATION, format_duration
+from querator.cli.running import Ended, run_command
+from querator.cli.target import Target, server_options
+from querator.client import Client, Consumer, LeasedItem
+from querator.client.errors import LeaseLost
+
+REJECT_EXIT_CODE = 100
+
+
+@dataclass(slots=True)
+class _Tally:
+    started: int = 0
+    completed: int = 0
+    retried: int = 0
+    rejected: int = 0
+    released: int = 0
+    lost: int = 0
+
+    def __str__(self) -> str:
+        words = (
+            f"{self.completed:,} completed, {self.retried:,} retried, {self.rejected:,} rejected"
+        )
+        if self.released:
+            words += f", {self.released:,} given back"
+        if self.lost:
+            words += f", {self.lost:,} with a lost lease"
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What is run, and what its exit code means."""
+
+    command: str
+    queue: str
+    reject_exit_code: int
+    retry_delay: timedelta
+    retry_delay_max: timedelta
+    limit: int | None
+
+    def delay(self, attempt: int) -> timedelta:
+        """Doubled with each attempt, up to the most."""
+        doubled: timedelta = self.retry_delay * 2 ** min(max(attempt - 1, 0), 30)
+        return min(doubled, self.retry_delay_max)
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    "--exec", "command", required=True, metavar="COMMAND", help="What to run, by the shell."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Commands that run at the same time.",
+)
+@click.option(
+    "--reject-exit-code",
+    type=click.IntRange(1, 255),
+    default=REJECT_EXIT_CODE,
+    show_default=True,
+    metavar="N",
+    help="A command that ends with this makes a dead letter of its item.",
+)
+@click.option(
+    "--retry-delay",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="After the first attempt; doubled with each.",
+)
+@click.option("--retry-delay-max", type=DURATION, default="5m", show_default=True)
+@click.option(
+    "--lease-timeout",
+    type=DURATION,
+    help="Else the item's or the queue's. Extended while the command runs.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N items.")
+@click.option("--idle-exit", type=DURATION, help="End when nothing came for so long; else never.")
+@click.option(
+    "--stop-timeout",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="How long running commands may take after a signal to stop.",
+)
+@server_options
+def consume(
+    queue: str,
+    command: str,
+    concurrency: int,
+    reject_exit_code: int,
+    retry_delay: timedelta,
+    retry_delay_max: timedelta,
+    lease_timeout: timedelta | None,
+    limit: int | None,
+    idle_exit: timedelta | None,
+    stop_timeout: timedelta,
+    target: Target,
+) -> None:
+    """Run COMMAND for each item of QUEUE.
+
+    The payload is on standard input. The environment has QUERATOR_ITEM_ID, QUERATOR_LEASE_ID,
+    QUERATOR_ATTEMPT, QUERATOR_QUEUE, QUERATOR_KIND, QUERATOR_ENCODING, QUERATOR_REFERENCE,
+    QUERATOR_KEY, QUERATOR_GROUP and QUERATOR_ATTRIBUTES (a JSON object).
+
+    Exit code 0 completes the item. The one of --reject-exit-code makes a dead letter of it. Any
+    other retries it later, with the end of what the command said on standard error as the reason.
+
+    Ctrl-C or SIGTERM: no further item is begun. Running commands may end within --stop-timeout;
+    then they are ended, and their items go back to their places. A second signal does that at once.
+
+    \b
+    Examples:
+      querator consume mail --exec 'sendmail -t'
+      querator consume images --exec './thumbnail "$QUERATOR_REFERENCE"' --concurrency 4
+      querator consume mail --exec cat --limit 1
+    """
+    rules = _Rules(command, queue, reject_exit_code, retry_delay, retry_delay_max, limit)
+    tally = _Tally()
+
+    async def main(client: Client) -> None:
+        await client.get_queue(queue)
+        consumer = client.consumer(
+            queue,
+            concurrency=concurrency,
+            prefetch_items=concurrency,
+            lease_timeout=lease_timeout,
+            idle_timeout=idle_exit,
+        )
+        async with consumer:
+            await _run_until_signal(consumer, rules, tally, concurrency, stop_timeout)
+
+    try:
+        target.run(main)
+    except OSError as error:
+        raise Failure(f"{command!r} cannot be run: {error}.", ExitCode.WRONG) from error
+    finally:
+        note(f"{tally}.")
+
+
+async def _run_until_signal(
+    consumer: Consumer,
+    rules: _Rules,
+    tally: _Tally,
+    concurrency: int,
+    stop_timeout: timedelta,
+) -> None:
+    async def handle(item: LeasedItem) -> None:
+        tally.started += 1
+        if rules.limit is not None and tally.started >= rules.limit:
+            consumer.stop()
+        try:
+            ended = await run_command(rules.command, item, rules.queue)
+        except asyncio.CancelledError:
+            tally.released += 1
+            raise
+        await _settle(item, ended, rules, tally)
+
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    with _noticed(signals):
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(consumer.run(handle, concurrency=concurrency))
+            stopping = tasks.create_task(_stop(signals, consumer, running, stop_timeout))
+            await asyncio.wait({running})
+            stopping.cancel()
+
+
+@contextlib.contextmanager
+def _noticed(signals: "asyncio.Queue[int]") -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _stop(
+    signals: "asyncio.Queue[int]",
+    consumer: Consumer,
+    running: "asyncio.Task[None]",
+    stop_timeout: timedelta,
+) -> None:
+    """The first signal asks, the second or the timeout ends."""
+    await signals.get()
+    consumer.stop()
+    note(
+        f"Stopping: running commands have {format_duration(stop_timeout)}; a second signal ends "
+        "them at once."
+    )
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(stop_timeout.total_seconds()):
+            await signals.get()
+    running.cancel()
+
+
+async def _settle(item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally) -> None:
+    try:
+        if ended.exit_code == 0:
+            await item.complete()
+            tally.completed += 1
+        elif ended.exit_code == rules.reject_exit_code:
+            await item.reject(ended.error)
+            tally.rejected += 1
+        else:
+            await item.retry(delay=rules.delay(item.attempt), error=ended.error)
+            tally.retried += 1
+    except LeaseLost:
+        tally.lost += 1
+        note(f"Item {item.id}: its lease was lost; somebody else may have the work by now.")

@@ -1,0 +1,99 @@
+"""How a command fails: one line on standard error that says what to do, and an exit code.
+
+0    done
+1    done, and something is wrong with what was found: damage, a lost item, refused input lines
+2    the command line is wrong
+3    the server refused the request
+4    no server answers, or it cannot take the request at present; nothing was done
+5    the outcome is unknown: it may have been done, or may yet be
+130  ended by Ctrl-C
+143  ended by SIGTERM
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import TypeVar
+
+import click
+
+from querator.client import errors
+from querator.model.errors import ErrorCode, QueratorError
+
+
+class ExitCode(IntEnum):
+    DONE = 0
+    WRONG = 1
+    USAGE = 2
+    REFUSED = 3
+    UNAVAILABLE = 4
+    UNKNOWN = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Failure(click.ClickException):
+    """Ends the command with this line and exit code."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.WRONG) -> None:
+        super().__init__(message)
+        # click's own way to choose it for one exception, although it is declared for the class.
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+_ADVICE = {
+    ErrorCode.QUEUE_NOT_FOUND: "List the queues with: querator queue list",
+    ErrorCode.NAMESPACE_NOT_FOUND: "A namespace begins with its first queue: querator queue create",
+    ErrorCode.QUEUE_EXISTS: "Change its settings with: querator queue update",
+    ErrorCode.VERSION_CONFLICT: "Read the settings again with: querator queue info",
+    ErrorCode.LEASE_LOST: "Somebody else may have the item by now.",
+    ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
+    ErrorCode.STORAGE_FULL: "Consume items, or give the server more space.",
+    ErrorCode.ITEM_TOO_LARGE: "Ask for more with --max-bytes.",
+    ErrorCode.OUTCOME_UNKNOWN: "Look with: querator stats",
+}
+
+
+@contextmanager
+def explained(address: str) -> Iterator[None]:
+    """Turns the client's errors, also one inside a group of tasks, into a `Failure`."""
+    try:
+        yield
+    except QueratorError as error:
+        raise _failure(error, address) from error
+    except BaseExceptionGroup as group:
+        if (failure := _first(group, Failure)) is not None:
+            raise failure from group
+        if (known := _first(group, QueratorError)) is not None:
+            raise _failure(known, address) from group
+        raise
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def _first(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Error | None:
+    for error in group.exceptions:
+        if isinstance(error, kind):
+            return error
+        if isinstance(error, BaseExceptionGroup) and (inner := _first(error, kind)) is not None:
+            return inner
+    return None
+
+
+def _failure(error: QueratorError, address: str) -> Failure:
+    if isinstance(error, errors.ConnectionFailed):
+        return Failure(
+            f"No server answers at {address}. Start one with: querator serve --data-dir ./data "
+            "--new; or name another with --address.",
+            ExitCode.UNAVAILABLE,
+        )
+    message = error.message.rstrip(".")
+    words = f"{message[:1].upper()}{message[1:]} ({error.code.name})."
+    if advice := _ADVICE.get(error.code):
+        words = f"{words} {advice}"
+    if isinstance(error, errors.OutcomeUnknown):
+        return Failure(words, ExitCode.UNKNOWN)
+    if isinstance(error, errors.Unavailable):
+        return Failure(words, ExitCode.UNAVAILABLE)
+    return Failure(words, ExitCode.REFUSED)

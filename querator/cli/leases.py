@@ -1,0 +1,240 @@
+"""`querator lease`, `complete`, `retry`, `extend`: leases by hand, one call each."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from querator.cli.failures import ExitCode, Failure
+from querator.cli.output import count, note, write_json, write_table
+from querator.cli.parameters import DURATION, INSTANT, format_duration
+from querator.cli.target import Target, output_option, server_options
+from querator.cli.views import ExtendView, SettleView, leased_view, milliseconds, preview
+from querator.client import Client, ItemId, LeasedItem
+from querator.client.values import ExtendOutcome, LeaseRef, SettleOutcome
+from querator.model import limits
+from querator.model.ids import parse_lease_id
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    "--max-items",
+    type=click.IntRange(1, limits.REQUEST_ITEMS_MAX),
+    default=1,
+    show_default=True,
+    metavar="N",
+)
+@click.option(
+    "--wait", type=DURATION, default="0", help="How long to wait for the first item; up to 15m."
+)
+@click.option("--lease-timeout", type=DURATION, help="1s to 24h; else the item's or the queue's.")
+@click.option("--client-id", help="Whose leases they are; else a name is made up.")
+@click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="3 MiB unless given.")
+@server_options
+@output_option
+def lease(
+    queue: str,
+    max_items: int,
+    wait: timedelta,
+    lease_timeout: timedelta | None,
+    client_id: str | None,
+    max_bytes: int | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Lease items of QUEUE and show them with their lease ids.
+
+    The items are yours until the deadline; end the lease with `querator complete` or `querator
+    retry`. With --output json each item is a line; nothing is printed when nothing is ready.
+
+    \b
+    Examples:
+      querator lease mail
+      querator lease mail --max-items 10 --wait 30s --lease-timeout 5m
+    """
+
+    async def main(client: Client) -> list[LeasedItem]:
+        return await client.lease(
+            queue,
+            max_items=max_items,
+            wait=wait,
+            lease_timeout=lease_timeout,
+            max_bytes=max_bytes or 0,
+        )
+
+    items = target.run(main, client_id=client_id)
+    if as_json:
+        for item in items:
+            write_json(leased_view(item))
+    elif items:
+        write_table(
+            ("item", "lease", "attempt", "ends in", "kind", "reference", "payload"),
+            (
+                (
+                    str(item.id),
+                    item.lease_id,
+                    item.attempt,
+                    format_duration(timedelta(seconds=round(item.remaining.total_seconds()))),
+                    item.kind,
+                    item.reference,
+                    preview(item.payload),
+                )
+                for item in items
+            ),
+        )
+    else:
+        note("Nothing is ready.")
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("lease_id")
+@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@server_options
+@output_option
+def complete(
+    queue: str, lease_id: str, items: tuple[str, ...], target: Target, as_json: bool
+) -> None:
+    """End LEASE_ID: the work is done, its items are gone.
+
+    Each ITEM is an id like 0-17; without, all that the lease holds. The same again is harmless.
+
+    \b
+    Example:
+      querator complete mail 1.0.2a
+    """
+    lease_ref = _lease_ref(lease_id, items)
+
+    async def main(client: Client) -> Sequence[SettleOutcome]:
+        return await client.complete(queue, lease_ref, check=False)
+
+    _write_settled(target.run(main), "completed", as_json=as_json)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("lease_id")
+@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@click.option("--delay", type=DURATION, help="Not leased again before this time has passed.")
+@click.option("--at", "retry_at", type=INSTANT, help="Not leased again before this instant.")
+@click.option("--error", default="", help="What went wrong, in your words; kept with the item.")
+@click.option("--dead", is_flag=True, help="Make dead letters of the items.")
+@click.option("--release", is_flag=True, help="Back to their place; the attempt does not count.")
+@server_options
+@output_option
+def retry(
+    queue: str,
+    lease_id: str,
+    items: tuple[str, ...],
+    delay: timedelta | None,
+    retry_at: datetime | None,
+    error: str,
+    dead: bool,
+    release: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """End LEASE_ID: the work is not done, its items are leased again, now or later.
+
+    Each ITEM is an id like 0-17; without, all that the lease holds. The same again is harmless.
+
+    \b
+    Examples:
+      querator retry mail 1.0.2a --delay 5m --error 'mailbox busy'
+      querator retry mail 1.0.2a 0-17 --dead --error 'no such mailbox'
+    """
+    if (delay is not None) + (retry_at is not None) + dead + release > 1:
+        raise click.UsageError("Give one of --delay, --at, --dead and --release.")
+    lease_ref = _lease_ref(lease_id, items)
+
+    async def main(client: Client) -> Sequence[SettleOutcome]:
+        return await client.retry(
+            queue,
+            lease_ref,
+            delay=delay,
+            retry_at=retry_at,
+            dead=dead,
+            error=error,
+            count_attempt=not release,
+            check=False,
+        )
+
+    verb = "made dead letters" if dead else "released" if release else "retried"
+    _write_settled(target.run(main), verb, as_json=as_json)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("lease_ids", nargs=-1, required=True, metavar="LEASE_ID...")
+@click.option("--lease-timeout", type=DURATION, help="From now; else the queue's.")
+@server_options
+@output_option
+def extend(
+    queue: str,
+    lease_ids: tuple[str, ...],
+    lease_timeout: timedelta | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Move the deadline of each LEASE_ID further away. It never comes nearer.
+
+    \b
+    Example:
+      querator extend mail 1.0.2a --lease-timeout 10m
+    """
+
+    async def main(client: Client) -> Sequence[ExtendOutcome]:
+        return await client.extend(queue, *lease_ids, lease_timeout=lease_timeout)
+
+    outcomes = target.run(main)
+    if as_json:
+        for outcome in outcomes:
+            write_json(
+                ExtendView(outcome.lease_id, outcome.deadline, milliseconds(outcome.remaining))
+            )
+        return
+    write_table(
+        ("lease", "ends in", "deadline"),
+        (
+            (
+                outcome.lease_id,
+                format_duration(outcome.remaining),
+                outcome.deadline.isoformat(timespec="milliseconds"),
+            )
+            for outcome in outcomes
+        ),
+    )
+
+
+def _lease_ref(lease_id: str, items: tuple[str, ...]) -> LeaseRef:
+    return LeaseRef(lease_id, tuple(ItemId.parse(item, field="ITEM") for item in items))
+
+
+def _write_settled(outcomes: Sequence[SettleOutcome], verb: str, *, as_json: bool) -> None:
+    """Exit code 3 when the lease had lost an item."""
+    lost = 0
+    for outcome in outcomes:
+        lost += len(outcome.lost)
+        if as_json:
+            write_json(_settle_view(outcome))
+            continue
+        words = f"{count(len(outcome.done), 'item')} {verb}"
+        if outcome.repeated:
+            words += f", {len(outcome.repeated):,} had been before"
+        click.echo(f"{words}.")
+    if lost:
+        raise Failure(
+            f"The lease does not hold {count(lost, 'item')} any more (LEASE_LOST). Somebody else "
+            "may have the work by now.",
+            ExitCode.REFUSED,
+        )
+
+
+def _settle_view(outcome: SettleOutcome) -> SettleView:
+    _, partition, _ = parse_lease_id(outcome.lease_id, field="lease_id")
+    done, repeated, lost = (
+        [str(ItemId(partition, seq)) for seq in seqs]
+        for seqs in (outcome.done, outcome.repeated, outcome.lost)
+    )
+    return SettleView(outcome.lease_id, done, repeated, lost)

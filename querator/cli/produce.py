@@ -1,0 +1,371 @@
+"""`querator produce`: items from arguments, lines, JSON lines or CSV."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from querator.cli.failures import ExitCode, Failure
+from querator.cli.feed import Feed
+from querator.cli.output import console, count, note, write_json
+from querator.cli.parameters import ATTRIBUTE, DURATION, INSTANT
+from querator.cli.sources import Columns, Line, SourceError, read_csv, read_json_lines, read_lines
+from querator.cli.target import Target, output_option, server_options
+from querator.client import Client, Item, Priority, Producer
+from querator.client.errors import RequestError
+from querator.client.values import ProducedItem
+from querator.model.errors import ERRORS, ErrorCode
+
+PROBLEMS_SHOWN_MAX = 20
+_ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCode.ITEM_TOO_LARGE}
+
+
+class ProduceView(msgspec.Struct, frozen=True):
+    """`ids` only when the payloads were arguments; with `duplicates` among them."""
+
+    produced: int
+    duplicates: int
+    refused: int
+    seconds: float
+    items_per_second: float
+    ids: list[str] | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    produced: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    failure: RequestError | None = None
+    """What ends the run: not the fault of one item."""
+    failed_line: int = 0
+    """The first line that `failure` is about."""
+    ids: list[str] = field(default_factory=list)
+    keep_ids: bool = False
+
+    def refuse(self, line: int, reason: str) -> None:
+        self.refused += 1
+        if self.refused <= PROBLEMS_SHOWN_MAX:
+            note(f"line {line}: {reason}")
+        elif self.refused == PROBLEMS_SHOWN_MAX + 1:
+            note("Further refused lines are only counted.")
+
+    def settle(self, line: int, future: "asyncio.Future[ProducedItem]") -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            item = future.result()
+            self.produced += not item.duplicate
+            self.duplicates += item.duplicate
+            if self.keep_ids:
+                self.ids.append(str(item))
+        elif isinstance(error, RequestError) and error.code in _ITEM_AT_FAULT:
+            self.refuse(line, error.message)
+        elif isinstance(error, RequestError) and (self.failure is None or line < self.failed_line):
+            self.failure, self.failed_line = error, line
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("payloads", nargs=-1, metavar="[PAYLOAD]...")
+@click.option("--json-lines", is_flag=True, help="Standard input has a JSON object on each line.")
+@click.option(
+    "--csv",
+    "csv_file",
+    metavar="FILE",
+    help="Read a CSV file whose first line names the columns; - for standard input.",
+)
+@click.option(
+    "--payload-column", default="", metavar="COLUMN", help="CSV: this column alone is the payload."
+)
+@click.option("--reference-column", default="", metavar="COLUMN", help="CSV: the item's reference.")
+@click.option("--kind-column", default="", metavar="COLUMN", help="CSV: the item's kind.")
+@click.option("--key-column", default="", metavar="COLUMN", help="CSV: the item's key.")
+@click.option("--group-column", default="", metavar="COLUMN", help="CSV: the item's group.")
+@click.option("--dedup-column", default="", metavar="COLUMN", help="CSV: the item's dedup key.")
+@click.option("--kind", default="", help="What sort of work it is, for example email.")
+@click.option("--encoding", default="", help="For example application/json.")
+@click.option("--reference", default="", help="Your own name for the item.")
+@click.option("--key", default="", help="Ordering key.")
+@click.option("--group", default="", help="Fair-share group.")
+@click.option(
+    "--priority",
+    type=click.Choice([priority.name.lower() for priority in Priority]),
+    help="Carried; used by priority queues only.",
+)
+@click.option(
+    "--attribute", "attributes", type=ATTRIBUTE, multiple=True, help="May be given often."
+)
+@click.option("--delay", type=DURATION, help="Not leased before this time has passed.")
+@click.option("--at", "enqueue_at", type=INSTANT, help="Not leased before this instant.")
+@click.option("--expire-timeout", type=DURATION, help="Dead when not leased in this time.")
+@click.option("--lease-timeout", type=DURATION, help="How long a lease of the item lasts.")
+@click.option(
+    "--dedup-key",
+    default="",
+    help="For one PAYLOAD: stored once in the queue's dedup window, however often you run this.",
+)
+@click.option(
+    "--dedup-prefix",
+    default="",
+    metavar="TEXT",
+    help="The dedup key of line N is TEXT:N, so that a load can be repeated after a failure.",
+)
+@click.option("--ordered", is_flag=True, help="Keep the order: all items go to one partition.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="At most N items per second.",
+)
+@server_options
+@output_option
+def produce(
+    queue: str,
+    payloads: tuple[str, ...],
+    json_lines: bool,
+    csv_file: str | None,
+    dedup_prefix: str,
+    ordered: bool,
+    rate: float | None,
+    target: Target,
+    as_json: bool,
+    **fields: object,
+) -> None:
+    """Put items into QUEUE: each PAYLOAD, or each line of standard input.
+
+    Every item is durable when the command ends. Lines that are refused are named on standard error
+    and counted, and the others go on; then the exit code is 1.
+
+    A line of --json-lines is an object: payload (a string, or any JSON value that is stored as it
+    is) or payload_base64; and, if you like, kind, encoding, reference, attributes, priority, group,
+    key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key. Options of these names hold
+    for items that do not say otherwise.
+
+    A row of --csv becomes a JSON object, unless --payload-column names the payload.
+
+    \b
+    Examples:
+      querator produce mail 'hello' 'and again'
+      querator produce mail --delay 5m --kind reminder 'later'
+      seq 1000 | querator produce numbers --rate 100
+      querator produce flights --csv flights.csv --kind-column carrier --key-column tailnum
+      echo '{"payload": {"to": "ann"}, "kind": "email"}' | querator produce mail --json-lines
+    """
+    columns = _columns(fields)
+    if (csv_file is not None) + json_lines + bool(payloads) > 1:
+        raise click.UsageError("Give payloads, --json-lines or --csv, not two of them.")
+    if csv_file is None and columns != Columns():
+        raise click.UsageError("Column options need --csv FILE.")
+    dedup_key = fields.pop("dedup_key")
+    if dedup_key and len(payloads) != 1:
+        raise click.UsageError("--dedup-key is for one PAYLOAD; for many use --dedup-prefix.")
+    template = msgspec.structs.replace(_template(fields), dedup_key=str(dedup_key))
+    source = _source(payloads, json_lines, csv_file, columns, template)
+    if dedup_prefix:
+        source = partial(_with_dedup_keys, source, dedup_prefix)
+    tally = _Tally(keep_ids=bool(payloads))
+    began = time.monotonic()
+
+    async def main(client: Client) -> None:
+        await client.get_queue(queue)
+        try:
+            await _produce(client, queue, source, tally, ordered=ordered, rate=rate)
+        except (OSError, SourceError) as error:
+            raise Failure(f"The input cannot be read: {error}.") from error
+
+    try:
+        target.run(main)
+    except Failure as failure:
+        _explain_stop(tally, failure)
+        raise
+    _report(tally, queue, time.monotonic() - began, as_json=as_json)
+    if tally.refused:
+        raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+def _columns(fields: dict[str, object]) -> Columns:
+    names = ("payload", "kind", "key", "group", "reference")
+    chosen = {name: str(fields.pop(f"{name}_column")) for name in names}
+    return Columns(**chosen, dedup_key=str(fields.pop("dedup_column")))
+
+
+def _template(fields: dict[str, object]) -> Item:
+    """The item that all others are made from, without payload."""
+    attributes = fields.pop("attributes")
+    assert isinstance(attributes, tuple)
+    priority = fields.pop("priority")
+    if fields["delay"] is not None and fields["enqueue_at"] is not None:
+        raise click.UsageError("Give --delay or --at, not both.")
+    for value in (*fields.values(), *(text for pair in attributes for text in pair)):
+        if isinstance(value, str):
+            _check_text(value)
+    checked = msgspec.convert(
+        {name: value for name, value in fields.items() if value is not None}, _TemplateFields
+    )
+    return Item(
+        attributes=dict(attributes),
+        priority=None if priority is None else Priority[str(priority).upper()],
+        **msgspec.structs.asdict(checked),
+    )
+
+
+class _TemplateFields(msgspec.Struct, frozen=True):
+    kind: str = ""
+    encoding: str = ""
+    reference: str = ""
+    key: str = ""
+    group: str = ""
+    delay: timedelta | None = None
+    enqueue_at: datetime | None = None
+    expire_timeout: timedelta | None = None
+    lease_timeout: timedelta | None = None
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{text!r} is not UTF-8.") from None
+
+
+def _source(
+    payloads: tuple[str, ...],
+    json_lines: bool,
+    csv_file: str | None,
+    columns: Columns,
+    template: Item,
+) -> Callable[[], Iterator[Line]]:
+    if payloads:
+        return lambda: (
+            Line(number, msgspec.structs.replace(template, payload=os.fsencode(payload)))
+            for number, payload in enumerate(payloads, 1)
+        )
+    if csv_file is not None and csv_file != "-":
+        return partial(_csv_lines, Path(csv_file), columns, template)
+    stdin = sys.stdin.buffer
+    if stdin.isatty():
+        note("Type one item on each line; Ctrl-D ends.")
+    if csv_file is not None:
+        return lambda: read_csv(stdin, columns, template)
+    return lambda: (read_json_lines if json_lines else read_lines)(stdin, template)
+
+
+def _csv_lines(path: Path, columns: Columns, template: Item) -> Iterator[Line]:
+    """Shows how far it is, when there is a terminal."""
+    with (
+        path.open("rb", buffering=1 << 20) as file,
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            console=console(stderr=True),
+            disable=not sys.stderr.isatty(),
+            transient=True,
+        ) as progress,
+    ):
+        task = progress.add_task(path.name, total=os.fstat(file.fileno()).st_size or None)
+        tracked: BinaryIO = progress.wrap_file(file, task_id=task)
+        yield from read_csv(tracked, columns, template)
+
+
+def _with_dedup_keys(source: Callable[[], Iterator[Line]], prefix: str) -> Iterator[Line]:
+    for line in source():
+        if line.item is not None and not line.item.dedup_key:
+            item = msgspec.structs.replace(line.item, dedup_key=f"{prefix}:{line.number}")
+            line = msgspec.structs.replace(line, item=item)
+        yield line
+
+
+async def _produce(
+    client: Client,
+    queue: str,
+    source: Callable[[], Iterator[Line]],
+    tally: _Tally,
+    *,
+    ordered: bool,
+    rate: float | None,
+) -> None:
+    """Fills `tally`. Raises the failure that ended the run, if one did."""
+    try:
+        async with client.producer(queue, ordered=ordered) as producer:
+            await _submit_all(producer, source, tally, rate)
+    except RequestError as error:
+        # Leaving the producer raises the first failure, also of lines that are counted already.
+        if tally.failure is None and error.code not in _ITEM_AT_FAULT:
+            raise
+    if tally.failure is not None:
+        raise tally.failure
+
+
+async def _submit_all(
+    producer: Producer,
+    source: Callable[[], Iterator[Line]],
+    tally: _Tally,
+    rate: float | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    async for chunk in Feed(source):
+        for line in chunk:
+            if tally.failure is not None:
+                return
+            if line.item is None:
+                tally.refuse(line.number, line.problem)
+                continue
+            if rate is not None:
+                # A slow source is not made up for by a burst.
+                due = max(due + 1 / rate, loop.time() - 1)
+                if (ahead := due - loop.time()) > 0:
+                    await asyncio.sleep(ahead)
+            future = await producer.submit(line.item)
+            future.add_done_callback(partial(tally.settle, line.number))
+
+
+def _explain_stop(tally: _Tally, failure: Failure) -> None:
+    known = count(tally.produced + tally.duplicates, "item")
+    if tally.failed_line:
+        note(f"Stopped: {known} acknowledged; line {tally.failed_line} is the first that is not.")
+    elif tally.produced:
+        note(f"Stopped: {known} acknowledged.")
+    if tally.failure is not None and ERRORS[tally.failure.code].retriable and tally.produced:
+        note("With --dedup-prefix the same command can be repeated without storing items twice.")
+
+
+def _report(tally: _Tally, queue: str, seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        write_json(
+            ProduceView(
+                produced=tally.produced,
+                duplicates=tally.duplicates,
+                refused=tally.refused,
+                seconds=round(seconds, 3),
+                items_per_second=round(tally.produced / seconds, 1),
+                ids=tally.ids if tally.keep_ids else None,
+            )
+        )
+        return
+    if tally.keep_ids:
+        for item_id in tally.ids:
+            click.echo(item_id)
+        return
+    words = f"Produced {count(tally.produced, 'item')} into {queue} in {seconds:.1f} s"
+    if tally.produced > 1:
+        words += f" ({tally.produced / seconds:,.0f} per second)"
+    if tally.duplicates:
+        words += f"; {tally.duplicates:,} were there already"
+    if tally.refused:
+        words += f"; {count(tally.refused, 'line')} refused"
+    click.echo(f"{words}.")

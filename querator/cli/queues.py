@@ -1,0 +1,220 @@
+"""`querator queue`: create, list, info, update, delete."""
+
+from typing import Any
+
+import click
+
+from querator.cli.output import write_details, write_json, write_table
+from querator.cli.parameters import DURATION, format_duration
+from querator.cli.target import Target, output_option, server_options
+from querator.cli.views import queue_view
+from querator.client import Client, QueueInfo
+from querator.model import limits
+
+
+@click.group()
+def queue() -> None:
+    """Create, look at, change and delete queues."""
+
+
+def _settings_options(command: Any) -> Any:
+    """The settings that can be given at creation and changed later; None: not given."""
+    for option in (
+        click.option("--description", help="Free text for people."),
+        click.option(
+            "--partition-items-max",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Most items that one partition holds; 0: no limit.",
+        ),
+        click.option(
+            "--dedup-window",
+            type=DURATION,
+            help="How long dedup keys and outcomes of producers are remembered; up to 7d.",
+        ),
+        click.option(
+            "--dead-queue",
+            metavar="NAME",
+            help="Queue that takes dead letters; '' for none: they are dropped and counted.",
+        ),
+        click.option(
+            "--max-attempts",
+            type=click.IntRange(0, limits.ATTEMPTS_MAX),
+            metavar="N",
+            help="How many times an item is leased before it dies; 0: no limit.",
+        ),
+        click.option(
+            "--expire-timeout",
+            type=DURATION,
+            help="Items that were not leased in this time die; 0: never.",
+        ),
+        click.option("--lease-timeout", type=DURATION, help="How long a lease lasts; 1s to 24h."),
+    ):
+        command = option(command)
+    return command
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+@queue.command()
+@click.argument("name")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, limits.PARTITIONS_MAX),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of partitions; cannot be changed later.",
+)
+@_settings_options
+@server_options
+@output_option
+def create(name: str, partitions: int, target: Target, as_json: bool, **settings: Any) -> None:
+    """Create the queue NAME. The same again does nothing.
+
+    \b
+    Examples:
+      querator queue create mail
+      querator queue create mail-dead
+      querator queue create mail --partitions 4 --max-attempts 5 --dead-queue mail-dead
+    """
+
+    async def main(client: Client) -> QueueInfo:
+        return await client.create_queue(name, partitions=partitions, **_given(settings))
+
+    info = target.run(main)
+    if as_json:
+        write_json(queue_view(info))
+    else:
+        click.echo(
+            f"Created queue {info.name}." if info.created else f"Queue {info.name} was there."
+        )
+
+
+@queue.command("list")
+@server_options
+@output_option
+def list_queues(target: Target, as_json: bool) -> None:
+    """List the queues of a namespace."""
+
+    async def main(client: Client) -> list[QueueInfo]:
+        return [info async for info in client.list_queues()]
+
+    queues = target.run(main)
+    if as_json:
+        write_json([queue_view(info) for info in queues])
+    elif not queues:
+        click.echo("No queues. Create one with: querator queue create NAME", err=True)
+    else:
+        write_table(
+            ("queue", "state", "partitions", "lease", "attempts", "dead queue", "description"),
+            (
+                (
+                    info.name,
+                    info.state.lower(),
+                    info.partitions,
+                    format_duration(info.lease_timeout),
+                    info.max_attempts or "no limit",
+                    info.dead_queue,
+                    info.description,
+                )
+                for info in queues
+            ),
+        )
+
+
+@queue.command()
+@click.argument("name")
+@server_options
+@output_option
+def info(name: str, target: Target, as_json: bool) -> None:
+    """Show the settings of the queue NAME."""
+
+    async def main(client: Client) -> QueueInfo:
+        return await client.get_queue(name)
+
+    _write_queue(target.run(main), as_json=as_json)
+
+
+def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
+    if as_json:
+        write_json(queue_view(info))
+        return
+    write_details(
+        (
+            ("queue", info.name),
+            ("namespace", info.namespace),
+            ("state", info.state.lower()),
+            ("partitions", info.partitions),
+            ("lease timeout", format_duration(info.lease_timeout)),
+            ("expire timeout", format_duration(info.expire_timeout)),
+            ("max attempts", info.max_attempts or "no limit"),
+            ("dead queue", info.dead_queue or "none"),
+            ("dedup window", format_duration(info.dedup_window)),
+            ("items per partition", info.partition_items_max or "no limit"),
+            ("description", info.description),
+            ("settings version", info.settings_version),
+            ("created", info.created_at.isoformat(timespec="seconds")),
+        )
+    )
+
+
+@queue.command()
+@click.argument("name")
+@_settings_options
+@click.option(
+    "--expected-version",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Refuse unless this is the current settings version (see `queue info`).",
+)
+@server_options
+@output_option
+def update(
+    name: str, expected_version: int, target: Target, as_json: bool, **settings: Any
+) -> None:
+    """Change settings of the queue NAME. What is not named stays.
+
+    \b
+    Examples:
+      querator queue update mail --max-attempts 10
+      querator queue update mail --lease-timeout 2m --expire-timeout 7d
+    """
+    changes = _given(settings)
+    if not changes:
+        raise click.UsageError(
+            "Name at least one setting to change, for example --max-attempts 10."
+        )
+
+    async def main(client: Client) -> QueueInfo:
+        return await client.update_queue(name, expected_version=expected_version, **changes)
+
+    _write_queue(target.run(main), as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+@output_option
+def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
+    """Delete the queue NAME with all its items."""
+
+    async def ask(client: Client) -> int:
+        total = (await client.stats(name)).total
+        return total.ready + total.leased + total.scheduled + total.moving
+
+    async def main(client: Client) -> None:
+        await client.delete_queue(name)
+
+    if not yes:
+        items = target.run(ask)
+        click.confirm(f"Delete queue {name} with {items:,} items?", abort=True, err=True)
+    target.run(main)
+    if as_json:
+        write_json({"deleted": name})
+    else:
+        click.echo(f"Deleted queue {name}.")

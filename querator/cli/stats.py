@@ -1,0 +1,190 @@
+"""`querator stats`: exact counts, once or again and again."""
+
+import asyncio
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from querator.cli.output import console, make_table, note, write_json
+from querator.cli.parameters import DURATION, format_duration
+from querator.cli.target import Target, output_option, server_options
+from querator.cli.views import stats_view
+from querator.client import Client, QueueStats
+from querator.client.errors import QueueNotFound
+from querator.client.values import PartitionStats
+
+_NOW = ("ready", "leased", "scheduled", "moving")
+_EVER = ("produced", "delivered", "completed", "retried", "released", "lapsed", "expired", "dead")
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("--watch", is_flag=True, help="Show again and again; Ctrl-C ends it.")
+@click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")
+@click.option("--partitions", is_flag=True, help="Also by partition (always in JSON).")
+@server_options
+@output_option
+def stats(
+    queue: str | None,
+    watch: bool,
+    interval: timedelta,
+    partitions: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Show the counts of QUEUE, or of all queues. JSON: a line for each queue.
+
+    \b
+    Examples:
+      querator stats
+      querator stats mail --partitions
+      querator stats mail --watch
+    """
+    if interval <= timedelta(0):
+        raise click.UsageError("--interval must be more than 0.")
+
+    async def once(client: Client) -> None:
+        found = await _read(client, queue)
+        if as_json:
+            _write_lines(found)
+        elif not found:
+            note("No queues. Create one with: querator queue create NAME")
+        else:
+            console().print(_picture(found, {}, partitions))
+
+    async def again(client: Client) -> None:
+        await _watch(client, queue, interval, partitions, as_json=as_json)
+
+    try:
+        target.run(again if watch else once)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+async def _read(client: Client, queue: str | None) -> list[QueueStats]:
+    if queue is not None:
+        return [await client.stats(queue)]
+    found = []
+    async for info in client.list_queues():
+        try:
+            found.append(await client.stats(info.name))
+        except QueueNotFound:
+            continue  # Deleted since it was listed.
+    return found
+
+
+async def _watch(
+    client: Client, queue: str | None, interval: timedelta, partitions: bool, *, as_json: bool
+) -> None:
+    if as_json or not sys.stdout.isatty():
+        while True:
+            found = await _read(client, queue)
+            if as_json:
+                _write_lines(found)
+            else:
+                console().print(_picture(found, {}, partitions))
+            await asyncio.sleep(interval.total_seconds())
+    before: dict[int, PartitionStats] = {}
+    before_s = 0.0
+    with Live(console=console(), auto_refresh=False) as live:
+        while True:
+            found = await _read(client, queue)
+            read_s = time.monotonic()
+            rates = {
+                stats.queue.id: _rates(before[stats.queue.id], stats.total, read_s - before_s)
+                for stats in found
+                if stats.queue.id in before
+            }
+            live.update(_picture(found, rates, partitions), refresh=True)
+            before = {stats.queue.id: stats.total for stats in found}
+            before_s = read_s
+            await asyncio.sleep(interval.total_seconds())
+
+
+def _rates(before: PartitionStats, after: PartitionStats, seconds: float) -> tuple[float, float]:
+    """Items produced and completed per second."""
+    produced = (after.produced - before.produced) / seconds
+    return produced, (after.completed - before.completed) / seconds
+
+
+def _write_lines(found: list[QueueStats]) -> None:
+    for one in found:
+        write_json(stats_view(one))
+
+
+def _picture(
+    found: list[QueueStats], rates: dict[int, tuple[float, float]], partitions: bool
+) -> Group:
+    """What there is at present, then what has ever happened."""
+    now_rows: list[list[object]] = []
+    ever_rows: list[list[object]] = []
+    for one in found:
+        rate = rates.get(one.queue.id)
+        per_second = ["", ""] if rate is None else [f"{value:,.0f}" for value in rate]
+        now_rows.append(
+            [
+                one.queue.name,
+                *_counts(one.total, _NOW),
+                _size(one.total.bytes),
+                _age(one.total.oldest_ready_at),
+                *(per_second if rates else []),
+            ]
+        )
+        ever_rows.append([one.queue.name, *_counts(one.total, _EVER)])
+        for part in one.partitions if partitions else ():
+            name = f"  partition {part.partition}"
+            now_rows.append(
+                [
+                    name,
+                    *_counts(part, _NOW),
+                    _size(part.bytes),
+                    _age(part.oldest_ready_at),
+                    *(["", ""] if rates else []),
+                ]
+            )
+            ever_rows.append([name, *_counts(part, _EVER)])
+    now_columns = [
+        "now",
+        *_NOW,
+        "size",
+        "oldest",
+        *(["produced/s", "completed/s"] if rates else []),
+    ]
+    parts: list[RenderableType] = [
+        make_table(now_columns, now_rows),
+        Text(),
+        make_table(["ever", *_EVER], ever_rows),
+    ]
+    if not all(one.durable for one in found):
+        parts.append(Text("Not durable: the server keeps everything in memory."))
+    return Group(*parts)
+
+
+def _counts(stats: PartitionStats, names: tuple[str, ...]) -> list[int]:
+    return [getattr(stats, name) for name in names]
+
+
+def _size(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} PiB"
+
+
+def _age(instant: datetime | None) -> str:
+    if instant is None:
+        return ""
+    seconds = max(0, round((datetime.now(UTC) - instant).total_seconds()))
+    if seconds >= 3600:
+        seconds -= seconds % 60
+    return format_duration(timedelta(seconds=seconds))

@@ -1,0 +1,114 @@
+"""Options that commands share, and the client that a command talks through."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import click
+
+from querator.cli.failures import explained
+from querator.cli.parameters import DURATION
+from querator.client import Client
+from querator.model import limits
+
+_TIMEOUT_MAX = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
+_Result = TypeVar("_Result")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server and namespace that a command is for."""
+
+    address: str
+    namespace: str
+    request_timeout: timedelta
+
+    def client(self, client_id: str | None = None) -> Client:
+        return Client(
+            self.address,
+            namespace=self.namespace,
+            client_id=client_id,
+            request_timeout=self.request_timeout,
+        )
+
+    def run(
+        self, main: Callable[[Client], Awaitable[_Result]], *, client_id: str | None = None
+    ) -> _Result:
+        """Runs `main` with a client of its own. Raises `Failure` for the client's errors."""
+
+        async def connected() -> _Result:
+            async with self.client(client_id) as client:
+                return await main(client)
+
+        with explained(self.address):
+            return asyncio.run(connected())
+
+
+def server_options(command: _Command) -> _Command:
+    """--address, --namespace, --request-timeout, as the argument `target`."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any, address: str, namespace: str, request_timeout: timedelta, **kwargs: Any
+    ) -> Any:
+        if not timedelta(0) < request_timeout <= _TIMEOUT_MAX:
+            raise click.BadParameter(
+                "must be more than 0 and at most 15m.", param_hint="--request-timeout"
+            )
+        return command(*args, target=Target(address, namespace, request_timeout), **kwargs)
+
+    options = (
+        click.option(
+            "--address",
+            envvar="QUERATOR_ADDRESS",
+            default="127.0.0.1:4470",
+            show_default=True,
+            show_envvar=True,
+            metavar="HOST:PORT",
+            help="Server to talk to.",
+        ),
+        click.option(
+            "--namespace",
+            envvar="QUERATOR_NAMESPACE",
+            default="default",
+            show_default=True,
+            show_envvar=True,
+            metavar="NAME",
+            help="Namespace of the queue.",
+        ),
+        click.option(
+            "--request-timeout",
+            type=DURATION,
+            default="30s",
+            show_default=True,
+            help="How long a request is repeated before it counts as failed.",
+        ),
+    )
+    return cast(_Command, _decorated(wrapper, options))
+
+
+def output_option(command: _Command) -> _Command:
+    """--output, as the argument `as_json`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, output: str, **kwargs: Any) -> Any:
+        return command(*args, as_json=output == "json", **kwargs)
+
+    option = click.option(
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For people, or for machines: one JSON document, for streams one a line.",
+    )
+    return cast(_Command, _decorated(wrapper, (option,)))
+
+
+def _decorated(wrapper: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
+    for option in reversed(options):
+        wrapper = option(wrapper)
+    return wrapper

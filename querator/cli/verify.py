@@ -1,0 +1,238 @@
+"""`querator verify`: a full scan of a data directory that no node is using.
+
+What is checked of each group (a partition's, or the placement group's):
+
+* its log: every entry from the first to the last is there, and its checksum holds;
+* its attachments: their checksums hold;
+* its tables: `partition.invariants`, all counts and indexes derived anew;
+* its place: each group is a partition of one queue.
+
+Nothing is changed, and the directory is locked meanwhile.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from querator.cli.failures import ExitCode, Failure
+from querator.cli.output import console, count, write_json
+from querator.cli.target import output_option
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.queues import QueueState
+from querator.partition import invariants
+from querator.partition.rows import decode_state
+from querator.placement import rows as placement_rows
+from querator.raft.journal import GroupDeleted, Journal
+from querator.storage import attachments, identity
+from querator.storage.environment import ReadTransaction, StorageCorrupt, StorageError
+from querator.storage.identity import DirectoryRefused
+from querator.storage.lmdb_environment import open_lmdb
+from querator.storage.tables import ATTACHMENTS, STATE
+
+PROBLEMS_SHOWN_MAX = 50
+_GROUPS_MAX = 2**64 - 1
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """`place` names a partition, a group, or the placement."""
+
+    place: str
+    sentence: str
+
+
+class VerifyView(msgspec.Struct, frozen=True):
+    """`items` are those that the partitions count; `attachments` were read and summed."""
+
+    data_dir: str
+    cluster_id: str
+    queues: int
+    partitions: int
+    items: int
+    log_entries: int
+    attachments: int
+    problems: list[Problem]
+
+
+class _Scan:
+    """Goes through the groups of one snapshot and remembers what it saw."""
+
+    def __init__(self, txn: ReadTransaction) -> None:
+        self._txn = txn
+        self.problems: list[Problem] = []
+        self.items = 0
+        self.log_entries = 0
+        self.attachments = 0
+        view = placement_rows.load(txn)
+        self._map = view.map
+        for queue in view.map:
+            for group in queue.groups:
+                if group == PLACEMENT_GROUP or group >= view.next_group:
+                    self._wrong("placement", f"{queue.name} has group {group}, never given out")
+
+    @property
+    def queues(self) -> int:
+        return len(self._map)
+
+    @property
+    def partitions(self) -> int:
+        return self._map.partitions
+
+    def groups(self) -> list[int]:
+        """Every group that the placement names or that has a state."""
+        placed = (group for queue in self._map for group in queue.groups)
+        return sorted({PLACEMENT_GROUP, *placed, *_stored_groups(self._txn)})
+
+    def check(self, group: int) -> None:
+        queue, partition = self._map.by_group(GroupId(group)) or (None, 0)
+        if queue is None:
+            place = "placement" if group == PLACEMENT_GROUP else f"group {group}"
+        else:
+            place = f"{queue.namespace}/{queue.name} partition {partition}"
+        self._check_log(group, place)
+        self._check_attachments(group, place)
+        if group == PLACEMENT_GROUP:
+            return
+        if queue is None:
+            self._wrong(place, "there are items, and no queue that they are of")
+        elif queue.state is QueueState.DELETING:
+            return  # Its rows go in several steps, between which they do not agree.
+        try:
+            for sentence in invariants.check(self._txn, group):
+                self._wrong(place, sentence)
+        except (StorageCorrupt, msgspec.DecodeError) as error:
+            self._wrong(place, f"a row cannot be read: {error}")
+        if (raw := STATE.get(self._txn, group)) is not None:
+            self.items += decode_state(raw).items
+
+    def _check_log(self, group: int, place: str) -> None:
+        try:
+            journal = Journal.open(self._txn, GroupId(group))
+            for index in range(journal.first_index, journal.last_index + 1):
+                journal.record(self._txn, index)
+                self.log_entries += 1
+        except GroupDeleted:
+            return
+        except (StorageCorrupt, msgspec.DecodeError) as error:
+            self._wrong(place, str(error))
+
+    def _check_attachments(self, group: int, place: str) -> None:
+        for key, _ in ATTACHMENTS.rows(self._txn, group):
+            index, part = ATTACHMENTS.parts(key)
+            assert isinstance(index, int)
+            assert isinstance(part, int)
+            self.attachments += 1
+            try:
+                attachments.read(self._txn, group, index, part)
+            except StorageCorrupt as error:
+                self._wrong(place, str(error))
+
+    def _wrong(self, place: str, sentence: str) -> None:
+        self.problems.append(Problem(place, sentence))
+
+
+def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
+    """Groups that have a state, one look-up each."""
+    group = 0
+    while group <= _GROUPS_MAX:
+        start, _ = STATE.bounds(group)
+        _, stop = STATE.bounds(_GROUPS_MAX)
+        row = next(iter(txn.scan(start, stop)), None)
+        if row is None:
+            return
+        group = int.from_bytes(row[0][1:9], "big")
+        yield group
+        group += 1
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Directory of a node that is not running.",
+)
+@output_option
+def verify(data_dir: Path, as_json: bool) -> None:
+    """Check everything in a data directory, by a full scan: logs, checksums, indexes, counts.
+
+    Nothing is changed. A directory in use is refused: stop the node first. The exit code is 1 when
+    something is wrong; each finding is a sentence.
+
+    \b
+    Example:
+      querator verify --data-dir ./data
+    """
+    try:
+        view = _verify(data_dir)
+    except StorageError as error:
+        raise Failure(f"{str(error).rstrip('.')}.", ExitCode.WRONG) from error
+    if as_json:
+        write_json(view)
+    else:
+        _write(view)
+    if view.problems:
+        raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+def _verify(data_dir: Path) -> VerifyView:
+    try:
+        identity.check_directory(data_dir, new=False)
+    except DirectoryRefused:
+        raise Failure(f"{data_dir}: no data of Querator there.", ExitCode.USAGE) from None
+    environment = open_lmdb(data_dir)
+    try:
+        with environment.snapshot() as txn:
+            owner = identity.read(txn)
+            try:
+                scan = _Scan(txn)
+            except (AssertionError, msgspec.DecodeError) as error:
+                raise StorageCorrupt(f"the placement cannot be read: {error}") from error
+            _check_all(scan)
+    finally:
+        environment.close()
+    return VerifyView(
+        data_dir=str(data_dir),
+        cluster_id="" if owner is None else owner.cluster_id,
+        queues=scan.queues,
+        partitions=scan.partitions,
+        items=scan.items,
+        log_entries=scan.log_entries,
+        attachments=scan.attachments,
+        problems=scan.problems,
+    )
+
+
+def _check_all(scan: _Scan) -> None:
+    groups = scan.groups()
+    with Progress(
+        TextColumn("verifying"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("groups"),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    ) as progress:
+        for group in progress.track(groups):
+            scan.check(group)
+
+
+def _write(view: VerifyView) -> None:
+    seen = (
+        f"{count(view.queues, 'queue')}, {count(view.partitions, 'partition')}, "
+        f"{count(view.items, 'item')}, {count(view.log_entries, 'log entry')}"
+    ).replace("entrys", "entries")
+    if not view.problems:
+        click.echo(f"{view.data_dir}: all is well ({seen}).")
+        return
+    click.echo(f"{view.data_dir}: {count(len(view.problems), 'problem')} found ({seen}).")
+    for problem in view.problems[:PROBLEMS_SHOWN_MAX]:
+        click.echo(f"  {problem.place}: {problem.sentence}")
+    if len(view.problems) > PROBLEMS_SHOWN_MAX:
+        click.echo(f"  … and {len(view.problems) - PROBLEMS_SHOWN_MAX:,} more (see --output json).")

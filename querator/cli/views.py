@@ -1,0 +1,223 @@
+"""What `--output json` prints: one struct for each kind of result.
+
+Durations are ms, instants RFC 3339 in UTC. Every field is always there; null: none.
+"""
+
+import base64
+from datetime import datetime, timedelta
+
+import msgspec
+
+from querator.client import LeasedItem
+from querator.client.values import (
+    DeadLetter,
+    Item,
+    PartitionStats,
+    PeekedItem,
+    QueueInfo,
+    QueueStats,
+)
+
+
+def milliseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else round(duration / timedelta(milliseconds=1))
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    id: int
+    state: str
+    partitions: int
+    lease_timeout_ms: int | None
+    expire_timeout_ms: int | None
+    max_attempts: int
+    dead_queue: str
+    dedup_window_ms: int | None
+    partition_items_max: int
+    description: str
+    settings_version: int
+    created_at: datetime
+
+
+def queue_view(queue: QueueInfo) -> QueueView:
+    return QueueView(
+        namespace=queue.namespace,
+        name=queue.name,
+        id=queue.id,
+        state=queue.state.lower(),
+        partitions=queue.partitions,
+        lease_timeout_ms=milliseconds(queue.lease_timeout),
+        expire_timeout_ms=milliseconds(queue.expire_timeout),
+        max_attempts=queue.max_attempts,
+        dead_queue=queue.dead_queue,
+        dedup_window_ms=milliseconds(queue.dedup_window),
+        partition_items_max=queue.partition_items_max,
+        description=queue.description,
+        settings_version=queue.settings_version,
+        created_at=queue.created_at,
+    )
+
+
+class StatsView(msgspec.Struct, frozen=True):
+    """Counts of one queue at one moment of each of its partitions."""
+
+    queue: str
+    durable: bool
+    total: PartitionStats
+    partitions: tuple[PartitionStats, ...]
+
+
+def stats_view(stats: QueueStats) -> StatsView:
+    return StatsView(stats.queue.name, stats.durable, stats.total, stats.partitions)
+
+
+class DeadLetterView(msgspec.Struct, frozen=True):
+    origin_queue: str
+    origin_id: str
+    attempts: int
+    reason: str
+    errors: tuple[str, ...]
+    produced_at: datetime
+    died_at: datetime
+
+
+def dead_letter_view(letter: DeadLetter | None) -> DeadLetterView | None:
+    if letter is None:
+        return None
+    return DeadLetterView(
+        letter.origin_queue,
+        str(letter.origin_id),
+        letter.attempts,
+        letter.reason.name.lower(),
+        letter.errors,
+        letter.produced_at,
+        letter.died_at,
+    )
+
+
+class ItemView(msgspec.Struct, frozen=True):
+    """An item as it was produced. The payload is in `payload` when it is UTF-8, else in
+    `payload_base64`.
+    """
+
+    payload: str | None
+    payload_base64: str | None
+    kind: str
+    encoding: str
+    reference: str
+    attributes: dict[str, str]
+    priority: str | None
+    group: str
+    key: str
+    enqueue_at: datetime | None
+    expire_timeout_ms: int | None
+    lease_timeout_ms: int | None
+    dedup_key: str
+
+
+def item_view(item: Item) -> ItemView:
+    text, encoded = payload_texts(item.payload)
+    return ItemView(
+        payload=text,
+        payload_base64=encoded,
+        kind=item.kind,
+        encoding=item.encoding,
+        reference=item.reference,
+        attributes=dict(item.attributes),
+        priority=None if item.priority is None else item.priority.name.lower(),
+        group=item.group,
+        key=item.key,
+        enqueue_at=item.enqueue_at,
+        expire_timeout_ms=milliseconds(item.expire_timeout),
+        lease_timeout_ms=milliseconds(item.lease_timeout),
+        dedup_key=item.dedup_key,
+    )
+
+
+def payload_texts(payload: bytes | str) -> tuple[str | None, str | None]:
+    """(text, None), or (None, base64) when it is not UTF-8."""
+    if isinstance(payload, str):
+        return payload, None
+    try:
+        return payload.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(payload).decode()
+
+
+class PeekedView(msgspec.Struct, frozen=True):
+    id: str
+    state: str
+    attempt: int
+    produced_at: datetime
+    due_at: datetime | None
+    lease_id: str | None
+    dead_letter: DeadLetterView | None
+    errors: tuple[str, ...]
+    item: ItemView
+
+
+def peeked_view(peeked: PeekedItem) -> PeekedView:
+    return PeekedView(
+        id=str(peeked.id),
+        state=peeked.state.name.lower(),
+        attempt=peeked.attempt,
+        produced_at=peeked.produced_at,
+        due_at=peeked.due_at,
+        lease_id=peeked.lease_id or None,
+        dead_letter=dead_letter_view(peeked.dead_letter),
+        errors=peeked.errors,
+        item=item_view(peeked.item),
+    )
+
+
+def preview(payload: bytes | str, *, characters_max: int = 60) -> str:
+    """The beginning of a payload, for a table."""
+    text, encoded = payload_texts(payload)
+    if text is None:
+        return f"({len(payload):,} bytes, not text)"
+    assert encoded is None
+    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
+
+
+class LeasedView(msgspec.Struct, frozen=True):
+    """`lease_remaining_ms` counts from when the server answered."""
+
+    id: str
+    lease_id: str
+    attempt: int
+    deadline: datetime
+    lease_remaining_ms: int | None
+    produced_at: datetime
+    dead_letter: DeadLetterView | None
+    errors: tuple[str, ...]
+    item: ItemView
+
+
+def leased_view(leased: LeasedItem) -> LeasedView:
+    return LeasedView(
+        id=str(leased.id),
+        lease_id=leased.lease_id,
+        attempt=leased.attempt,
+        deadline=leased.deadline,
+        lease_remaining_ms=milliseconds(leased.remaining),
+        produced_at=leased.produced_at,
+        dead_letter=dead_letter_view(leased.dead_letter),
+        errors=leased.errors,
+        item=item_view(leased.item),
+    )
+
+
+class SettleView(msgspec.Struct, frozen=True):
+    """What became of the items of one lease, as ids. `repeated`: it had been done before."""
+
+    lease_id: str
+    done: list[str]
+    repeated: list[str]
+    lost: list[str]
+
+
+class ExtendView(msgspec.Struct, frozen=True):
+    lease_id: str
+    deadline: datetime
+    lease_remaining_ms: int | None
