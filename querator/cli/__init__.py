@@ -1,0 +1,81 @@
+"""The command `querator`. Exit codes are in `querator.cli.failures`, those of `serve` in
+`querator.cli.serve`.
+
+A command's module is loaded when the command is used: `querator serve` loads no client, and the
+others load neither the storage nor the Raft engine.
+"""
+
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final
+
+import click
+
+_COMMANDS: Final = {
+    "serve": "serve:serve",
+    "queue": "queues:queue",
+    "produce": "produce:produce",
+    "lease": "leases:lease",
+    "complete": "leases:complete",
+    "retry": "leases:retry",
+    "extend": "leases:extend",
+    "consume": "consume:consume",
+    "peek": "dead:peek",
+    "dead": "dead:dead",
+    "stats": "stats:stats",
+    "verify": "verify:verify",
+    "demo": "demo:demo",
+    "bench": "bench:bench",
+}
+"""Name of the command → its module in this package and its name there."""
+
+
+class _Commands(click.Group):
+    """Commands by name, loaded on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name].split(":")
+        command = getattr(import_module(f"{__name__}.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("querator"), prog_name="querator")
+def querator() -> None:
+    """A clustered lease queue: acknowledged items are on disk, and each is under at most one live
+    lease.
+
+    Exit codes: 0 done; 1 something is wrong with what was found, or serve could not start; 2 the
+    command line or a setting is wrong; 3 refused; 4 no server; 5 the outcome is unknown; 6 serve
+    stopped by a failure; 130, 143 ended by a signal.
+    """
+
+
+def main() -> None:
+    """Runs the command line; ends the process with its exit code and, on failure, one line on
+    standard error.
+    """
+    # Before gRPC is loaded: what it writes by itself would stand beside our one line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        sys.exit(querator.main(prog_name="querator", standalone_mode=False))
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "querator"
+        _end(f"{error.format_message()} (see {path} --help)", error.exit_code)
+    except click.ClickException as error:
+        _end(error.format_message(), error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+
+
+def _end(message: str, exit_code: int) -> None:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(exit_code)

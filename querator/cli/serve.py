@@ -1,0 +1,125 @@
+"""`querator serve`: one node in a process of its own.
+
+    exit code
+    0    stopped by SIGTERM or SIGINT: everything taken on was answered
+    1    did not start: the directory, the port, or what is stored
+    2    a setting is wrong
+    6    stopped by a failure, of the disk or of Querator itself; what was acknowledged is on disk,
+         and a new start goes on from there
+
+The first signal begins the end, a second one ends the process at once. Once clients are served,
+standard output has one line, `querator ready address=HOST:PORT`; all else goes to standard error.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import click
+
+from querator import telemetry
+from querator.config import SETTINGS, Config, ConfigError, Setting, load
+from querator.model.errors import QueratorError
+from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError
+from querator.storage.environment import StorageError
+
+
+class NotStarted(click.ClickException):
+    exit_code = 1
+
+
+class BadSetting(click.ClickException):
+    exit_code = 2
+
+
+class Failed(click.ClickException):
+    exit_code = 6
+
+
+def _option(setting: Setting) -> Callable[[Any], Any]:
+    """A setting as an option. None means not given: then the environment or the file decides."""
+    bare = get_args(setting.type)[0] if get_origin(setting.type) is not None else setting.type
+    text = setting.description.replace("`", "")
+    if bare is bool:
+        flags = f"{setting.flag}/--no-{setting.flag[2:]}"
+        return click.option(flags, setting.name, default=None, help=text)
+    return click.option(setting.flag, setting.name, default=None, help=text)
+
+
+def _options(command: Any) -> Any:
+    for setting in reversed(SETTINGS):
+        command = _option(setting)(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="TOML file with settings; QUERATOR_CONFIG names it too.",
+)
+@_options
+def serve(file: Path | None, **flags: Any) -> None:
+    """Run a node until SIGTERM or Ctrl-C.
+
+    Every option can also be set in the environment (--data-dir as QUERATOR_DATA_DIR) or in the
+    file (as data_dir). A new cluster needs --new once.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        config = load(flags=given, file=file)
+    except ConfigError as error:
+        raise BadSetting(str(error)) from error
+    telemetry.set_up(format_=config.log_format, level=config.log_level, stream=sys.stderr)
+    asyncio.run(_serve(config))
+
+
+async def _serve(config: Config) -> None:
+    node = Node(
+        config.data_dir or None,
+        memory=config.memory,
+        new=config.new,
+        listen=config.listen,
+        storage_quota_bytes=config.storage_quota_bytes,
+        shutdown_timeout_ms=config.shutdown_timeout_ms,
+        switch_interval_s=SWITCH_INTERVAL_S,
+    )
+    _stop_by_signal(node)
+    try:
+        await node.start()
+    except (StorageError, OSError, QueratorError) as error:
+        raise NotStarted(str(error)) from error
+    try:
+        _announce(node, config)
+        await node.run_until_stopped()
+    except NodeFailedError as error:
+        raise Failed(str(error)) from error
+    finally:
+        await node.stop()
+
+
+def _stop_by_signal(node: Node) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        node.request_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+def _announce(node: Node, config: Config) -> None:
+    if node.durable:
+        where = f"data in {Path(config.data_dir).resolve()}, durable"
+    else:
+        where = "in memory, NOT DURABLE: everything is lost when this process ends"
+    click.echo(f"querator {version('querator')} on {node.address}, {where}", err=True)
+    click.echo(f"querator ready address={node.address}")

@@ -1,0 +1,257 @@
+"""A node: every room put together, in a process of its own (`querator serve`) or in yours.
+
+    async with querator.Node("./data", new=True) as node:
+        async with node.client() as client:
+            await client.create_queue("mail")
+            await client.produce("mail", b"hello")
+
+Start, in order: directory and identity · environment · raft thread · the map, and every group of it
+recovered · services · server. Whoever can reach the server can use every queue. The end, in
+reverse: the server takes nothing more, waiting leases are answered empty, what was taken on is
+committed and answered, the raft thread ends, the directory is free again.
+
+**Failure.** When the storage fails, or a defect stops the raft thread or the work behind the map,
+memory and disk may differ: every call ends, `run_until_stopped` and the end of the block raise
+`NodeFailedError`, and only a new node on the same directory may go on. An error inside one
+partition stops that partition alone.
+
+**In your process** a node has two threads: your event loop and the raft thread. Python code that
+keeps the interpreter busy delays the raft thread by up to a switch interval each time that it comes
+back from the disk. `querator serve` sets `SWITCH_INTERVAL_S`; a node leaves the interval of your
+process alone unless `switch_interval_s` is given.
+"""
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import uuid_utils
+
+from querator import telemetry
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.placement_map import PlacementMap
+from querator.partition.machine import PartitionMachine
+from querator.placement.placement import Placement
+from querator.raft.clock import RealClock
+from querator.raft.host import Host
+from querator.server.grpc_server import GrpcServer
+from querator.service.admin_service import AdminService
+from querator.service.queue_service import QueueService
+from querator.storage.environment import Environment
+from querator.storage.identity import Identity, check_directory, claim
+from querator.storage.lmdb_environment import open_lmdb
+from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
+
+if TYPE_CHECKING:
+    from querator.client import Client
+
+SWITCH_INTERVAL_S: Final = 0.000_5
+"""Of `querator serve`. At the interpreter's 5 ms a turn of 0.4 ms takes 11 beside a busy event
+loop; shorter intervals cost both threads more than they save."""
+
+_log = telemetry.logger(__name__)
+
+
+class NodeFailedError(Exception):
+    """The node has stopped by a failure, which is the cause. Start again on the same directory."""
+
+
+class Node:
+    """One node. `async with` starts and stops it; used once."""
+
+    def __init__(
+        self,
+        data_dir: Path | str | None = None,
+        *,
+        memory: bool = False,
+        environment: Environment | None = None,
+        new: bool = False,
+        listen: str = "127.0.0.1:0",
+        storage_quota_bytes: int = 0,
+        shutdown_timeout_ms: int = 5_000,
+        switch_interval_s: float | None = None,
+    ) -> None:
+        """One of `data_dir`, `memory`, and `environment`: a back end of your own, which the node
+        closes. The other settings are those of `querator.config.Config`; `listen` takes a free port
+        by default.
+        """
+        if [data_dir is not None, memory, environment is not None].count(True) != 1:
+            raise ValueError("give one of data_dir, memory=True and environment")
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._environment = environment
+        self._new = new or memory
+        self._listen = listen
+        self._quota_bytes = storage_quota_bytes
+        self._shutdown_timeout_ms = shutdown_timeout_ms
+        self._switch_interval_s = switch_interval_s
+        self._running = contextlib.AsyncExitStack()
+        self._address: str | None = None
+        self._identity: Identity | None = None
+        self._placement: Placement | None = None
+        self._service: QueueService | None = None
+        self._end_wanted = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    # --- what it is ----------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for clients, with the real port."""
+        assert self._address is not None, "the node has not started"
+        return self._address
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is acknowledged survives the process and the machine."""
+        assert self._environment is not None, "the node has not started"
+        return self._environment.durable
+
+    @property
+    def identity(self) -> Identity:
+        assert self._identity is not None, "the node has not started"
+        return self._identity
+
+    def client(self, **options: Any) -> "Client":
+        """A client of this node, to be used by `async with`; options as of `querator.Client`."""
+        from querator.client import Client
+
+        return Client(self.address, **options)
+
+    # --- life ------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        if self._failure is not None and error is None:
+            raise self._failed()
+
+    async def start(self) -> None:
+        """Returns when clients are served. Raises StorageError (also for a directory that is not
+        what was asked for), OSError when it cannot listen, QueratorError when the map does not
+        recover; nothing is left behind then.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._running.aclose()
+            raise
+        _log.info(
+            "node.started",
+            address=self._address,
+            cluster_id=self.identity.cluster_id,
+            boots=self.identity.boots,
+            durable=self.durable,
+        )
+
+    async def _start(self) -> None:
+        if self._switch_interval_s is not None:
+            sys.setswitchinterval(self._switch_interval_s)
+        clock = RealClock()
+        environment = await asyncio.to_thread(self._open)
+        self._environment = environment
+        self._running.push_async_callback(asyncio.to_thread, environment.close)
+        host = Host(environment, clock=clock, events=self)
+        await host.start()
+        self._running.push_async_callback(host.stop)
+        placement = Placement(host, PartitionMachine, on_failure=self.on_failure)
+        self._placement = placement
+        service = QueueService(host=host, placement=placement, environment=environment, clock=clock)
+        self._service = service
+        placement.watch(service.on_map)
+        self._running.push_async_callback(placement.stop)
+        await placement.start()
+        admin = AdminService(host=host, placement=placement, environment=environment)
+        server = GrpcServer(service, admin, listen=self._listen)
+        self._running.push_async_callback(self._stop_serving, server, service)
+        self._address = await server.start()
+
+    def _open(self) -> Environment:
+        """Opens the environment and claims it. Blocks, for as long as opening takes."""
+        environment: Environment
+        if self._environment is not None:
+            environment = self._environment
+        elif self._data_dir is not None:
+            check_directory(self._data_dir, new=self._new)
+            environment = open_lmdb(self._data_dir, quota_bytes=self._quota_bytes or None)
+        else:
+            quota_bytes = self._quota_bytes or MEMORY_QUOTA_BYTES_DEFAULT
+            environment = MemoryEnvironment(quota_bytes=quota_bytes)
+        try:
+            self._identity = claim(
+                environment, new=self._new, make_id=lambda: uuid_utils.uuid7().hex
+            )
+        except BaseException:
+            environment.close()
+            raise
+        return environment
+
+    async def _stop_serving(self, server: GrpcServer, service: QueueService) -> None:
+        """At the same time: the server waits for calls, and the service answers those that wait."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(self._shutdown_timeout_ms / 1000))
+            tasks.create_task(service.stop())
+
+    def request_stop(self) -> None:
+        """Ends `run_until_stopped`. On the event loop; the owner of the block stops the node."""
+        self._end_wanted.set()
+
+    async def run_until_stopped(self) -> None:
+        """Returns after `request_stop`. Raises NodeFailedError as soon as the node has failed."""
+        await self._end_wanted.wait()
+        if self._failure is not None:
+            raise self._failed()
+
+    async def stop(self) -> None:
+        """Ends everything in the order above; returns when the directory is free. Then nothing."""
+        await self._running.aclose()
+        _log.info("node.stopped")
+
+    def _failed(self) -> NodeFailedError:
+        failed = NodeFailedError(f"the node has failed: {self._failure!r}")
+        failed.__cause__ = self._failure
+        return failed
+
+    # --- what the host says ------------------------------------------------------------
+
+    def on_effects(self, group: GroupId, effects: Any) -> None:
+        assert self._placement is not None
+        assert self._service is not None
+        if group == PLACEMENT_GROUP:
+            self._placement.on_effects(effects)
+        else:
+            self._service.on_effects(group, effects)
+
+    def on_leadership(self, group: GroupId, leads: bool) -> None:
+        assert self._service is not None
+        self._service.on_leadership(group, leads)
+
+    def on_quarantine(self, group: GroupId, error: BaseException) -> None:
+        """One partition is down; the node goes on. Without its own group it cannot."""
+        placed = PlacementMap() if self._placement is None else self._placement.map
+        owner = placed.by_group(group)
+        _log.error(
+            "node.partition_stopped",
+            group=group,
+            queue="" if owner is None else owner[0].name,
+            partition=-1 if owner is None else owner[1],
+            exc_info=error,
+        )
+
+    def on_failure(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            _log.critical("node.failed", exc_info=error)
+        if self._placement is not None:
+            self._placement.end()
+        self._end_wanted.set()
