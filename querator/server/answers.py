@@ -1,0 +1,106 @@
+"""How calls end: the one place where an exception becomes a gRPC status with details.
+
+A `QueratorError` is an answer. Anything else is a defect: the client gets INTERNAL with a request
+id and nothing of the inside, and the log gets the same id with the traceback.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import grpc
+import msgspec
+import uuid_utils
+
+from querator import telemetry
+from querator.model import limits
+from querator.model.calls import CompleteCall, ExtendCall, LeaseCall, ProduceCall, RetryCall
+from querator.model.errors import ErrorCode, QueratorError
+from querator.wire.errors import error_status
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Unary: TypeAlias = "Callable[[bytes, Context], Awaitable[bytes]]"
+T = TypeVar("T", ProduceCall, CompleteCall, RetryCall, ExtendCall)
+
+_DETAILS_KEY = "grpc-status-details-bin"
+# An empty answer must be on its way before the caller gives up, or its lease request ends unknown.
+_ANSWER_MARGIN_MS = 100
+
+_log = telemetry.logger(__name__)
+_start = uuid_utils.uuid7().hex[:20]
+_numbers = itertools.count(1)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_request_id() -> str:
+    """Unique over restarts and nodes, as far as chance allows."""
+    return f"{_start}-{next(_numbers):x}"
+
+
+def refusal_of(error: Exception, *, request_id: str, method: str) -> QueratorError:
+    """What the client is told about `error`; what is no refusal is logged."""
+    if isinstance(error, QueratorError):
+        if error.code is ErrorCode.INTERNAL:
+            _log.error("grpc.failed", method=method, request_id=request_id, exc_info=error)
+        return error
+    _log.error("grpc.failed", method=method, request_id=request_id, exc_info=error)
+    return QueratorError(
+        ErrorCode.INTERNAL, f"a defect in Querator; the node's log has it as {request_id}"
+    )
+
+
+def log_broken(method: str, request_id: str) -> None:
+    """The transport of a stream failed under it: the client has gone."""
+    _log.debug("grpc.broken", method=method, request_id=request_id)
+
+
+async def abort(context: Context, error: QueratorError, *, request_id: str) -> NoReturn:
+    """Ends the call with the status of `error`."""
+    status = error_status(error, request_id=request_id)
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    await context.abort(code, status.message, ((_DETAILS_KEY, status.SerializeToString()),))
+    raise AssertionError("abort returned")
+
+
+def answering(method: str, work: Unary) -> Unary:
+    """`work` as a handler whose failures are answered."""
+
+    async def handle(data: bytes, context: Context) -> bytes:
+        request_id = new_request_id()
+        try:
+            return await work(data, context)
+        except Exception as error:  # noqa: BLE001 - the top of the call's task
+            refusal = refusal_of(error, request_id=request_id, method=method)
+        _log.debug("grpc.refused", method=method, request_id=request_id, code=refusal.code.name)
+        await abort(context, refusal, request_id=request_id)
+
+    return handle
+
+
+def remaining_ms(context: Context) -> int:
+    """What is left until the client's deadline, at least 1; 0 when it has none."""
+    remaining_s: Any = context.time_remaining()
+    if remaining_s is None or math.isinf(remaining_s):
+        return 0
+    return max(1, min(int(remaining_s * 1000), limits.REQUEST_TIMEOUT_MS_MAX))
+
+
+def within_deadline(call: T, context: Context) -> T:
+    """The call with a timeout that ends no later than the client's deadline."""
+    left_ms = remaining_ms(context)
+    if not left_ms or 0 < call.timeout_ms <= left_ms:
+        return call
+    return msgspec.structs.replace(call, timeout_ms=left_ms)
+
+
+def waiting_within_deadline(call: LeaseCall, context: Context) -> LeaseCall:
+    """The call with a wait that ends before the client's deadline."""
+    left_ms = remaining_ms(context)
+    if not left_ms or call.wait_ms <= left_ms - _ANSWER_MARGIN_MS:
+        return call
+    return msgspec.structs.replace(call, wait_ms=max(0, left_ms - _ANSWER_MARGIN_MS))

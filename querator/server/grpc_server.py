@@ -1,0 +1,138 @@
+"""The gRPC server of a node: where it listens, what the transport allows, how it drains.
+
+`stop` is a drain: health says NOT_SERVING, streams answer what they have read and end with
+UNAVAILABLE (so that clients go on with another node), unary calls finish; what is not done when the
+grace is over is cancelled.
+"""
+
+from collections.abc import Callable, Mapping
+
+import grpc
+from grpc_health.v1 import (  # type: ignore[import-untyped]
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from querator import telemetry
+from querator.model import limits
+from querator.server.admin_calls import AdminCalls
+from querator.server.answers import Context, Unary, answering
+from querator.server.lease_stream import LeaseStream
+from querator.server.produce_stream import ProduceStream
+from querator.server.queue_calls import queue_calls
+from querator.server.streams import Streams
+from querator.service.admin_service import AdminService
+from querator.service.queue_service import QueueService
+from querator.v1 import admin_service_pb2, queue_service_pb2
+from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+
+QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"].full_name
+ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+_SERVICES = (QUEUE_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_KEEPALIVE_MS = 20_000
+_KEEPALIVE_ANSWER_MS = 10_000
+_CLIENT_PING_MS_MIN = 5_000
+_CONNECTION_STREAMS_MAX = 1_000
+
+_OPTIONS = (
+    # Two servers on one port would share its connections at random.
+    ("grpc.so_reuseport", 0),
+    # The door refuses less, with a sentence; this is what one message may hold in memory.
+    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_CAP),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_concurrent_streams", _CONNECTION_STREAMS_MAX),
+    # A client that has gone without a word goes unnoticed otherwise.
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_ANSWER_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_MS_MIN),
+)
+
+_log = telemetry.logger(__name__)
+
+
+class ListenError(OSError):
+    """The address cannot be listened on."""
+
+
+class GrpcServer:
+    """Serves both services on `listen` (HOST:PORT; port 0 takes any free one)."""
+
+    def __init__(
+        self,
+        queue_service: QueueService,
+        admin_service: AdminService,
+        *,
+        listen: str,
+        request_limits: RequestLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._queue_service = queue_service
+        self._admin_service = admin_service
+        self._listen = listen
+        self._limits = request_limits
+        self._streams = Streams()
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> str:
+        """Listens and serves; the address with its real port. Raises `ListenError`."""
+        assert self._server is None, "started once"
+        server = grpc.aio.server(options=_OPTIONS)
+        queue_handlers = _unary_handlers(queue_calls(self._queue_service, self._limits))
+        queue_handlers["ProduceStream"] = self._stream("ProduceStream", self._produce_stream)
+        queue_handlers["LeaseStream"] = self._stream("LeaseStream", self._lease_stream)
+        admin_handlers = _unary_handlers(AdminCalls(self._admin_service).by_method())
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(QUEUE_SERVICE, queue_handlers),
+                grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin_handlers),
+            )
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(_SERVICES, server)
+        try:
+            port = server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
+        self._server = server
+        await server.start()
+        for service in ("", QUEUE_SERVICE, ADMIN_SERVICE):
+            await self._health.set(service, _SERVING)
+        address = f"{self._listen.rpartition(':')[0]}:{port}"
+        _log.info("grpc.listening", address=address)
+        return address
+
+    async def stop(self, grace_s: float) -> None:
+        """Drains for at most `grace_s`, then cancels what is left. Does nothing twice."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await self._health.enter_graceful_shutdown()
+        self._streams.drain()
+        await server.stop(grace_s)
+        _log.info("grpc.stopped")
+
+    def _produce_stream(self, context: Context, request_id: str) -> ProduceStream:
+        return ProduceStream(context, request_id, self._queue_service, self._limits)
+
+    def _lease_stream(self, context: Context, request_id: str) -> LeaseStream:
+        return LeaseStream(context, request_id, self._queue_service)
+
+    def _stream(
+        self, method: str, make: Callable[[Context, str], ProduceStream | LeaseStream]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        return grpc.stream_stream_rpc_method_handler(self._streams.handler(method, make))
+
+
+def _unary_handlers(
+    calls: Mapping[str, Unary],
+) -> "dict[str, grpc.RpcMethodHandler[bytes, bytes]]":
+    """Without serializers: requests and answers are bytes."""
+    return {
+        method: grpc.unary_unary_rpc_method_handler(answering(method, work))
+        for method, work in calls.items()
+    }

@@ -1,0 +1,157 @@
+"""LeaseStream: deliveries against credit, and the settling of leases, on one stream.
+
+    reader ──credit──► subscription ──► pump ──deliveries──► outbox ──► writer
+       └─────task per settle────────► service ──answers───────┘
+
+The pump asks for the next delivery only while the outbox has room, so a client that reads slowly
+gets no more leases than it can be told of.
+"""
+
+import asyncio
+
+from querator.model.calls import CompleteCall, ExtendCall, RetryCall, SubscribeCall
+from querator.model.errors import QueratorError
+from querator.server.answers import Context, now_ms, refusal_of
+from querator.server.outbox import Outbox
+from querator.server.streams import DRAINING, read_frame
+from querator.service.queue_service import QueueService
+from querator.service.subscriptions import Subscription
+from querator.wire import frames
+from querator.wire.frames import Credit
+
+_METHOD = "LeaseStream"
+
+
+class LeaseStream:
+    """One stream; see `streams.Stream`."""
+
+    def __init__(self, context: Context, request_id: str, service: QueueService) -> None:
+        self._context = context
+        self._request_id = request_id
+        self._service = service
+        self._outbox = Outbox()
+        self._call: SubscribeCall | None = None
+        self._subscription: Subscription | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self._ending: QueratorError | None = None
+
+    def drain(self) -> None:
+        self._end(DRAINING)
+
+    def _end(self, ending: QueratorError | None) -> None:
+        """The first ending counts; None is the client's half-close."""
+        if not self._ended.is_set():
+            self._ending = ending
+            self._ended.set()
+
+    async def run(self) -> QueratorError | None:
+        outbox, half_closed = self._outbox, False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(outbox.write_all(self._context.write))
+                reader = tasks.create_task(self._read(tasks))
+                await self._ended.wait()
+                reader.cancel()
+                if self._pump is not None:
+                    self._pump.cancel()
+                if self._ending is None:
+                    # They are released at once: nobody shall work on them.
+                    outbox.drop_deliveries()
+                await outbox.until(outbox.is_answered)
+                outbox.close()
+            half_closed = self._ending is None
+        finally:
+            if self._subscription is not None and self._call is not None:
+                polite = half_closed or self._call.release_on_disconnect
+                await self._subscription.close(polite=polite)
+        return self._ending
+
+    async def _read(self, tasks: asyncio.TaskGroup) -> None:
+        """Reads until the stream ends by the client, or by a frame without a readable number."""
+        try:
+            subscription = await self._open(tasks)
+            while subscription is not None:
+                await self._outbox.until(self._outbox.has_room_for_request)
+                frame = await read_frame(self._context)
+                if frame is None:
+                    break
+                self._take(frame, subscription, tasks)
+        except QueratorError as error:
+            self._end(error)
+        else:
+            self._end(None)
+
+    async def _open(self, tasks: asyncio.TaskGroup) -> Subscription | None:
+        """Reads the first frame and subscribes; None if the client says nothing at all."""
+        frame = await read_frame(self._context)
+        if frame is None:
+            return None
+        number, call = frames.parse_lease_frame(frame, subscribed=None, now_ms=now_ms())
+        if isinstance(call, QueratorError):
+            raise call
+        assert isinstance(call, SubscribeCall)
+        self._call = call
+        self._subscription = subscription = await self._service.subscribe(call)
+        subscribed = frames.encode_subscribed(
+            number,
+            lease_timeout_ms=subscription.lease_timeout_ms,
+            durable=subscription.durable,
+        )
+        self._outbox.took(0)
+        self._outbox.answer(subscribed, 0)
+        self._pump = tasks.create_task(self._deliver(subscription))
+        return subscription
+
+    async def _deliver(self, subscription: Subscription) -> None:
+        """The pump."""
+        try:
+            while True:
+                await self._outbox.until(self._outbox.has_room_for_delivery)
+                self._outbox.deliver(frames.encode_delivery(await subscription.next()))
+        except Exception as error:  # noqa: BLE001 - the top of the pump's task
+            self._end(refusal_of(error, request_id=self._request_id, method=_METHOD))
+
+    def _take(self, frame: bytes, subscription: Subscription, tasks: asyncio.TaskGroup) -> None:
+        """Acts on a frame. Raises when there is no number to answer to."""
+        number, said = frames.parse_lease_frame(frame, subscribed=self._call, now_ms=now_ms())
+        assert not isinstance(said, SubscribeCall)
+        if isinstance(said, Credit):
+            try:
+                subscription.grant(said.items, said.bytes)
+            except QueratorError as error:
+                said = error
+            else:
+                return
+        self._outbox.took(len(frame))
+        if isinstance(said, QueratorError):
+            self._refuse(number, len(frame), said)
+        else:
+            tasks.create_task(self._settle(number, len(frame), said, subscription))
+
+    async def _settle(
+        self,
+        number: int,
+        size: int,
+        call: CompleteCall | RetryCall | ExtendCall,
+        subscription: Subscription,
+    ) -> None:
+        try:
+            if isinstance(call, CompleteCall):
+                completed = await subscription.complete(call)
+                answer = frames.encode_completed_frame(number, completed)
+            elif isinstance(call, RetryCall):
+                retried = await subscription.retry(call)
+                answer = frames.encode_retried_frame(number, retried)
+            else:
+                extended = await subscription.extend(call)
+                answer = frames.encode_extended_frame(number, extended)
+        except Exception as error:  # noqa: BLE001 - the top of the request's task
+            self._refuse(number, size, error)
+        else:
+            self._outbox.answer(answer, size)
+
+    def _refuse(self, number: int, size: int, error: Exception) -> None:
+        request_id = f"{self._request_id}/{number}"
+        refusal = refusal_of(error, request_id=request_id, method=_METHOD)
+        self._outbox.answer(frames.encode_lease_error(number, refusal, request_id=request_id), size)

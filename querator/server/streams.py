@@ -1,0 +1,86 @@
+"""What both streams have in common: how they are read, how they are told to end, how they end.
+
+A stream ends by the client's half-close (then every request that was read is answered, and the
+status is OK), by a refusal that leaves nobody to answer, or by the node's drain (then it is not
+read any further, what was read is answered, and the status says why). When the client vanishes,
+gRPC cancels the handler's task, and the tasks inside of it with it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.server.answers import Context, abort, log_broken, new_request_id, refusal_of
+
+DRAINING = QueratorError(
+    ErrorCode.UNAVAILABLE, "the node is shutting down; go on with another node"
+)
+
+
+class Stream(Protocol):
+    """One stream while it lives."""
+
+    async def run(self) -> QueratorError | None:
+        """Lives until the stream ends; None: the client half-closed and has all its answers."""
+
+    def drain(self) -> None:
+        """Has `run` end soon with `DRAINING`."""
+
+
+Handler: TypeAlias = "Callable[[object, Context], Awaitable[None]]"
+
+
+class Streams:
+    """The live streams of a server."""
+
+    def __init__(self) -> None:
+        self._live: set[Stream] = set()
+        self._draining = False
+
+    def drain(self) -> None:
+        self._draining = True
+        for stream in self._live:
+            stream.drain()
+
+    def handler(self, method: str, make: Callable[[Context, str], Stream]) -> Handler:
+        """A handler of stream calls: `make` gets the context and the request id of the call."""
+
+        async def handle(_: object, context: Context) -> None:
+            request_id = new_request_id()
+            if self._draining:
+                await abort(context, DRAINING, request_id=request_id)
+            stream = make(context, request_id)
+            self._live.add(stream)
+            try:
+                ending = await stream.run()
+            except Exception as error:  # noqa: BLE001 - the top of the call's task
+                if _is_broken(error, context):
+                    log_broken(method, request_id)
+                    return
+                ending = refusal_of(error, request_id=request_id, method=method)
+            finally:
+                self._live.discard(stream)
+            if ending is not None:
+                await abort(context, ending, request_id=request_id)
+
+        return handle
+
+
+def _is_broken(error: Exception, context: Context) -> bool:
+    """Whether the transport failed, which is no defect: what is written to a stream that the client
+    has left fails before the handler learns that it is cancelled.
+    """
+    if not (context.cancelled() or context.done()):
+        return False
+    if isinstance(error, ExceptionGroup):
+        return all(_is_broken(each, context) for each in error.exceptions)
+    return isinstance(error, (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError))
+
+
+async def read_frame(context: Context) -> bytes | None:
+    """The next frame; None after the client's half-close."""
+    frame: object = await context.read()
+    return frame if isinstance(frame, bytes) else None

@@ -1,0 +1,193 @@
+"""A service whose answers a test decides, and a server in front of it.
+
+The transport's own promises need a service that is slow, stuck or broken at will, which the real
+one is not. What the real one answers through this transport is the integration tests' business.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import grpc
+
+from querator.model.calls import (
+    CompleteCall,
+    ExtendCall,
+    ExtendOutcome,
+    ExtendReply,
+    LeaseCall,
+    LeasedBatch,
+    LeaseOutcome,
+    LeaseReply,
+    LoadedItems,
+    ProduceCall,
+    ProducedBatch,
+    ProduceReply,
+    RetryCall,
+    SettleReply,
+    SubscribeCall,
+)
+from querator.model.errors import ErrorCode, QueratorError
+from querator.server.grpc_server import GrpcServer
+from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
+
+
+def stored_item(payload: bytes) -> bytes:
+    item = items_pb2.Item(payload=payload)
+    return queue_service_pb2.ProduceRequest(items=[item]).SerializeToString()
+
+
+def delivery(payload: bytes) -> LeaseReply:
+    loaded = LoadedItems(7, (), 1, 1_000, (), stored_item(payload))
+    return LeaseReply((LeasedBatch("a.0.1", "q", 0, 1, 2_000, 900, False, loaded),), True)
+
+
+class Changes:
+    """Lets a test wait until something it counts has come to pass."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._changed = asyncio.Condition()
+
+    async def note(self, what: str) -> None:
+        async with self._changed:
+            self.counts[what] += 1
+            self._changed.notify_all()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(holds)
+
+
+class Subscription:
+    """Delivers what the test puts into `replies`, or raises it."""
+
+    lease_timeout_ms = 30_000
+    durable = True
+
+    def __init__(self, call: SubscribeCall, changes: Changes) -> None:
+        self.call = call
+        self.changes = changes
+        self.replies: asyncio.Queue[LeaseReply | Exception] = asyncio.Queue()
+        self.credit: list[tuple[int, int]] = []
+        self.closed: list[bool] = []
+        self.settle_gate = asyncio.Event()
+        self.settle_gate.set()
+
+    def grant(self, items: int, bytes: int) -> None:
+        if items == 99:
+            raise QueratorError(ErrorCode.LIMIT_EXCEEDED, "too much", field="credit.items")
+        self.credit.append((items, bytes))
+
+    async def next(self) -> LeaseReply:
+        reply = await self.replies.get()
+        if isinstance(reply, Exception):
+            raise reply
+        await self.changes.note("delivered")
+        return reply
+
+    async def complete(self, call: CompleteCall) -> SettleReply:
+        await self.changes.note("settling")
+        await self.settle_gate.wait()
+        if call.all_or_nothing:
+            raise RuntimeError("secret of the inside")
+        return settled(call)
+
+    async def retry(self, call: RetryCall) -> SettleReply:
+        return settled(call)
+
+    async def extend(self, call: ExtendCall) -> ExtendReply:
+        return extended(call)
+
+    async def close(self, *, polite: bool) -> None:
+        self.closed.append(polite)
+        await self.changes.note("closed")
+
+
+def settled(call: CompleteCall | RetryCall) -> SettleReply:
+    return SettleReply(
+        tuple(LeaseOutcome(ref.lease_id, ref.ranges, (), (), None) for ref in call.leases)
+    )
+
+
+def extended(call: ExtendCall) -> ExtendReply:
+    return ExtendReply(tuple(ExtendOutcome(lease_id, 5_000, 400) for lease_id in call.lease_ids))
+
+
+class Service:
+    """Refuses and fails by the queue's name; is stuck while `gate` is not set."""
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.calls: list[Any] = []
+        self.subscriptions: list[Subscription] = []
+
+    async def _take(self, call: Any) -> None:
+        self.calls.append(call)
+        await self.changes.note("taken")
+        try:
+            if call.queue == "full":
+                raise QueratorError(
+                    ErrorCode.QUEUE_FULL, "full", limit="5 items", retry_delay_ms=250
+                )
+            if call.queue == "broken":
+                raise RuntimeError("secret of the inside")
+            if call.queue != "open":
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            await self.changes.note("cancelled")
+            raise
+
+    async def produce(self, call: ProduceCall) -> ProduceReply:
+        await self._take(call)
+        return ProduceReply((ProducedBatch(0, 17, len(call.lengths) // 4),), True)
+
+    async def lease(self, call: LeaseCall) -> LeaseReply:
+        await self._take(call)
+        return delivery(b"work")
+
+    async def complete(self, call: CompleteCall) -> SettleReply:
+        await self._take(call)
+        return settled(call)
+
+    async def retry(self, call: RetryCall) -> SettleReply:
+        await self._take(call)
+        return settled(call)
+
+    async def extend(self, call: ExtendCall) -> ExtendReply:
+        await self._take(call)
+        return extended(call)
+
+    async def subscribe(self, call: SubscribeCall) -> Subscription:
+        await self._take(call)
+        subscription = Subscription(call, self.changes)
+        self.subscriptions.append(subscription)
+        await self.changes.note("subscribed")
+        return subscription
+
+
+class Running:
+    """A server, its service, and a client's channel to it."""
+
+    def __init__(self, server: GrpcServer, service: Service, address: str) -> None:
+        self.server = server
+        self.service = service
+        self.address = address
+        self.channel = grpc.aio.insecure_channel(address)
+        self.stub = queue_service_pb2_grpc.QueueServiceStub(self.channel)
+
+
+@asynccontextmanager
+async def running(service: Service | None = None, **options: Any) -> AsyncIterator[Running]:
+    service = service or Service()
+    server = GrpcServer(cast(Any, service), cast(Any, None), listen="127.0.0.1:0", **options)
+    there = Running(server, service, await server.start())
+    try:
+        yield there
+    finally:
+        await there.channel.close()
+        await server.stop(0)
