@@ -13,6 +13,9 @@ UV := $(BIN)/uv
 # More arguments for pytest: make unit PYTEST='-k lease -x'
 PYTEST ?=
 
+# The tests start servers hundreds of times: byte code is compiled once and kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Property tests find the same examples on every run; HYPOTHESIS_PROFILE=dev looks for others.
 export HYPOTHESIS_PROFILE ?= ci
 
@@ -34,7 +37,7 @@ $(VENV)/.venv:
 
 # uv is fast; pip is the way out where only pip knows how to reach the packages.
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.venv
-	$(UV) pip sync --quiet --python $(PY) --require-hashes requirements/dev.lock \
+	$(UV) pip sync --quiet --compile-bytecode --python $(PY) --require-hashes requirements/dev.lock \
 	  || $(PY) -m pip install --quiet --require-hashes -r requirements/dev.lock
 	@touch $@
 
