@@ -1,0 +1,150 @@
+"""Queues: made, listed, changed, looked into."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from querator.client.channel import Connection
+from querator.client.errors import OutcomeUnknown, QueueNotFound
+from querator.client.items import duration
+from querator.client.results import peeked_item, queue_info, queue_stats
+from querator.client.values import ItemId, ItemState, PeekedItem, QueueInfo, QueueStats
+from querator.model import limits
+from querator.v1 import admin_service_pb2 as pb
+
+_DURATIONS = frozenset({"lease_timeout", "expire_timeout", "dedup_window"})
+_SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
+
+
+def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
+    """Raises TypeError for a setting that does not exist. None: unset."""
+    unknown = changes.keys() - _SETTINGS
+    if unknown:
+        raise TypeError(
+            f"no such queue setting: {', '.join(sorted(unknown))}; "
+            f"there are {', '.join(sorted(_SETTINGS))}"
+        )
+    message = pb.QueueSettings()
+    for name, value in changes.items():
+        if value is None:
+            continue
+        if name in _DURATIONS:
+            getattr(message, name).CopyFrom(duration(value))
+        else:
+            setattr(message, name, value)
+    return message
+
+
+class Admin:
+    """The administrative calls of one client, in its namespace."""
+
+    def __init__(self, connection: Connection, namespace: str) -> None:
+        self._connection = connection
+        self._namespace = namespace
+
+    async def create(self, name: str, settings: Mapping[str, Any]) -> QueueInfo:
+        request = pb.CreateQueueRequest(
+            namespace=self._namespace, queue=name, settings=settings_message(settings)
+        )
+        stub = self._connection.admin.CreateQueue
+        response = await self._connection.call(lambda left: stub(request, timeout=left))
+        return queue_info(response.queue, created=response.created)
+
+    async def get(self, name: str) -> QueueInfo:
+        request = pb.GetQueueRequest(namespace=self._namespace, queue=name)
+        stub = self._connection.admin.GetQueue
+        response = await self._connection.call(
+            lambda left: stub(request, timeout=left), changes=False
+        )
+        return queue_info(response.queue)
+
+    async def list(self) -> AsyncIterator[QueueInfo]:
+        stub = self._connection.admin.ListQueues
+        request = pb.ListQueuesRequest(namespace=self._namespace, page_size=limits.PAGE_ITEMS_MAX)
+        while True:
+            response = await self._connection.call(
+                lambda left: stub(request, timeout=left), changes=False
+            )
+            for queue in response.queues:
+                yield queue_info(queue)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    async def update(
+        self, name: str, changes: Mapping[str, Any], *, expected_version: int
+    ) -> QueueInfo:
+        request = pb.UpdateQueueRequest(
+            namespace=self._namespace,
+            queue=name,
+            settings=settings_message(changes),
+            expected_version=expected_version,
+        )
+        request.update_mask.paths.extend(sorted(changes))
+        stub = self._connection.admin.UpdateQueue
+        response = await self._connection.call(
+            lambda left: stub(request, timeout=left),
+            # A repeat of one that was executed would meet its own change as a conflict.
+            repeatable=expected_version == 0,
+        )
+        return queue_info(response.queue)
+
+    async def delete(self, name: str) -> None:
+        request = pb.DeleteQueueRequest(namespace=self._namespace, queue=name)
+        stub = self._connection.admin.DeleteQueue
+        try:
+            await self._connection.call(lambda left: stub(request, timeout=left), repeatable=False)
+        except OutcomeUnknown:
+            try:
+                await self._connection.call(lambda left: stub(request, timeout=left))
+            except QueueNotFound:
+                # The first attempt has done it.
+                return
+
+    async def stats(self, name: str) -> QueueStats:
+        request = pb.GetQueueStatsRequest(namespace=self._namespace, queue=name)
+        stub = self._connection.admin.GetQueueStats
+        response = await self._connection.call(
+            lambda left: stub(request, timeout=left), changes=False
+        )
+        return queue_stats(response)
+
+    async def peek(
+        self, name: str, *, state: ItemState | None, limit: int | None
+    ) -> AsyncIterator[PeekedItem]:
+        stub = self._connection.admin.PeekItems
+        request = pb.PeekItemsRequest(namespace=self._namespace, queue=name)
+        if state is not None:
+            request.state = pb.ItemState.ValueType(state)
+        async for item in self._pages(stub, request, limit):
+            yield item
+
+    async def dead_letters(self, name: str, *, limit: int | None) -> AsyncIterator[PeekedItem]:
+        stub = self._connection.admin.ListDeadLetters
+        request = pb.ListDeadLettersRequest(namespace=self._namespace, queue=name)
+        async for item in self._pages(stub, request, limit):
+            yield item
+
+    async def _pages(
+        self, stub: Any, request: pb.PeekItemsRequest | pb.ListDeadLettersRequest, limit: int | None
+    ) -> AsyncIterator[PeekedItem]:
+        missing = limit
+        while missing is None or missing > 0:
+            request.page_size = min(missing or limits.PAGE_ITEMS_DEFAULT, limits.PAGE_ITEMS_MAX)
+            response = await self._connection.call(
+                lambda left: stub(request, timeout=left), changes=False
+            )
+            for item in response.items:
+                yield peeked_item(item)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+            if missing is not None:
+                missing -= len(response.items)
+
+    async def redrive(self, name: str, item_ids: Iterable[ItemId | str]) -> int:
+        request = pb.RedriveDeadLettersRequest(
+            namespace=self._namespace, queue=name, item_ids=[str(item) for item in item_ids]
+        )
+        stub = self._connection.admin.RedriveDeadLetters
+        response = await self._connection.call(lambda left: stub(request, timeout=left))
+        return int(response.redriven)

@@ -1,0 +1,196 @@
+"""Items and bytes.
+
+An item travels as its protobuf bytes behind its tag, field 15 of `ProduceRequest`. The bytes of a
+request are the bytes of its small fields followed by those of its items (a message is the
+concatenation of its fields), so an item is encoded once, when it is given to the client, and the
+payload is copied once, when the request's frame is joined.
+
+A bare payload costs a table look-up: what stands before it depends on its length alone. Anything
+more is encoded by the protobuf library, 1-3 µs an item.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from querator.client import values
+from querator.client.errors import ErrorCode, make_error
+from querator.v1 import items_pb2
+from querator.wire import fields
+
+ITEMS_FIELD = 15
+_PAYLOAD_FIELD = 1
+_HEADS_MAX = 8192
+_heads: dict[int, bytes] = {}
+
+AnyItem = values.Item | bytes | str
+
+
+class Encoded(NamedTuple):
+    """Items as pieces of bytes to be joined, the length of all of them, and their number."""
+
+    pieces: list[bytes]
+    size: int
+    items: int
+
+
+def _head(payload_size: int) -> bytes:
+    """What stands before a payload of this size in an item that has nothing else."""
+    inner = fields.prefix(_PAYLOAD_FIELD, payload_size) if payload_size else b""
+    head = fields.prefix(ITEMS_FIELD, len(inner) + payload_size) + inner
+    if len(_heads) < _HEADS_MAX:
+        _heads[payload_size] = head
+    return head
+
+
+def encode_items(items: Iterable[AnyItem]) -> Encoded:
+    """Raises TypeError for what is not an item, ValueError for a naive datetime."""
+    pieces: list[bytes] = []
+    add = pieces.append
+    size = count = 0
+    heads = _heads
+    for item in items:
+        if type(item) is not bytes:
+            if type(item) is str:
+                item = item.encode()
+            elif not _is_bare(item):
+                whole = encode_item(item)
+                add(whole)
+                size += len(whole)
+                count += 1
+                continue
+            else:
+                assert isinstance(item, values.Item)
+                item = _payload(item)
+        length = len(item)
+        head = heads.get(length) or _head(length)
+        add(head)
+        add(item)
+        size += len(head) + length
+        count += 1
+    return Encoded(pieces, size, count)
+
+
+def _is_bare(item: AnyItem) -> bool:
+    """Whether the item is a payload and nothing else."""
+    if not isinstance(item, values.Item):
+        raise TypeError(f"an item is an Item, bytes or str, not {type(item).__name__}")
+    return (
+        not item.kind
+        and not item.key
+        and not item.reference
+        and not item.encoding
+        and not item.attributes
+        and not item.group
+        and not item.dedup_key
+        and item.priority is None
+        and item.enqueue_at is None
+        and item.delay is None
+        and item.expire_timeout is None
+        and item.lease_timeout is None
+    )
+
+
+def _payload(item: values.Item) -> bytes:
+    payload = item.payload
+    if isinstance(payload, str):
+        return payload.encode()
+    # A caller's bytearray or memoryview may change before the request is sent.
+    return payload if type(payload) is bytes else bytes(payload)
+
+
+def encode_item(item: AnyItem) -> bytes:
+    """One item with its tag and length."""
+    if not isinstance(item, values.Item):
+        return b"".join(encode_items((item,)).pieces)
+    message = items_pb2.Item(
+        payload=_payload(item),
+        kind=item.kind,
+        encoding=item.encoding,
+        reference=item.reference,
+        group=item.group,
+        key=item.key,
+        dedup_key=item.dedup_key,
+    )
+    if item.attributes:
+        message.attributes.update(item.attributes)
+    if item.priority is not None:
+        message.priority = items_pb2.Priority.ValueType(item.priority)
+    _add_times(message, item)
+    body = message.SerializeToString()
+    return fields.prefix(ITEMS_FIELD, len(body)) + body
+
+
+def _add_times(message: items_pb2.Item, item: values.Item) -> None:
+    if item.delay is not None:
+        if item.enqueue_at is not None:
+            raise ValueError("an item has either enqueue_at or delay")
+        message.enqueue_at.CopyFrom(timestamp(datetime.now(UTC) + item.delay))
+    elif item.enqueue_at is not None:
+        message.enqueue_at.CopyFrom(timestamp(item.enqueue_at))
+    if item.expire_timeout is not None:
+        message.expire_timeout.CopyFrom(duration(item.expire_timeout))
+    if item.lease_timeout is not None:
+        message.lease_timeout.CopyFrom(duration(item.lease_timeout))
+
+
+def decode_item(message: items_pb2.Item) -> values.Item:
+    """The item as it was produced."""
+    return values.Item(
+        payload=message.payload,
+        kind=message.kind,
+        encoding=message.encoding,
+        reference=message.reference,
+        attributes=dict(message.attributes),
+        priority=values.Priority(message.priority) if message.priority else None,
+        group=message.group,
+        key=message.key,
+        enqueue_at=instant(message.enqueue_at) if message.HasField("enqueue_at") else None,
+        expire_timeout=(
+            span(message.expire_timeout) if message.HasField("expire_timeout") else None
+        ),
+        lease_timeout=span(message.lease_timeout) if message.HasField("lease_timeout") else None,
+        dedup_key=message.dedup_key,
+    )
+
+
+def decode_dead_letter(message: items_pb2.DeadLetter) -> values.DeadLetter:
+    return values.DeadLetter(
+        origin_queue=message.origin_queue,
+        origin_id=values.ItemId(message.origin_partition, message.origin_seq),
+        attempts=message.attempts,
+        reason=values.DeadReason(message.reason),
+        errors=tuple(message.errors),
+        produced_at=instant(message.produced_at),
+        died_at=instant(message.died_at),
+    )
+
+
+def timestamp(value: datetime) -> Timestamp:
+    """Raises ValueError for a naive datetime: it would mean another instant on another machine."""
+    if value.tzinfo is None:
+        raise ValueError("an instant needs a time zone: datetime(..., tzinfo=UTC)")
+    message = Timestamp()
+    message.FromDatetime(value)
+    return message
+
+
+def duration(value: timedelta) -> Duration:
+    if value < timedelta(0):
+        raise make_error(
+            ErrorCode.INVALID_ARGUMENT, f"a duration is negative: {value}", value=str(value)
+        )
+    message = Duration()
+    message.FromTimedelta(value)
+    return message
+
+
+def instant(message: Timestamp) -> datetime:
+    return message.ToDatetime(UTC)
+
+
+def span(message: Duration) -> timedelta:
+    return message.ToTimedelta()

@@ -1,0 +1,422 @@
+"""The consumer's side of a lease stream: credit, deliveries, settles, leases of earlier streams.
+
+Credit is counted in items. `held` items are those delivered and not settled; the server may send
+`prefetch_items - held - outstanding credit` more, and is told so in portions of a delivery, so that
+deliveries stay whole.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
+
+from querator.client.channel import Connection
+from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
+from querator.client.leases import RELEASE, Lease, LeasedBatch, Verb
+from querator.client.results import lease_lost
+from querator.client.rpc_errors import from_frame
+from querator.client.settling import SettleFrame, Settler
+from querator.client.stream import Stream
+from querator.client.values import ExtendOutcome
+from querator.model import limits
+from querator.v1 import queue_service_pb2
+
+UPKEEP_SECONDS = 1.0
+# A lease that ended this long ago by our clock is not waited for any more.
+LAPSED_SECONDS = 5.0
+
+
+class LeaseTalker:
+    """`stream.Talker` for leases, and `leases.Holder` for what it delivers."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        namespace: str,
+        queue: str,
+        client_id: str,
+        extend: Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]],
+        prefetch_items: int,
+        batch_items: int,
+        batch_bytes: int,
+        lease_timeout: Duration | None,
+        auto_extend: bool,
+        release_on_disconnect: bool,
+    ) -> None:
+        self._connection = connection
+        self._namespace, self._queue = namespace, queue
+        self._extend = extend
+        self._prefetch = prefetch_items
+        self._portion = min(batch_items, max(1, prefetch_items // 2))
+        self._auto_extend = auto_extend
+        self._release_on_disconnect = release_on_disconnect
+        self._subscribe = queue_service_pb2.Subscribe(
+            namespace=namespace,
+            queue=queue,
+            client_id=client_id,
+            lease_timeout=lease_timeout,
+            max_items=batch_items,
+            max_bytes=batch_bytes,
+            auto_extend=auto_extend,
+            release_on_disconnect=release_on_disconnect,
+        )
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._stream = Stream(connection, "LeaseStream", self)
+        self._settler = Settler(self._send)
+        self._upkeep: asyncio.Task[None] | None = None
+        self._ready: deque[LeasedBatch] = deque()
+        self._batches: set[LeasedBatch] = set()
+        self.held = 0
+        self._credit = 0
+        self._streams = 0
+        self._first_frame: bytes | None = None
+        self._frames: dict[int, SettleFrame] = {}
+        self._unsent: deque[SettleFrame] = deque()
+        self._next_number = 1
+        self._readers: deque[asyncio.Future[None]] = deque()
+        self._quiet: list[asyncio.Future[None]] = []
+        self._trying_since: float | None = None
+        self._end: Exception | None = None
+        self.stopping = False
+        self._closing = False
+
+    # What the consumer uses.
+
+    def start(self) -> None:
+        self._stream.start()
+        # Owned: `close` ends and awaits it, `_upkeep_done` takes what it fails with.
+        self._upkeep = self._loop.create_task(self._keep_up())
+        self._upkeep.add_done_callback(self._upkeep_done)
+
+    def stop(self) -> None:
+        self.stopping = True
+        self._wake_readers()
+
+    async def next_batch(self, idle_seconds: float | None) -> LeasedBatch | None:
+        """The next run of items; None after `stop`, or when nothing came in time."""
+        if self._upkeep is None:
+            raise RuntimeError("a consumer is used in its block: async with client.consumer(...)")
+        try:
+            async with asyncio.timeout(idle_seconds):
+                while not self.stopping:
+                    while self._ready:
+                        batch = self._ready.popleft()
+                        if self.still_leased(batch):
+                            return batch
+                    if self._end is not None:
+                        raise self._end_error()
+                    await self._wait_for_delivery()
+        except TimeoutError:
+            return None
+        return None
+
+    async def _wait_for_delivery(self) -> None:
+        reader: asyncio.Future[None] = self._loop.create_future()
+        self._readers.append(reader)
+        try:
+            await reader
+        except asyncio.CancelledError:
+            if reader.done() and not reader.cancelled():
+                self._wake_readers(1)
+            raise
+
+    def still_leased(self, batch: LeasedBatch) -> bool:
+        """Whether the batch may be handed out: its lease has not ended, as far as is known."""
+        lease = batch.lease
+        if lease.kept and lease.stream == self._streams:
+            return True
+        return lease.ends > self._loop.time()
+
+    async def flush(self, *, patience: float | None) -> None:
+        self._settler.flush()
+        if self._frames:
+            quiet: asyncio.Future[None] = self._loop.create_future()
+            self._quiet.append(quiet)
+            await asyncio.wait((quiet,), timeout=patience)
+
+    async def close(self, *, patience: float) -> None:
+        self.stop()
+        self._closing = True
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+        try:
+            if self._end is None:
+                self._release_earlier()
+                await self.flush(patience=patience)
+        finally:
+            await self._stream.close(patience=patience if self._end is None else 0)
+            self._finish(make_error(ErrorCode.UNAVAILABLE, "the consumer is closed"))
+
+    def _release_earlier(self) -> None:
+        """Gives back what came on earlier streams; this stream's end does that for its own."""
+        if self._release_on_disconnect:
+            return
+        for batch in list(self._batches):
+            if batch.lease.stream != self._streams and batch.left:
+                # Nobody is left to hear that the lease has ended meanwhile.
+                batch.settle(RELEASE, batch.left).add_done_callback(_look)
+
+    # `leases.Holder`.
+
+    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+        if self._end is not None:
+            failed: asyncio.Future[None] = self._loop.create_future()
+            failed.set_exception(self._end_error())
+            return failed
+        if batch.counted:
+            self._free(batch, mask.bit_count())
+        return self._settler.settle(verb, batch, mask)
+
+    def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
+        if batch.counted:
+            self._free(batch, mask.bit_count())
+
+    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
+        outcomes = await self._extend([lease.id], lease_timeout)
+        if not outcomes[0].remaining:
+            raise lease_lost(lease.id)
+        lease.extended(outcomes[0], now=self._loop.time())
+
+    def _free(self, batch: LeasedBatch, items: int) -> None:
+        """These items are not held any more."""
+        self.held -= items
+        if not batch.left:
+            self._batches.discard(batch)
+        if self._credit_due() >= self._portion or not self._credit:
+            self._stream.wake()
+
+    def _send(self, frame: SettleFrame) -> None:
+        frame.number = self._next_number
+        frame.deadline = self._loop.time() + self._connection.request_timeout
+        self._next_number += 1
+        self._frames[frame.number] = frame
+        self._unsent.append(frame)
+        self._stream.wake()
+
+    # What the stream asks and tells (`stream.Talker`).
+
+    def wanted(self) -> bool:
+        return self._end is None
+
+    def opened(self) -> None:
+        self._streams += 1
+        self._credit = 0
+        if self._trying_since is None:
+            self._trying_since = self._loop.time()
+        self._first_frame = queue_service_pb2.LeaseStreamRequest(
+            subscribe=self._subscribe
+        ).SerializeToString()
+        self._unsent = deque(self._frames.values())
+
+    def take(self) -> bytes | None:
+        if self._first_frame is not None:
+            frame, self._first_frame = self._first_frame, None
+            return frame
+        due = self._credit_due()
+        if due > 0 and (due >= self._portion or not self._credit) and not self.stopping:
+            self._credit += due
+            return queue_service_pb2.LeaseStreamRequest(
+                credit=queue_service_pb2.Credit(items=due)
+            ).SerializeToString()
+        if self._unsent:
+            return self._settle_frame(self._unsent.popleft())
+        return None
+
+    def _credit_due(self) -> int:
+        return self._prefetch - self.held - self._credit
+
+    def _settle_frame(self, frame: SettleFrame) -> bytes:
+        message = queue_service_pb2.LeaseStreamRequest(request_number=frame.number)
+        frame.maybe_executed = True
+        if frame.verb.completes:
+            message.complete.CopyFrom(frame.complete_request(self._namespace, self._queue))
+        else:
+            message.retry.CopyFrom(frame.retry_request(self._namespace, self._queue))
+        return message.SerializeToString()
+
+    def received(self, data: bytes) -> None:
+        self._trying_since = None
+        answer = queue_service_pb2.LeaseStreamResponse.FromString(data)
+        kind = answer.WhichOneof("frame")
+        if kind == "leased":
+            self._delivered(answer.leased)
+        elif kind == "completed":
+            self._answered(answer.request_number, answer.completed)
+        elif kind == "retried":
+            self._answered(answer.request_number, answer.retried)
+        elif kind == "error":
+            self._refused(answer.request_number, from_frame(answer.error))
+
+    def _delivered(self, leased: queue_service_pb2.LeaseResponse) -> None:
+        now = self._loop.time()
+        leases: dict[str, Lease] = {}
+        for message in leased.batches:
+            lease = leases.get(message.lease_id)
+            if lease is None:
+                lease = Lease(message, now=now, kept=self._auto_extend, stream=self._streams)
+                leases[lease.id] = lease
+            batch = LeasedBatch(message, self, lease)
+            self.held += batch.count
+            self._credit -= batch.count
+            self._batches.add(batch)
+            self._ready.append(batch)
+        self._wake_readers(len(leased.batches))
+
+    def _wake_readers(self, count: int | None = None) -> None:
+        count = len(self._readers) if count is None else count
+        while count and self._readers:
+            reader = self._readers.popleft()
+            if not reader.done():
+                reader.set_result(None)
+                count -= 1
+
+    def _answered(
+        self,
+        number: int,
+        response: queue_service_pb2.CompleteResponse | queue_service_pb2.RetryResponse,
+    ) -> None:
+        frame = self._frames.pop(number, None)
+        if frame is not None:
+            frame.resolve(response.outcomes)
+            self._check_quiet()
+
+    def _check_quiet(self) -> None:
+        if not self._frames:
+            quiet, self._quiet = self._quiet, []
+            for future in quiet:
+                if not future.done():
+                    future.set_result(None)
+
+    def _refused(self, number: int, error: RequestError) -> None:
+        if number == 0:
+            # It is about the subscription, and no other one would fare better.
+            if not error.retriable:
+                self._finish(error)
+            return
+        frame = self._frames.get(number)
+        if frame is None:
+            return
+        if error.retriable and self._loop.time() < frame.deadline:
+            delay = max(0.05, (error.retry_delay_ms or 0) / 1000)
+            self._loop.call_later(delay, self._send_again, number, self._streams)
+            return
+        del self._frames[number]
+        frame.fail(error)
+        self._check_quiet()
+
+    def _send_again(self, number: int, stream: int) -> None:
+        frame = self._frames.get(number)
+        if frame is not None and stream == self._streams:
+            self._unsent.append(frame)
+            self._stream.wake()
+
+    def broke(self, error: RequestError) -> bool:
+        waited = self._loop.time() - (self._trying_since or self._loop.time())
+        if not error.retriable or self._connection.hopeless(error, waited):
+            self._finish(error)
+            return False
+        for batch in list(self._batches):
+            if self._release_on_disconnect:
+                self._forget(batch)
+            else:
+                batch.lease.left_alone(self._loop.time())
+        return self._end is None and not self._closing
+
+    def stopped(self, error: Exception | None) -> None:
+        if error is not None or not self._closing:
+            self._finish(error or make_error(ErrorCode.UNAVAILABLE, "the client is closed"))
+
+    def _finish(self, error: Exception) -> None:
+        """Nothing is sent any more; whoever waits is told."""
+        if self._end is None:
+            self._end = error
+        frames, self._frames = self._frames, {}
+        for frame in frames.values():
+            frame.fail(_unanswered() if frame.maybe_executed else self._end_error())
+        self._check_quiet()
+        self._wake_readers()
+
+    def _end_error(self) -> RequestError:
+        if isinstance(self._end, RequestError):
+            return copy_error(self._end)
+        return make_error(ErrorCode.INTERNAL, f"the client failed: {self._end!r}")
+
+    # Leases that nobody else looks after.
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            now = self._loop.time()
+            self._give_up_frames(now)
+            self._forget_lapsed(now)
+            await self._extend_earlier(now)
+
+    def _upkeep_done(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if isinstance(error, Exception):
+                self._finish(error)
+
+    def _give_up_frames(self, now: float) -> None:
+        for number, frame in list(self._frames.items()):
+            if frame.deadline < now:
+                del self._frames[number]
+                frame.fail(_unanswered())
+        self._check_quiet()
+
+    def _forget_lapsed(self, now: float) -> None:
+        for batch in list(self._batches):
+            lease = batch.lease
+            watched = lease.kept and lease.stream == self._streams
+            if not watched and lease.ends + LAPSED_SECONDS < now:
+                self._forget(batch)
+
+    def _forget(self, batch: LeasedBatch) -> None:
+        """The items are no longer ours: they do not count, whatever is still said about them."""
+        batch.counted = False
+        batch.lease.kept, batch.lease.ends = False, 0.0
+        self._batches.discard(batch)
+        self.held -= batch.left.bit_count()
+        self._stream.wake()
+
+    async def _extend_earlier(self, now: float) -> None:
+        """Extends the leases of earlier streams that are past half of their time."""
+        if not self._auto_extend or self._release_on_disconnect:
+            return
+        due = {
+            batch.lease.id: batch.lease
+            for batch in self._batches
+            if batch.lease.stream != self._streams
+            and batch.lease.ends - now < batch.lease.timeout / 2
+        }
+        leases = list(due.values())[: limits.REQUEST_LEASES_MAX]
+        if not leases:
+            return
+        timeout = timedelta(seconds=max(lease.timeout for lease in leases))
+        try:
+            outcomes = await self._extend([lease.id for lease in leases], timeout)
+        except RequestError:
+            # Out of reach for the moment: the next round tries again, while there is time.
+            return
+        for lease, outcome in zip(leases, outcomes, strict=True):
+            if outcome.remaining:
+                lease.extended(outcome, now=self._loop.time())
+            else:
+                lease.ends = 0.0
+
+
+def _look(future: "asyncio.Future[None]") -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _unanswered() -> RequestError:
+    return make_error(
+        ErrorCode.OUTCOME_UNKNOWN,
+        "no answer to a settle in time; if it was not executed, the lease lapses",
+    )

@@ -1,0 +1,393 @@
+"""Leased items as a consumer sees them.
+
+A batch is a run of items as the server sent it; its message is parsed once, by the protobuf
+library, and fields are read from it when they are asked for. What has been settled is a bit mask.
+
+`complete`, `retry`, `reject`, `release` act at once and return a future: it is done when the effect
+is durable, and fails with `LeaseLost` when the lease had ended. Settles of one round of the event
+loop share a frame. Each item is settled once; a second time is a RuntimeError.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from querator.client.items import decode_dead_letter, decode_item, instant
+from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId, Priority
+from querator.model import limits
+from querator.v1 import items_pb2
+
+
+class Verb(NamedTuple):
+    """How a lease is ended. `retry_at` None: now. A release has `count_attempt` False."""
+
+    completes: bool
+    retry_at: datetime | None = None
+    dead: bool = False
+    error: str = ""
+    count_attempt: bool = True
+
+
+COMPLETE = Verb(completes=True)
+RELEASE = Verb(completes=False, count_attempt=False)
+
+
+def retry_verb(
+    *,
+    delay: timedelta | None = None,
+    retry_at: datetime | None = None,
+    error: str = "",
+    dead: bool = False,
+    count_attempt: bool = True,
+) -> Verb:
+    """`error` is cut to what is kept of it. Raises ValueError for both a delay and an instant."""
+    if delay is not None:
+        if retry_at is not None:
+            raise ValueError("give either delay or retry_at")
+        if delay < timedelta(0):
+            raise ValueError(f"delay is {delay}; it must not be negative")
+        retry_at = datetime.now(UTC) + delay if delay else None
+    if retry_at is not None:
+        # As fine as the server counts, so that retries of the same moment share a request.
+        retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
+    return Verb(False, retry_at, dead, error[: limits.ERROR_CHARS_MAX], count_attempt)
+
+
+class Lease:
+    """What is known of one lease. `ends` is an instant of the loop's clock, `timeout` seconds.
+
+    `kept`: the server extends it as long as its stream lives, so that only the server knows its
+    end. `stream` numbers the stream it came on, 0 for a single call.
+    """
+
+    __slots__ = ("deadline", "ends", "id", "kept", "stream", "timeout")
+
+    def __init__(self, batch: items_pb2.LeasedBatch, *, now: float, kept: bool, stream: int):
+        remaining = batch.lease_remaining
+        self.id = batch.lease_id
+        self.timeout = remaining.seconds + remaining.nanos / 1e9
+        self.ends = now + self.timeout
+        self.deadline = instant(batch.deadline)
+        self.kept = kept
+        self.stream = stream
+
+    def extended(self, outcome: ExtendOutcome, *, now: float) -> None:
+        self.ends = now + outcome.remaining.total_seconds()
+        self.deadline = outcome.deadline
+
+    def left_alone(self, now: float) -> None:
+        """The stream that kept it is gone. How far it was extended is not known: take it to last
+        for a third of its time, in which the consumer extends it itself.
+        """
+        if self.kept:
+            self.kept = False
+            self.ends = max(self.ends, now + self.timeout / 3)
+
+
+class Holder(Protocol):
+    """Carries what is said about leases to the server."""
+
+    def settle(self, verb: Verb, batch: "LeasedBatch", mask: int) -> "asyncio.Future[None]": ...
+    def settled_elsewhere(self, batch: "LeasedBatch", mask: int) -> None: ...
+    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None: ...
+    def now(self) -> float: ...
+
+
+class LeasedBatch:
+    """A run of leased items that were produced together; a sequence of `LeasedItem`."""
+
+    __slots__ = ("_holder", "_items", "_message", "_settled", "count", "counted", "lease")
+
+    def __init__(self, message: items_pb2.LeasedBatch, holder: Holder, lease: Lease) -> None:
+        self._message = message
+        self._holder = holder
+        self._items = message.items
+        self._settled = 0
+        self.lease = lease
+        self.count = len(self._items)
+        self.counted = True
+        """Whether the consumer counts these items as held."""
+
+    @property
+    def lease_id(self) -> str:
+        return self.lease.id
+
+    @property
+    def queue(self) -> str:
+        return self._message.queue
+
+    @property
+    def partition(self) -> int:
+        return self._message.partition
+
+    @property
+    def attempt(self) -> int:
+        """How many times these items have been leased; 1 at the first."""
+        return self._message.attempt
+
+    @property
+    def produced_at(self) -> datetime:
+        return instant(self._message.produced_at)
+
+    @property
+    def deadline(self) -> datetime:
+        """When the lease ends by the leader's clock, as far as it is known here; a consumer with
+        `auto_extend` moves it on without telling.
+        """
+        return self.lease.deadline
+
+    @property
+    def remaining(self) -> timedelta:
+        """How long the lease still lasts, counted on this process's monotonic clock."""
+        return timedelta(seconds=max(0.0, self.lease.ends - self._holder.now()))
+
+    @property
+    def repeated_answer(self) -> bool:
+        return self._message.repeated_answer
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator["LeasedItem"]:
+        for index, item in enumerate(self._items):
+            yield LeasedItem(self, index, item)
+
+    def __getitem__(self, index: int) -> "LeasedItem":
+        index = range(self.count)[index]
+        return LeasedItem(self, index, self._items[index])
+
+    def __repr__(self) -> str:
+        return f"<LeasedBatch of {self.count} in {self.queue!r}, lease {self.lease_id}>"
+
+    def payloads(self) -> list[bytes]:
+        """All payloads, cheaply."""
+        return [item.payload for item in self._items]
+
+    def seq(self, index: int) -> int:
+        ordinals = self._message.ordinals
+        return self._message.first_seq + (ordinals[index] if ordinals else index)
+
+    @property
+    def left(self) -> int:
+        """Bit i: item i is not settled."""
+        return ((1 << self.count) - 1) & ~self._settled
+
+    def complete(self) -> "asyncio.Future[None]":
+        """Ends the lease of all items not settled yet; their work is done."""
+        return self.settle(COMPLETE, self.left)
+
+    def retry(
+        self,
+        *,
+        delay: timedelta | None = None,
+        retry_at: datetime | None = None,
+        error: str = "",
+        count_attempt: bool = True,
+    ) -> "asyncio.Future[None]":
+        """Gives back all items not settled yet, to be leased again after `delay` or at once."""
+        verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
+        return self.settle(verb, self.left)
+
+    def reject(self, error: str = "") -> "asyncio.Future[None]":
+        """Makes dead letters of all items not settled yet."""
+        return self.settle(retry_verb(error=error, dead=True), self.left)
+
+    def release(self) -> "asyncio.Future[None]":
+        """Gives back all items not settled yet, to their places, as if they had not been leased."""
+        return self.settle(RELEASE, self.left)
+
+    async def extend(self, lease_timeout: timedelta | None = None) -> None:
+        """Lets the lease end `lease_timeout` from now (the queue's if None); never earlier than it
+        would have. Raises `LeaseLost`.
+        """
+        await self._holder.extend(self.lease, lease_timeout)
+
+    def settle(self, verb: Verb, mask: int) -> "asyncio.Future[None]":
+        if not mask or self._settled & mask:
+            raise RuntimeError(f"settled already: {self!r}")
+        self._settled |= mask
+        return self._holder.settle(verb, self, mask)
+
+    def settled_elsewhere(self, mask: int) -> None:
+        """These items were settled by a call of their own."""
+        mask &= self.left
+        if mask:
+            self._settled |= mask
+            self._holder.settled_elsewhere(self, mask)
+
+    def is_settled(self, index: int) -> bool:
+        return bool(self._settled >> index & 1)
+
+    def ranges(self, mask: int) -> list[items_pb2.SeqRange]:
+        """The sequences of the masked items, as runs."""
+        if mask == (1 << self.count) - 1 and not self._message.ordinals:
+            return [items_pb2.SeqRange(first_seq=self._message.first_seq, count=self.count)]
+        runs: list[items_pb2.SeqRange] = []
+        following = -1
+        for index in _bits(mask):
+            seq = self.seq(index)
+            if seq == following:
+                runs[-1].count += 1
+            else:
+                runs.append(items_pb2.SeqRange(first_seq=seq, count=1))
+            following = seq + 1
+        return runs
+
+    def lost_items(self, mask: int, lost: frozenset[int]) -> tuple[ItemId, ...]:
+        """Those of the masked items whose sequences are in `lost`."""
+        seqs = (self.seq(index) for index in _bits(mask))
+        return tuple(ItemId(self.partition, seq) for seq in seqs if seq in lost)
+
+    def overlay(self, index: int) -> items_pb2.Overlay | None:
+        for overlay in self._message.overlays:
+            if overlay.index == index:
+                return overlay
+        return None
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+class LeasedItem:
+    """One leased item. The item's own fields, and what the lease adds."""
+
+    __slots__ = ("_batch", "_index", "_message")
+
+    def __init__(self, batch: LeasedBatch, index: int, message: items_pb2.Item) -> None:
+        self._batch = batch
+        self._index = index
+        self._message = message
+
+    @property
+    def payload(self) -> bytes:
+        return self._message.payload
+
+    @property
+    def kind(self) -> str:
+        return self._message.kind
+
+    @property
+    def encoding(self) -> str:
+        return self._message.encoding
+
+    @property
+    def reference(self) -> str:
+        return self._message.reference
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return dict(self._message.attributes)
+
+    @property
+    def priority(self) -> Priority | None:
+        return Priority(self._message.priority) if self._message.priority else None
+
+    @property
+    def group(self) -> str:
+        return self._message.group
+
+    @property
+    def key(self) -> str:
+        return self._message.key
+
+    @property
+    def dedup_key(self) -> str:
+        return self._message.dedup_key
+
+    @property
+    def item(self) -> Item:
+        """The item as it was produced."""
+        return decode_item(self._message)
+
+    @property
+    def id(self) -> ItemId:
+        return ItemId(self._batch.partition, self._batch.seq(self._index))
+
+    @property
+    def batch(self) -> LeasedBatch:
+        return self._batch
+
+    @property
+    def lease_id(self) -> str:
+        return self._batch.lease.id
+
+    @property
+    def queue(self) -> str:
+        return self._batch.queue
+
+    @property
+    def attempt(self) -> int:
+        """How many times the item has been leased; 1 at the first."""
+        return self._batch.attempt
+
+    @property
+    def produced_at(self) -> datetime:
+        return self._batch.produced_at
+
+    @property
+    def deadline(self) -> datetime:
+        return self._batch.deadline
+
+    @property
+    def remaining(self) -> timedelta:
+        return self._batch.remaining
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Where the item came from, when it is a dead letter."""
+        overlay = self._batch.overlay(self._index)
+        if overlay is None or not overlay.HasField("dead_letter"):
+            return None
+        return decode_dead_letter(overlay.dead_letter)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The consumers' words from its last retries, newest last."""
+        overlay = self._batch.overlay(self._index)
+        return () if overlay is None else tuple(overlay.errors)
+
+    @property
+    def index(self) -> int:
+        """Position in its batch."""
+        return self._index
+
+    @property
+    def settled(self) -> bool:
+        return self._batch.is_settled(self._index)
+
+    def __repr__(self) -> str:
+        return f"<LeasedItem {self.id} of {self.queue!r}, attempt {self.attempt}>"
+
+    def complete(self) -> "asyncio.Future[None]":
+        """Ends the lease; the work is done, the item goes."""
+        return self._batch.settle(COMPLETE, 1 << self._index)
+
+    def retry(
+        self,
+        *,
+        delay: timedelta | None = None,
+        retry_at: datetime | None = None,
+        error: str = "",
+        count_attempt: bool = True,
+    ) -> "asyncio.Future[None]":
+        """Gives the item back, to be leased again after `delay`, or not before `retry_at`."""
+        verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
+        return self._batch.settle(verb, 1 << self._index)
+
+    def reject(self, error: str = "") -> "asyncio.Future[None]":
+        """Makes a dead letter of the item."""
+        return self._batch.settle(retry_verb(error=error, dead=True), 1 << self._index)
+
+    def release(self) -> "asyncio.Future[None]":
+        """Gives the item back to its place, as if it had not been leased."""
+        return self._batch.settle(RELEASE, 1 << self._index)
+
+    async def extend(self, lease_timeout: timedelta | None = None) -> None:
+        """As `LeasedBatch.extend`: the lease is of the whole batch."""
+        await self._batch.extend(lease_timeout)

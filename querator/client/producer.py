@@ -1,0 +1,493 @@
+"""A producer: many single calls become few requests, each stored once and acknowledged durably.
+
+Items that are given at about the same time travel together. While nothing is on its way, a batch
+leaves at the end of the event loop's round: a lone item never waits. While something is, a batch
+leaves when it is full, when `linger` has passed, or when the wire is quiet again. So under load
+batches grow by themselves.
+
+`Window` keeps the requests until they are answered; `Stream` carries them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from datetime import timedelta
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from google.protobuf.message import DecodeError
+
+from querator.client.channel import Connection
+from querator.client.errors import (
+    ConnectionFailed,
+    ErrorCode,
+    RequestError,
+    copy_error,
+    make_error,
+)
+from querator.client.items import AnyItem, encode_items
+from querator.client.results import produced_runs
+from querator.client.rpc_errors import from_frame
+from querator.client.sinks import ITEM_FIELD, FutureSink, Gathered, collect
+from querator.client.stream import Stream
+from querator.client.values import ProducedItem, ProducedItems
+from querator.client.window import Request, Sink, Window
+from querator.model import limits
+from querator.v1 import queue_service_pb2
+from querator.wire import fields
+
+BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
+BATCH_BYTES_DEFAULT = limits.BLOCK_BYTES_MAX
+BATCH_BYTES_MAX = limits.REQUEST_BYTES_MAX - limits.PAYLOAD_BYTES_MAX
+LINGER_DEFAULT = timedelta(milliseconds=2)
+IN_FLIGHT_DEFAULT = 32
+CLOSE_SECONDS = 5.0
+
+_NUMBER_TAG, _PRODUCE_TAG = b"\x08", b"\x12"
+
+
+class Producer:
+    """Puts items into one queue. Made by `Client.producer`; used in an `async with` block.
+
+    Leaving the block waits for what was given, and raises the first failure of a `submit`. Leaving
+    it by an exception does not wait: what is unanswered then has an unknown outcome.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        namespace: str,
+        queue: str,
+        batch_items: int = BATCH_ITEMS_DEFAULT,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        linger: timedelta = LINGER_DEFAULT,
+        ordered: bool = True,
+        max_in_flight: int = IN_FLIGHT_DEFAULT,
+    ) -> None:
+        _check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
+        _check("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
+        _check("max_in_flight", max_in_flight, 1, limits.STREAM_UNANSWERED_MAX)
+        if linger < timedelta(0):
+            raise ValueError(f"linger is {linger}; it must not be negative")
+        self._connection = connection
+        self._namespace = namespace
+        self._queue = queue
+        self._batch_items = batch_items
+        self._batch_bytes = batch_bytes
+        self._linger = linger.total_seconds()
+        self._max_in_flight = max_in_flight
+        self._loop = asyncio.get_running_loop()
+        self._window = Window(ordered, self._loop.time)
+        self._stream = Stream(connection, "ProduceStream", self)
+        self._open = Gathered()
+        self._next_number = 1
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._idle: list[tuple[int, asyncio.Future[None]]] = []
+        self._submit_failures: list[RequestError] = []
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
+        self._trying_since: float | None = None
+        self._last_break: RequestError | None = None
+        self._end: Exception | None = None
+        self._started = False
+
+    async def __aenter__(self) -> Self:
+        self._connection.check_open()
+        self._started = True
+        self._stream.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    # What callers use.
+
+    async def produce(self, item: AnyItem) -> ProducedItem:
+        """Returns when the item is durable. Many of these at a time share requests."""
+        return await (self._add(item) if self._has_room() else await self._join(item))
+
+    async def submit(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
+        """Returns when the item is on its way, with a future for when it is durable.
+
+        Waits while the window is full: that is the back-pressure. `flush` raises the first failure,
+        whether or not the futures are looked at.
+        """
+        future = self._add(item) if self._has_room() else await self._join(item)
+        future.add_done_callback(self._note_failure)
+        if not self._open.futures:
+            # A batch is full: let it leave, for a caller who only submits would never wait.
+            await asyncio.sleep(0)
+        return future
+
+    async def produce_many(self, items: Iterable[AnyItem]) -> ProducedItems:
+        """Returns when all items are durable. The cheapest way: the cost is per batch.
+
+        Items are taken as room comes free, so they may come from a generator of any length. When a
+        part fails, the rest is still seen through, and the first failure is raised; a note on it
+        says which items it is about. Others may be stored.
+        """
+        sinks: list[tuple[int, FutureSink]] = []
+        source = iter(items)
+        count = 0
+        while chunk := list(islice(source, self._batch_items)):
+            for pieces, size, number in self._cut(chunk):
+                await self._slot()
+                sink = FutureSink(self._loop)
+                sinks.append((number, sink))
+                self._send(pieces, size, number, sink)
+                count += number
+        return await collect(sinks)
+
+    async def flush(self) -> None:
+        """Returns when everything given so far is answered. Raises the first failure of a `submit`
+        since the last flush.
+        """
+        # The open batch, if there is one, gets the next number.
+        last = self._next_number - (0 if self._open.futures else 1)
+        self._open.due = True
+        self._seal_if_due()
+        if not self._answered_upto(last):
+            idle: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append((last, idle))
+            await idle
+        if self._submit_failures:
+            failures, self._submit_failures = self._submit_failures, []
+            if len(failures) > 1:
+                failures[0].add_note(f"{len(failures)} submitted items failed; this is the first")
+            raise failures[0]
+
+    async def close(self) -> None:
+        """Ends the stream. What is unanswered gets an error: `OutcomeUnknown` where it was sent."""
+        waiting = CLOSE_SECONDS if not len(self._window) else 0.0
+        await self._stream.close(patience=waiting)
+        self._finish(make_error(ErrorCode.UNAVAILABLE, "the producer is closed"))
+
+    # Gathering.
+
+    def _has_room(self) -> bool:
+        return not self._room and (
+            len(self._open.futures) < self._batch_items and self._open.size < self._batch_bytes
+        )
+
+    def _add(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
+        self._check_usable()
+        encoded = encode_items((item,))
+        batch = self._open
+        batch.pieces.append(b"".join(encoded.pieces))
+        batch.size += encoded.size
+        future: asyncio.Future[ProducedItem] = self._loop.create_future()
+        batch.futures.append(future)
+        if len(batch.futures) >= self._batch_items or batch.size >= self._batch_bytes:
+            batch.due = True
+            self._seal_if_due()
+        elif batch.timer is None:
+            batch.timer = self._loop.call_soon(self._round_over, batch)
+        return future
+
+    async def _join(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
+        again = False
+        while not self._has_open_place(again):
+            await self._wait_for_room(again)
+            again = True
+        return self._add(item)
+
+    def _has_open_place(self, woken: bool) -> bool:
+        full = len(self._open.futures) >= self._batch_items or self._open.size >= self._batch_bytes
+        return not full and (woken or not self._room)
+
+    def _round_over(self, batch: Gathered) -> None:
+        if batch is not self._open:
+            return
+        if self._linger == 0 or not len(self._window):
+            self._linger_over(batch)
+        else:
+            batch.timer = self._loop.call_later(self._linger, self._linger_over, batch)
+
+    def _linger_over(self, batch: Gathered) -> None:
+        if batch is self._open and batch.futures:
+            batch.due = True
+            self._seal_if_due()
+
+    def _seal_if_due(self) -> None:
+        batch = self._open
+        if not batch.due or not batch.futures or len(self._window) >= self._max_in_flight:
+            return
+        if batch.timer is not None:
+            batch.timer.cancel()
+        self._open = Gathered()
+        self._send(batch.pieces, batch.size, len(batch.futures), batch)
+        self._wake_room(self._batch_items)
+
+    def _cut(self, chunk: list[AnyItem]) -> Iterable[tuple[list[bytes], int, int]]:
+        """The chunk as requests of at most `batch_bytes` (one larger item is a request)."""
+        encoded = encode_items(chunk)
+        if encoded.size <= self._batch_bytes or encoded.items == 1:
+            yield encoded
+            return
+        for part in (chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]):
+            yield from self._cut(part)
+
+    # The window.
+
+    async def _slot(self) -> None:
+        """Waits for a place in the window, behind what was given before."""
+        again = False
+        while True:
+            self._check_usable()
+            if self._open.futures:
+                self._open.due = True
+                self._seal_if_due()
+            if (
+                not self._open.futures
+                and len(self._window) < self._max_in_flight
+                and (again or not self._room)
+            ):
+                return
+            await self._wait_for_room(again)
+            again = True
+
+    async def _wait_for_room(self, again: bool) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if again:
+            self._room.appendleft(waiter)
+        else:
+            self._room.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                # It was woken and will not use its turn.
+                self._wake_room(1)
+            raise
+
+    def _wake_room(self, count: int) -> None:
+        while count and self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    def _send(self, pieces: list[bytes], size: int, count: int, sink: Sink) -> None:
+        request = Request(
+            number=self._next_number,
+            pieces=pieces,
+            size=size,
+            count=count,
+            deadline=self._loop.time() + self._connection.request_timeout,
+            sink=sink,
+        )
+        self._next_number += 1
+        self._window.add(request)
+        if self._deadline_timer is None:
+            self._deadline_timer = self._loop.call_at(request.deadline, self._deadline)
+        self._stream.wake()
+
+    def _settled(self) -> None:
+        """A request has left the window."""
+        if self._open.futures and (self._open.due or not len(self._window)):
+            self._open.due = True
+            self._seal_if_due()
+        self._wake_room(self._batch_items if not self._open.due else 1)
+        waiting, self._idle = self._idle, []
+        for last, idle in waiting:
+            if not self._answered_upto(last):
+                self._idle.append((last, idle))
+            elif not idle.done():
+                idle.set_result(None)
+
+    def _answered_upto(self, number: int) -> bool:
+        oldest = next(iter(self._window), None)
+        return number < (self._next_number if oldest is None else oldest.number)
+
+    def _fail(self, request: Request, error: RequestError) -> None:
+        request.sink.failed(error)
+
+    def _deadline(self) -> None:
+        now = self._loop.time()
+        for request, error in self._window.expired(now):
+            self._fail(request, error or self._last_break or _too_late(self._connection))
+            self._settled()
+        oldest = next(iter(self._window), None)
+        self._deadline_timer = (
+            None if oldest is None else self._loop.call_at(oldest.deadline, self._deadline)
+        )
+        self._resume_when_quiet()
+
+    def _resume_when_quiet(self) -> None:
+        if self._window.paused and self._window.quiet and self._resume_timer is None:
+            delay = max(self._window.retry_delay_ms / 1000, 0.01)
+            self._resume_timer = self._loop.call_later(delay, self._resume)
+
+    def _resume(self) -> None:
+        self._resume_timer = None
+        if self._window.paused and self._window.quiet:
+            self._requeue()
+            self._stream.wake()
+
+    def _requeue(self) -> None:
+        for request, error in self._window.requeue():
+            self._fail(request, error)
+            self._settled()
+
+    # What the stream asks and tells (`stream.Talker`).
+
+    def wanted(self) -> bool:
+        return len(self._window) > 0
+
+    def opened(self) -> None:
+        if self._trying_since is None:
+            self._trying_since = self._loop.time()
+
+    def take(self) -> bytes | None:
+        request = self._window.take()
+        if request is None:
+            self._resume_when_quiet()
+            return None
+        return self._frame(request)
+
+    def _frame(self, request: Request) -> bytes:
+        remaining = max(request.deadline - self._loop.time(), 0.001)
+        message = queue_service_pb2.ProduceRequest(
+            namespace=self._namespace,
+            queue=self._queue,
+            producer_id=self._window.identity.id,
+            sequence=request.sequence,
+            ordered=self._window.ordered,
+        )
+        message.request_timeout.FromMilliseconds(max(1, int(remaining * 1000)))
+        head = message.SerializeToString()
+        return b"".join(
+            (
+                _NUMBER_TAG,
+                fields.varint(request.number),
+                _PRODUCE_TAG,
+                fields.varint(len(head) + request.size),
+                head,
+                *request.pieces,
+            )
+        )
+
+    def received(self, frame: bytes) -> None:
+        self._trying_since = None
+        self._last_break = None
+        try:
+            answer = queue_service_pb2.ProduceStreamResponse.FromString(frame)
+        except DecodeError:
+            raise make_error(ErrorCode.INTERNAL, "an answer is not a protobuf message") from None
+        request = self._window.answered(answer.request_number)
+        if request is not None:
+            if answer.HasField("produced"):
+                self._window.remove(request)
+                runs = produced_runs(answer.produced)
+                request.sink.done(runs, answer.produced.durable)
+                self._settled()
+            else:
+                self._refused(request, from_frame(answer.error))
+        self._resume_when_quiet()
+
+    def _refused(self, request: Request, error: RequestError) -> None:
+        if self._drop_one(request, error) or self._window.refused(request, error):
+            return
+        self._window.remove(request)
+        if request.maybe_executed and error.code is ErrorCode.PRODUCER_EXPIRED:
+            error = self._window.unknown(request)
+        self._fail(request, error)
+        self._settled()
+
+    def _drop_one(self, request: Request, error: RequestError) -> bool:
+        """One bad item among gathered ones fails alone; the others are sent again without it."""
+        found = ITEM_FIELD.match(error.field)
+        sink = request.sink
+        if found is None or not isinstance(sink, Gathered) or len(sink.futures) < 2:
+            return False
+        index = int(found[1])
+        if error.retriable or index >= len(sink.futures):
+            return False
+        error.field = error.field[found.end() :].lstrip(".")
+        sink.fail_one(sink.futures.pop(index), error)
+        request.size -= len(sink.pieces.pop(index))
+        request.count -= 1
+        self._window.pause()
+        return True
+
+    def broke(self, error: RequestError) -> bool:
+        self._window.broken()
+        self._last_break = error
+        if self._resume_timer is not None:
+            self._resume_timer.cancel()
+            self._resume_timer = None
+        waited = self._loop.time() - (self._trying_since or self._loop.time())
+        if not error.retriable or self._connection.hopeless(error, waited):
+            self._fail_all(error)
+        self._requeue()
+        return True
+
+    def stopped(self, error: Exception | None) -> None:
+        self._window.broken()
+        self._finish(error or make_error(ErrorCode.UNAVAILABLE, "the producer is closed"))
+
+    def _fail_all(self, error: RequestError) -> None:
+        for request in list(self._window):
+            self._window.remove(request)
+            unknown = request.maybe_executed and not isinstance(error, ConnectionFailed)
+            self._fail(request, self._window.unknown(request) if unknown else error)
+            self._settled()
+
+    def _finish(self, error: Exception) -> None:
+        """Nothing is sent any more; whoever waits is told."""
+        if self._end is None:
+            self._end = error
+        reason = error if isinstance(error, RequestError) else _defect(error)
+        for timer in (self._deadline_timer, self._resume_timer, self._open.timer):
+            if timer is not None:
+                timer.cancel()
+        for request in list(self._window):
+            self._window.remove(request)
+            self._fail(request, self._window.unknown(request) if request.sequence else reason)
+        self._open.failed(reason)
+        self._open = Gathered()
+        self._wake_room(len(self._room))
+        for _, idle in self._idle:
+            if not idle.done():
+                idle.set_result(None)
+
+    def _check_usable(self) -> None:
+        if self._end is not None:
+            if isinstance(self._end, RequestError):
+                raise copy_error(self._end)
+            raise _defect(self._end) from self._end
+        if not self._started:
+            raise RuntimeError("a producer is used in its block: async with client.producer(...)")
+
+    def _note_failure(self, future: "asyncio.Future[ProducedItem]") -> None:
+        if not future.cancelled():
+            error = future.exception()
+            if isinstance(error, RequestError):
+                self._submit_failures.append(error)
+
+
+def _too_late(connection: Connection) -> RequestError:
+    return make_error(
+        ErrorCode.DEADLINE_EXCEEDED,
+        f"not sent within the request timeout of {connection.request_timeout:g} s",
+    )
+
+
+def _defect(error: Exception) -> RequestError:
+    return make_error(ErrorCode.INTERNAL, f"the client failed: {error!r}")
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")

@@ -1,0 +1,121 @@
+"""Answers of the protocol as the SDK's values."""
+
+from collections.abc import Iterable
+
+from querator.client.errors import ErrorCode, LeaseLost, make_error
+from querator.client.items import decode_dead_letter, decode_item, instant, span
+from querator.client.values import (
+    ExtendOutcome,
+    ItemId,
+    ItemState,
+    PartitionStats,
+    PeekedItem,
+    ProducedRun,
+    QueueInfo,
+    QueueStats,
+    SettleOutcome,
+)
+from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
+
+_STATES = {
+    admin_service_pb2.QUEUE_STATE_CREATING: "creating",
+    admin_service_pb2.QUEUE_STATE_ACTIVE: "active",
+    admin_service_pb2.QUEUE_STATE_DELETING: "deleting",
+}
+_COUNTS = [name for name in PartitionStats.__struct_fields__ if name != "oldest_ready_at"]
+
+
+def produced_runs(response: queue_service_pb2.ProduceResponse) -> tuple[ProducedRun, ...]:
+    return tuple(
+        ProducedRun(
+            batch.partition,
+            batch.first_seq,
+            batch.count,
+            tuple(batch.indexes),
+            batch.repeated_answer,
+            tuple((twin.index, twin.partition, twin.seq) for twin in batch.duplicates),
+        )
+        for batch in response.batches
+    )
+
+
+def seqs_of(ranges: Iterable[items_pb2.SeqRange]) -> tuple[int, ...]:
+    return tuple(seq for run in ranges for seq in range(run.first_seq, run.first_seq + run.count))
+
+
+def settle_outcome(outcome: queue_service_pb2.LeaseOutcome) -> SettleOutcome:
+    return SettleOutcome(
+        outcome.lease_id,
+        seqs_of(outcome.done),
+        seqs_of(outcome.repeated_answer),
+        seqs_of(outcome.lost),
+    )
+
+
+def extend_outcome(outcome: queue_service_pb2.ExtendOutcome) -> ExtendOutcome:
+    return ExtendOutcome(outcome.lease_id, instant(outcome.deadline), span(outcome.lease_remaining))
+
+
+def lease_lost(lease_id: str, items: tuple[ItemId, ...] = ()) -> LeaseLost:
+    what = f"of {', '.join(map(str, items[:5]))}{' …' if len(items) > 5 else ''} " if items else ""
+    error = make_error(
+        ErrorCode.LEASE_LOST,
+        f"the lease {lease_id} {what}has ended: somebody else may have the work by now",
+        field="lease_id",
+        value=lease_id,
+    )
+    assert isinstance(error, LeaseLost)
+    error.lease_id, error.items = lease_id, items
+    return error
+
+
+def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> QueueInfo:
+    settings = queue.settings
+    return QueueInfo(
+        namespace=queue.namespace,
+        name=queue.name,
+        id=queue.id,
+        state=_STATES.get(queue.state, "unknown"),
+        partitions=settings.partitions,
+        lease_timeout=span(settings.lease_timeout),
+        expire_timeout=span(settings.expire_timeout) or None,
+        max_attempts=settings.max_attempts,
+        dead_queue=settings.dead_queue,
+        dedup_window=span(settings.dedup_window),
+        partition_items_max=settings.partition_items_max,
+        description=settings.description,
+        settings_version=queue.settings_version,
+        created_at=instant(queue.created_at),
+        created=created,
+    )
+
+
+def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
+    oldest = instant(stats.oldest_ready_at) if stats.HasField("oldest_ready_at") else None
+    counts = {name: getattr(stats, name) for name in _COUNTS}
+    return PartitionStats(**counts, oldest_ready_at=oldest)
+
+
+def queue_stats(response: admin_service_pb2.GetQueueStatsResponse) -> QueueStats:
+    return QueueStats(
+        queue_info(response.queue),
+        _partition_stats(response.total),
+        tuple(_partition_stats(stats) for stats in response.partitions),
+        response.durable,
+    )
+
+
+def peeked_item(peeked: admin_service_pb2.PeekedItem) -> PeekedItem:
+    return PeekedItem(
+        id=ItemId(peeked.partition, peeked.seq),
+        state=ItemState(peeked.state),
+        attempt=peeked.attempt,
+        produced_at=instant(peeked.produced_at),
+        due_at=instant(peeked.due_at) if peeked.HasField("due_at") else None,
+        lease_id=peeked.lease_id,
+        dead_letter=(
+            decode_dead_letter(peeked.dead_letter) if peeked.HasField("dead_letter") else None
+        ),
+        errors=tuple(peeked.errors),
+        item=decode_item(peeked.item),
+    )

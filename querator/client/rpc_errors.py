@@ -1,0 +1,130 @@
+"""From what gRPC and the protocol say to the exceptions of `errors`.
+
+A node's refusal carries `google.rpc.Status` details, and says whether it was executed. What has no
+such details comes from gRPC itself or from something between: then a request that changes something
+may have been executed, unless no connection ever stood.
+"""
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
+from querator.v1 import errors_pb2
+
+_STATUS_DETAILS = "grpc-status-details-bin"
+_NO_CONNECTION = (
+    "failed to connect",
+    "connection refused",
+    "dns resolution failed",
+    "no route to host",
+    "network is unreachable",
+    "name resolution",
+)
+_LOST = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+# What grpc.aio says, with status INTERNAL, of a stream that ended while a frame was being written:
+# it puts this over the status with which the stream ended.
+_CUT_WHILE_WRITING = "Internal error from Core"
+
+
+def from_rpc(error: grpc.aio.AioRpcError, *, address: str, changes: bool) -> RequestError:
+    """`changes`: whether the call may have changed something when its outcome is not known."""
+    named = _from_details(error)
+    if named is not None:
+        return named
+    status, text = error.code(), error.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE and _never_connected(text):
+        return connection_failed(address, text)
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return make_error(
+            ErrorCode.INTERNAL, f"what listens at {address} does not speak querator.v1: {text}"
+        )
+    if status in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE):
+        return make_error(ErrorCode.LIMIT_EXCEEDED, f"gRPC refused the message: {text}")
+    if status in _LOST or text == _CUT_WHILE_WRITING:
+        if changes:
+            return make_error(
+                ErrorCode.OUTCOME_UNKNOWN, f"no answer from {address}: {text or status.name}"
+            )
+        code = (
+            ErrorCode.DEADLINE_EXCEEDED
+            if status is grpc.StatusCode.DEADLINE_EXCEEDED
+            else ErrorCode.UNAVAILABLE
+        )
+        return make_error(code, f"no answer from {address}: {text or status.name}")
+    return make_error(ErrorCode.INTERNAL, f"{address} failed with {status.name}: {text}")
+
+
+def connection_failed(address: str, text: str) -> ConnectionFailed:
+    reason = text.rpartition("last error: ")[2] or "no connection"
+    return ConnectionFailed(
+        ErrorCode.UNAVAILABLE,
+        f"no node answers at {address} ({reason}); start one with `querator serve`, "
+        "or give the address of one that runs",
+    )
+
+
+def from_frame(message: errors_pb2.Error) -> RequestError:
+    """The error of one answer on a stream."""
+    return make_error(
+        _code(message.code),
+        message.message,
+        field=message.field,
+        limit=message.limit,
+        value=message.value,
+        retry_delay_ms=(
+            message.retry_delay.ToMilliseconds() if message.HasField("retry_delay") else None
+        ),
+        request_id=message.request_id,
+    )
+
+
+def _never_connected(text: str) -> bool:
+    lowered = text.lower()
+    return any(words in lowered for words in _NO_CONNECTION)
+
+
+def _code(number: int) -> ErrorCode:
+    """A code that a newer node sends is a defect to this client: it cannot know what to do."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.INTERNAL
+
+
+def _from_details(error: grpc.aio.AioRpcError) -> RequestError | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == _STATUS_DETAILS and isinstance(value, bytes):
+            try:
+                return _from_status(status_pb2.Status.FromString(value))
+            except DecodeError:
+                return None
+    return None
+
+
+def _from_status(status: status_pb2.Status) -> RequestError | None:
+    info = error_details_pb2.ErrorInfo()
+    retry = error_details_pb2.RetryInfo()
+    found = False
+    retry_delay_ms: int | None = None
+    for detail in status.details:
+        if detail.Unpack(info):
+            found = info.reason in ErrorCode.__members__
+        elif detail.Unpack(retry):
+            retry_delay_ms = retry.retry_delay.ToMilliseconds()
+    if not found:
+        return None
+    more = info.metadata
+    return make_error(
+        ErrorCode[info.reason],
+        status.message,
+        field=more.get("field", ""),
+        limit=more.get("limit", ""),
+        value=more.get("value", ""),
+        retry_delay_ms=retry_delay_ms,
+        request_id=more.get("request_id", ""),
+    )

@@ -1,0 +1,114 @@
+"""Completes and retries, gathered: all of one round of the event loop share a frame.
+
+A frame is one complete or retry request. It is kept until it is answered; repeating it is safe,
+because the partition remembers what became of a lease's items.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from querator.client.errors import RequestError, copy_error
+from querator.client.items import timestamp
+from querator.client.leases import LeasedBatch, Verb
+from querator.client.results import lease_lost, seqs_of
+from querator.model import limits
+from querator.v1 import queue_service_pb2
+
+Waiter = tuple[int, "asyncio.Future[None]"]
+
+
+class _Part:
+    """What one frame says about one batch: the union of its waiters' masks."""
+
+    __slots__ = ("batch", "mask", "waiters")
+
+    def __init__(self, batch: LeasedBatch) -> None:
+        self.batch = batch
+        self.mask = 0
+        self.waiters: list[Waiter] = []
+
+
+class SettleFrame:
+    """One request. `deadline`: instant of the loop's clock after which it is given up."""
+
+    __slots__ = ("deadline", "maybe_executed", "number", "parts", "verb")
+
+    def __init__(self, verb: Verb, parts: list[_Part]) -> None:
+        self.verb = verb
+        self.parts = parts
+        self.number = 0
+        self.deadline = 0.0
+        self.maybe_executed = False
+
+    def leases(self) -> list[queue_service_pb2.LeaseItems]:
+        return [
+            queue_service_pb2.LeaseItems(
+                lease_id=part.batch.lease.id, ranges=part.batch.ranges(part.mask)
+            )
+            for part in self.parts
+        ]
+
+    def complete_request(self, namespace: str, queue: str) -> queue_service_pb2.CompleteRequest:
+        return queue_service_pb2.CompleteRequest(
+            namespace=namespace, queue=queue, leases=self.leases()
+        )
+
+    def retry_request(self, namespace: str, queue: str) -> queue_service_pb2.RetryRequest:
+        verb = self.verb
+        return queue_service_pb2.RetryRequest(
+            namespace=namespace,
+            queue=queue,
+            leases=self.leases(),
+            retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+            dead=verb.dead,
+            error=verb.error,
+            count_attempt=verb.count_attempt,
+        )
+
+    def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> None:
+        """Tells the waiters; outcome i is that of part i."""
+        for part, outcome in zip(self.parts, outcomes, strict=True):
+            lost = frozenset(seqs_of(outcome.lost)) if outcome.lost else frozenset()
+            for mask, future in part.waiters:
+                if future.done():
+                    continue
+                items = part.batch.lost_items(mask, lost) if lost else ()
+                if items:
+                    future.set_exception(lease_lost(outcome.lease_id, items))
+                else:
+                    future.set_result(None)
+
+    def fail(self, error: RequestError) -> None:
+        for part in self.parts:
+            for _, future in part.waiters:
+                if not future.done():
+                    future.set_exception(copy_error(error))
+
+
+class Settler:
+    """Gathers settles and gives them to `send` as frames."""
+
+    def __init__(self, send: Callable[[SettleFrame], None]) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._gathered: dict[Verb, dict[LeasedBatch, _Part]] = {}
+
+    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = self._loop.create_future()
+        if not self._gathered:
+            self._loop.call_soon(self.flush)
+        parts = self._gathered.setdefault(verb, {})
+        part = parts.get(batch)
+        if part is None:
+            part = parts[batch] = _Part(batch)
+        part.mask |= mask
+        part.waiters.append((mask, future))
+        return future
+
+    def flush(self) -> None:
+        """Sends what has been gathered."""
+        gathered, self._gathered = self._gathered, {}
+        for verb, by_batch in gathered.items():
+            parts = list(by_batch.values())
+            for start in range(0, len(parts), limits.REQUEST_LEASES_MAX):
+                self._send(SettleFrame(verb, parts[start : start + limits.REQUEST_LEASES_MAX]))

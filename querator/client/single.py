@@ -1,0 +1,237 @@
+"""Single calls that lease and settle, without a stream.
+
+`SingleHolder` carries the settles of items leased by `Client.lease`; those of one round of the
+event loop share a call.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+
+import uuid_utils
+
+from querator.client.channel import Connection
+from querator.client.errors import ErrorCode, LeaseEnded, RequestError, make_error
+from querator.client.items import duration, timestamp
+from querator.client.leases import Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.results import extend_outcome, lease_lost, settle_outcome
+from querator.client.settling import SettleFrame, Settler
+from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcome
+from querator.model import limits
+from querator.v1 import items_pb2, queue_service_pb2
+
+Held = LeasedItem | LeasedBatch | LeaseRef | str
+"""Items under a lease: as they were leased, by name, or (text) all that a lease still holds."""
+
+
+class SingleHolder:
+    """`leases.Holder` over unary calls, for one queue."""
+
+    def __init__(self, connection: Connection, *, namespace: str, queue: str) -> None:
+        self._connection = connection
+        self._namespace, self._queue = namespace, queue
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._settler = Settler(self._send)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def lease(
+        self,
+        *,
+        client_id: str,
+        max_items: int,
+        max_bytes: int,
+        wait: timedelta | None,
+        lease_timeout: timedelta | None,
+    ) -> list[LeasedBatch]:
+        request = queue_service_pb2.LeaseRequest(
+            namespace=self._namespace,
+            queue=self._queue,
+            client_id=client_id,
+            max_items=max_items,
+            max_bytes=max_bytes,
+            lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+        )
+        seconds = wait.total_seconds() if wait else 0.0
+        until = self._loop.time() + seconds
+        while True:
+            request.request_id = str(uuid_utils.uuid7())
+            try:
+                response = await self._connection.call(
+                    lambda left: self._ask(request, until, left),
+                    seconds=seconds + self._connection.request_timeout,
+                )
+            except LeaseEnded:
+                # A first attempt's lease, never seen here, has ended: its items are free again.
+                continue
+            return self._batches(response)
+
+    async def _ask(
+        self, request: queue_service_pb2.LeaseRequest, until: float, left: float
+    ) -> queue_service_pb2.LeaseResponse:
+        waiting = max(0.0, until - self._loop.time())
+        if waiting:
+            request.wait_timeout.FromMilliseconds(int(waiting * 1000))
+        else:
+            request.ClearField("wait_timeout")
+        response: queue_service_pb2.LeaseResponse = await self._connection.queues.Lease(
+            request, timeout=left
+        )
+        return response
+
+    def _batches(self, response: queue_service_pb2.LeaseResponse) -> list[LeasedBatch]:
+        now = self._loop.time()
+        leases: dict[str, Lease] = {}
+        batches: list[LeasedBatch] = []
+        for message in response.batches:
+            lease = leases.setdefault(
+                message.lease_id, Lease(message, now=now, kept=False, stream=0)
+            )
+            batches.append(LeasedBatch(message, self, lease))
+        return batches
+
+    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+        self._connection.check_open()
+        return self._settler.settle(verb, batch, mask)
+
+    def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
+        """Nothing is counted here."""
+
+    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
+        outcomes = await extend(
+            self._connection, self._namespace, self._queue, [lease.id], lease_timeout
+        )
+        if not outcomes[0].remaining:
+            raise lease_lost(lease.id)
+        lease.extended(outcomes[0], now=self._loop.time())
+
+    def _send(self, frame: SettleFrame) -> None:
+        # Owned: `close` awaits it, and what it fails with goes to the frame's waiters.
+        task = self._loop.create_task(self._call(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, frame: SettleFrame) -> None:
+        try:
+            frame.resolve(
+                await settle(
+                    self._connection, self._namespace, self._queue, frame.verb, frame.leases()
+                )
+            )
+        except RequestError as error:
+            frame.fail(error)
+        except Exception as defect:  # noqa: BLE001  a task's top: its waiters get the error
+            frame.fail(make_error(ErrorCode.INTERNAL, f"the client failed: {defect!r}"))
+        except asyncio.CancelledError:
+            frame.fail(make_error(ErrorCode.OUTCOME_UNKNOWN, "the client was closed"))
+            raise
+
+    async def close(self, *, patience: float) -> None:
+        """Waits for settles that are on their way, at most `patience` seconds."""
+        self._settler.flush()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def settle(
+    connection: Connection,
+    namespace: str,
+    queue: str,
+    verb: Verb,
+    leases: list[queue_service_pb2.LeaseItems],
+) -> list[queue_service_pb2.LeaseOutcome]:
+    """One complete or retry; one outcome for each lease, in their order."""
+    if verb.completes:
+        complete = queue_service_pb2.CompleteRequest(
+            namespace=namespace, queue=queue, leases=leases
+        )
+        completed = await connection.call(
+            lambda left: connection.queues.Complete(complete, timeout=left)
+        )
+        return list(completed.outcomes)
+    retry = queue_service_pb2.RetryRequest(
+        namespace=namespace,
+        queue=queue,
+        leases=leases,
+        retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+        dead=verb.dead,
+        error=verb.error,
+        count_attempt=verb.count_attempt,
+    )
+    retried = await connection.call(lambda left: connection.queues.Retry(retry, timeout=left))
+    return list(retried.outcomes)
+
+
+async def settle_held(
+    connection: Connection, namespace: str, queue: str, verb: Verb, held: Iterable[Held]
+) -> list[SettleOutcome]:
+    """One outcome for each of `held`; lost items are in the outcomes, not raised."""
+    named = list(held)
+    outcomes: list[queue_service_pb2.LeaseOutcome] = []
+    for start in range(0, len(named), limits.REQUEST_LEASES_MAX):
+        part = named[start : start + limits.REQUEST_LEASES_MAX]
+        leases = [_lease_items(thing) for thing in part]
+        outcomes += await settle(connection, namespace, queue, verb, leases)
+        for thing in part:
+            if isinstance(thing, LeasedItem):
+                thing.batch.settled_elsewhere(1 << thing.index)
+            elif isinstance(thing, LeasedBatch):
+                thing.settled_elsewhere(thing.left)
+    return [settle_outcome(outcome) for outcome in outcomes]
+
+
+def raise_lost(outcomes: list[SettleOutcome]) -> None:
+    """Raises `LeaseLost` for the first outcome that has lost items."""
+    for outcome in outcomes:
+        if outcome.lost:
+            error = lease_lost(outcome.lease_id)
+            error.add_note(f"lost sequences: {', '.join(map(str, outcome.lost[:20]))}")
+            raise error
+
+
+def _lease_items(held: Held) -> queue_service_pb2.LeaseItems:
+    if isinstance(held, str):
+        return queue_service_pb2.LeaseItems(lease_id=held)
+    if isinstance(held, LeasedItem):
+        ranges = held.batch.ranges(1 << held.index)
+        return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
+    if isinstance(held, LeasedBatch):
+        return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=held.ranges(held.left))
+    seqs = sorted({_seq(item) for item in held.items})
+    runs: list[items_pb2.SeqRange] = []
+    for seq in seqs:
+        if runs and runs[-1].first_seq + runs[-1].count == seq:
+            runs[-1].count += 1
+        else:
+            runs.append(items_pb2.SeqRange(first_seq=seq, count=1))
+    return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=runs)
+
+
+def _seq(item: ItemId | str | int) -> int:
+    if isinstance(item, int):
+        return item
+    return (ItemId.parse(item) if isinstance(item, str) else item).seq
+
+
+async def extend(
+    connection: Connection,
+    namespace: str,
+    queue: str,
+    lease_ids: list[str],
+    lease_timeout: timedelta | None,
+    *,
+    client_id: str = "",
+) -> list[ExtendOutcome]:
+    """One outcome for each lease; `remaining` is zero for a lost one."""
+    request = queue_service_pb2.ExtendRequest(
+        namespace=namespace,
+        queue=queue,
+        lease_ids=lease_ids,
+        client_id=client_id,
+        lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+    )
+    response = await connection.call(lambda left: connection.queues.Extend(request, timeout=left))
+    return [extend_outcome(outcome) for outcome in response.outcomes]

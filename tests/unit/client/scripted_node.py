@@ -1,0 +1,198 @@
+"""A node that does what a test tells it: for refusals and losses that a real one seldom shows."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from querator.v1 import (
+    errors_pb2,
+    items_pb2,
+    queue_service_pb2,
+    queue_service_pb2_grpc,
+)
+from querator.wire.errors import error_of_message, error_status
+
+Answer = errors_pb2.Error | queue_service_pb2.ProduceResponse | None
+Decide = Callable[[queue_service_pb2.ProduceRequest], Answer]
+
+
+def refusal(name: str, **more: Any) -> errors_pb2.Error:
+    code = errors_pb2.ErrorCode.Value(f"ERROR_CODE_{name}")
+    return errors_pb2.Error(code=code, message=f"told to say {name}", **more)
+
+
+class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
+    """One partition in memory that checks order and identity as a real one does.
+
+    `decide` sees each produce request first: an error is the answer, None leaves it to the rules.
+    `cut_after` answers: the streams break then, with the answer lost and its effect kept.
+    """
+
+    def __init__(self) -> None:
+        self.decide: Decide = lambda request: None
+        self.cut_answers = 0
+        self.silent = False
+        self.stored: list[bytes] = []
+        self.outcomes: dict[tuple[bytes, int], queue_service_pb2.ProduceResponse] = {}
+        self.last: dict[bytes, int] = {}
+        self.requests: list[queue_service_pb2.ProduceRequest] = []
+        self.ready: deque[list[bytes]] = deque()
+        self.subscriptions: list[queue_service_pb2.Subscribe] = []
+        self.credits: list[int] = []
+        self.settles: list[queue_service_pb2.LeaseStreamRequest] = []
+        self.lost: set[int] = set()
+        self.lease_timeout_seconds = 30
+        self.half_closed = 0
+        self._next_seq = 1
+        self._changed = asyncio.Condition()
+        self.address = ""
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls) -> AsyncIterator[Self]:
+        node = cls()
+        server = grpc.aio.server()
+        queue_service_pb2_grpc.add_QueueServiceServicer_to_server(node, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        node.address = f"127.0.0.1:{port}"
+        await server.start()
+        try:
+            yield node
+        finally:
+            await server.stop(None)
+
+    def put(self, request: queue_service_pb2.ProduceRequest) -> Answer:
+        self.requests.append(request)
+        decided = self.decide(request)
+        if decided is not None:
+            return decided
+        known = self.outcomes.get((request.producer_id, request.sequence))
+        if known is not None:
+            again = queue_service_pb2.ProduceResponse.FromString(known.SerializeToString())
+            again.batches[0].repeated_answer = True
+            return again
+        last = self.last.get(request.producer_id, 0)
+        if request.ordered and request.sequence != last + 1:
+            return refusal("SEQUENCE_GAP", limit=str(last + 1))
+        self.last[request.producer_id] = request.sequence
+        answer = queue_service_pb2.ProduceResponse(
+            batches=[
+                queue_service_pb2.ProducedBatch(
+                    first_seq=len(self.stored) + 1, count=len(request.items)
+                )
+            ],
+            durable=True,
+        )
+        self.stored += [item.payload for item in request.items]
+        self.outcomes[request.producer_id, request.sequence] = answer
+        return answer
+
+    async def Produce(self, request: Any, context: Any) -> Any:
+        answer = self.put(request)
+        if self.cut_answers:
+            self.cut_answers -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        if isinstance(answer, errors_pb2.Error):
+            status = error_status(error_of_message(answer), request_id="r-1")
+            details = ("grpc-status-details-bin", status.SerializeToString())
+            code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+            await context.abort(code, status.message, (details,))
+        return answer
+
+    async def ProduceStream(self, requests: Any, context: Any) -> Any:
+        async for frame in requests:
+            answer = self.put(frame.produce)
+            if self.silent:
+                continue
+            if self.cut_answers:
+                self.cut_answers -= 1
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            response = queue_service_pb2.ProduceStreamResponse(request_number=frame.request_number)
+            if isinstance(answer, errors_pb2.Error):
+                response.error.CopyFrom(answer)
+            else:
+                assert answer is not None
+                response.produced.CopyFrom(answer)
+            yield response
+
+    async def make_ready(self, *batches: Iterable[bytes]) -> None:
+        async with self._changed:
+            self.ready.extend(list(batch) for batch in batches)
+            self._changed.notify_all()
+
+    async def LeaseStream(self, requests: Any, context: Any) -> None:
+        credit = 0
+        lock = asyncio.Lock()
+
+        def due() -> bool:
+            return bool(self.ready) and credit >= len(self.ready[0])
+
+        async def deliver() -> None:
+            nonlocal credit
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(due)
+                    payloads = self.ready.popleft()
+                    credit -= len(payloads)
+                async with lock:
+                    await context.write(self._delivery(payloads))
+
+        async with asyncio.TaskGroup() as tasks:
+            pump = tasks.create_task(deliver())
+            while (frame := await context.read()) is not grpc.aio.EOF:
+                if frame.HasField("subscribe"):
+                    self.subscriptions.append(frame.subscribe)
+                elif frame.HasField("credit"):
+                    self.credits.append(frame.credit.items)
+                    credit += frame.credit.items
+                    async with self._changed:
+                        self._changed.notify_all()
+                else:
+                    self.settles.append(frame)
+                    if self.cut_answers:
+                        self.cut_answers -= 1
+                        pump.cancel()
+                        await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+                    async with lock:
+                        await context.write(self._confirmation(frame))
+            self.half_closed += 1
+            pump.cancel()
+
+    def _delivery(self, payloads: list[bytes]) -> queue_service_pb2.LeaseStreamResponse:
+        batch = items_pb2.LeasedBatch(
+            lease_id=f"1.0.{self._next_seq:x}",
+            queue="q",
+            first_seq=self._next_seq,
+            attempt=1,
+            items=[items_pb2.Item(payload=payload) for payload in payloads],
+        )
+        batch.lease_remaining.FromSeconds(self.lease_timeout_seconds)
+        batch.deadline.GetCurrentTime()
+        self._next_seq += len(payloads)
+        leased = queue_service_pb2.LeaseResponse(batches=[batch], durable=True)
+        return queue_service_pb2.LeaseStreamResponse(leased=leased)
+
+    def _confirmation(
+        self, frame: queue_service_pb2.LeaseStreamRequest
+    ) -> queue_service_pb2.LeaseStreamResponse:
+        named = frame.complete if frame.HasField("complete") else frame.retry
+        outcomes = [self._outcome(lease) for lease in named.leases]
+        response = queue_service_pb2.LeaseStreamResponse(request_number=frame.request_number)
+        if frame.HasField("complete"):
+            response.completed.outcomes.extend(outcomes)
+        else:
+            response.retried.outcomes.extend(outcomes)
+        return response
+
+    def _outcome(self, lease: queue_service_pb2.LeaseItems) -> queue_service_pb2.LeaseOutcome:
+        outcome = queue_service_pb2.LeaseOutcome(lease_id=lease.lease_id)
+        for run in lease.ranges:
+            for seq in range(run.first_seq, run.first_seq + run.count):
+                ranges = outcome.lost if seq in self.lost else outcome.done
+                ranges.append(items_pb2.SeqRange(first_seq=seq, count=1))
+        return outcome

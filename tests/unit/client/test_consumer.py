@@ -1,0 +1,229 @@
+"""The consumer against a node that is told what to do."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from querator.client import Client, LeasedItem
+from querator.client.errors import LeaseLost, Unavailable
+from tests.unit.client.scripted_node import ScriptedNode
+
+IDLE = timedelta(milliseconds=200)
+
+
+def _batch(start: int, count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(start, start + count)]
+
+
+async def test_items_come_in_order_and_are_completed():
+    async with ScriptedNode.running() as node, Client(node.address, client_id="me") as client:
+        await node.make_ready(_batch(0, 3), _batch(3, 2))
+        got = []
+        async with client.consumer("q", idle_timeout=IDLE) as consumer:
+            async for item in consumer:
+                got.append((item.payload, str(item.id), item.attempt, item.queue))
+                await item.complete()
+            assert consumer.held == 0
+    assert got == [(b"%d" % n, f"0-{n + 1}", 1, "q") for n in range(5)]
+    assert node.subscriptions[0].client_id == "me"
+    assert node.half_closed == 1
+
+
+async def test_what_is_held_never_exceeds_the_prefetch():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(*(_batch(n, 1) for n in range(50)))
+        async with client.consumer("q", prefetch_items=4, idle_timeout=IDLE) as consumer:
+            held: list[LeasedItem] = []
+            async for item in consumer:
+                held.append(item)
+                assert consumer.held <= 4
+            assert len(held) == 4
+            for item in held:
+                await item.complete()
+            assert sum(node.credits) <= 8
+            more = [item async for item in consumer]
+            assert len(more) == 4
+
+
+async def test_settles_of_one_moment_share_a_frame():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 10), _batch(10, 10))
+        async with client.consumer("q") as consumer:
+            items = [await anext(consumer) for _ in range(20)]
+            await asyncio.gather(*(item.complete() for item in items[:15]))
+            items[15].retry(error="later", delay=timedelta(minutes=1))
+            items[16].reject("never")
+            items[17].release()
+            await consumer.flush()
+    complete, *retries = node.settles
+    assert [
+        (lease.lease_id, [(run.first_seq, run.count) for run in lease.ranges])
+        for lease in complete.complete.leases
+    ] == [("1.0.1", [(1, 10)]), ("1.0.b", [(11, 5)])]
+    later, never, release = (frame.retry for frame in retries)
+    assert later.error == "later"
+    assert later.HasField("retry_at")
+    assert later.count_attempt
+    assert (never.dead, never.error) == (True, "never")
+    assert not release.count_attempt
+    assert not release.HasField("retry_at")
+
+
+async def test_whole_batches_take_one_settle_each():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(*(_batch(n, 100) for n in range(0, 1000, 100)))
+        payloads = []
+        async with client.consumer("q", idle_timeout=IDLE) as consumer:
+            async for batch in consumer.batches():
+                payloads += batch.payloads()
+                await batch.complete()
+    assert payloads == _batch(0, 1000)
+    assert len(node.settles) == 10
+
+
+async def test_a_batch_completes_what_is_left_of_it():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 5))
+        async with client.consumer("q") as consumer:
+            async for batch in consumer.batches():
+                await batch[1].retry()
+                await batch[3].reject()
+                await batch.complete()
+                break
+            with pytest.raises(RuntimeError, match="settled already"):
+                batch.complete()
+            with pytest.raises(RuntimeError, match="settled already"):
+                batch[0].retry()
+    (lease,) = node.settles[-1].complete.leases
+    assert [(run.first_seq, run.count) for run in lease.ranges] == [(1, 1), (3, 1), (5, 1)]
+
+
+async def test_a_lost_lease_is_told_to_the_items_that_are_lost():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 3))
+        node.lost = {2}
+        async with client.consumer("q") as consumer:
+            items = [await anext(consumer) for _ in range(3)]
+            first, second, third = await asyncio.gather(
+                *(item.complete() for item in items), return_exceptions=True
+            )
+    assert first is None
+    assert third is None
+    assert isinstance(second, LeaseLost)
+    assert second.items == (items[1].id,)
+
+
+async def test_settles_survive_their_connection():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 4))
+        async with client.consumer("q") as consumer:
+            items = [await anext(consumer) for _ in range(4)]
+            node.cut_answers = 2
+            await asyncio.gather(*(item.complete() for item in items[:3]))
+            await node.make_ready(_batch(4, 1))
+            assert (await anext(consumer)).payload == b"4"
+            await items[3].complete()
+    assert len(node.subscriptions) == 3
+    said = [frame.complete.leases[0].ranges[0].count for frame in node.settles[:3]]
+    assert said == [3, 3, 3]
+
+
+async def test_a_broken_stream_that_releases_takes_its_items_with_it():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 2), _batch(2, 2))
+        async with client.consumer(
+            "q", release_on_disconnect=True, idle_timeout=IDLE, prefetch_items=4
+        ) as consumer:
+            first = await anext(consumer)
+            node.cut_answers = 1
+            node.lost = {1, 2, 3, 4}
+            with pytest.raises(LeaseLost):
+                await first.complete()
+            assert [item async for item in consumer] == []
+            assert consumer.held == 0
+
+
+async def test_run_completes_retries_and_releases():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 6))
+        told = []
+
+        async def handler(item: LeasedItem) -> None:
+            if item.payload == b"1":
+                raise ValueError("no")
+            if item.payload == b"2":
+                await item.reject("own way")
+
+        async with client.consumer("q", idle_timeout=IDLE) as consumer:
+            await consumer.run(
+                handler, concurrency=3, on_error=lambda item, error: told.append((item.id, error))
+            )
+    retries = [frame.retry for frame in node.settles if frame.HasField("retry")]
+    assert sorted((retry.error, retry.dead) for retry in retries) == [
+        ("ValueError: no", False),
+        ("own way", True),
+    ]
+    completed = [
+        run.first_seq + n
+        for frame in node.settles
+        for lease in frame.complete.leases
+        for run in lease.ranges
+        for n in range(run.count)
+    ]
+    assert sorted(completed) == [1, 4, 5, 6]
+    assert [(str(item), type(error)) for item, error in told] == [("0-2", ValueError)]
+
+
+async def test_a_cancelled_run_gives_its_items_back_and_leaves_nothing_behind():
+    before = asyncio.all_tasks()
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 3))
+        started = asyncio.Event()
+
+        async def handler(item: LeasedItem) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        async def work() -> None:
+            async with client.consumer("q") as consumer:
+                await consumer.run(handler, concurrency=1)
+
+        task = asyncio.get_running_loop().create_task(work())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    released = [frame.retry for frame in node.settles]
+    assert [retry.count_attempt for retry in released] == [False]
+    assert node.half_closed == 1
+    assert asyncio.all_tasks() == before
+
+
+async def test_stop_ends_all_iterations():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        async with client.consumer("q") as consumer:
+            await node.make_ready(_batch(0, 1))
+            await anext(consumer)
+
+            async def iterate() -> int:
+                return len([item async for item in consumer])
+
+            async with asyncio.TaskGroup() as tasks:
+                waiting = [tasks.create_task(iterate()) for _ in range(3)]
+                await asyncio.sleep(0)
+                consumer.stop()
+            assert [task.result() for task in waiting] == [0, 0, 0]
+
+
+async def test_closing_the_client_ends_its_consumers():
+    async with ScriptedNode.running() as node:
+        client = Client(node.address)
+        async with client.consumer("q") as consumer:
+            await node.make_ready(_batch(0, 1))
+            item = await anext(consumer)
+            await client.close()
+            with pytest.raises(Unavailable, match="closed"):
+                await anext(consumer)
+            with pytest.raises(Unavailable, match="closed"):
+                await item.complete()

@@ -1,0 +1,92 @@
+"""Items and bytes."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.client import Item, ItemId, Priority, ProducedItems
+from querator.client.errors import QueratorError
+from querator.client.items import decode_item, encode_items
+from querator.client.values import ProducedRun
+from querator.v1 import queue_service_pb2
+
+_TEXT = st.text(max_size=20)
+_ITEMS = st.builds(
+    Item,
+    payload=st.binary(max_size=300) | _TEXT,
+    kind=_TEXT,
+    encoding=_TEXT,
+    reference=_TEXT,
+    attributes=st.dictionaries(_TEXT, _TEXT, max_size=3),
+    priority=st.none() | st.sampled_from(Priority),
+    group=_TEXT,
+    key=_TEXT,
+    enqueue_at=st.none()
+    | st.integers(10**9, 4 * 10**9).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
+    expire_timeout=st.none() | st.timedeltas(timedelta(1), timedelta(100)),
+    lease_timeout=st.none() | st.timedeltas(timedelta(1), timedelta(100)),
+    dedup_key=_TEXT,
+)
+
+
+@given(st.lists(_ITEMS | st.binary(max_size=20_000) | _TEXT, max_size=5))
+def test_a_request_of_pieces_is_one_that_protobuf_reads(items):
+    encoded = encode_items(items)
+    head = queue_service_pb2.ProduceRequest(queue="q", sequence=3).SerializeToString()
+    body = b"".join(encoded.pieces)
+    request = queue_service_pb2.ProduceRequest.FromString(head + body)
+    assert (encoded.size, encoded.items) == (len(body), len(items))
+    assert (request.queue, request.sequence) == ("q", 3)
+    for sent, got in zip(items, map(decode_item, request.items), strict=True):
+        expected = sent if isinstance(sent, Item) else Item(sent)
+        payload = expected.payload
+        if isinstance(payload, str):
+            payload = payload.encode()
+        assert got.payload == payload
+        for name in Item.__struct_fields__:
+            if name not in ("payload", "delay"):
+                assert getattr(got, name) == getattr(expected, name), name
+
+
+def test_delay_counts_from_the_call():
+    before = datetime.now(UTC)
+    pieces = encode_items([Item(b"x", delay=timedelta(hours=1))]).pieces
+    item = queue_service_pb2.ProduceRequest.FromString(b"".join(pieces)).items[0]
+    due = item.enqueue_at.ToDatetime(UTC)
+    assert before <= due - timedelta(hours=1) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("item", "error"),
+    [
+        (17, TypeError),
+        (None, TypeError),
+        (Item(b"", enqueue_at=datetime(2030, 1, 1)), ValueError),  # noqa: DTZ001
+        (Item(b"", delay=timedelta(1), enqueue_at=datetime(2030, 1, 1, tzinfo=UTC)), ValueError),
+        (Item(b"", lease_timeout=timedelta(-1)), QueratorError),
+    ],
+)
+def test_what_is_not_an_item_is_refused_before_it_is_sent(item, error):
+    with pytest.raises(error):
+        encode_items([item])
+
+
+def test_item_ids_have_a_text_form():
+    assert str(ItemId(3, 17)) == "3-17"
+    assert ItemId.parse("3-17") == ItemId(3, 17)
+    with pytest.raises(QueratorError, match="not an item id"):
+        ItemId.parse("3_17")
+
+
+def test_produced_items_are_in_the_order_of_the_call():
+    runs = (
+        ProducedRun(1, 10, 2, indexes=(0, 2)),
+        ProducedRun(0, 5, 1, indexes=(1,), duplicates=((1, 4, 99),)),
+    )
+    items = ProducedItems(((3, runs), (1, (ProducedRun(2, 7, 1),))), True)
+    assert [str(item) for item in items] == ["1-10", "4-99", "1-11", "2-7"]
+    assert [item.duplicate for item in items] == [False, True, False, False]
+    assert str(items[-1]) == "2-7"
+    assert len(items) == 4

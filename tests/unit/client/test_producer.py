@@ -1,0 +1,254 @@
+"""The producer against a node that is told what to do."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from querator.client import Client
+from querator.client.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    LimitExceeded,
+    OutcomeUnknown,
+    QueueFull,
+    QueueNotFound,
+    Unavailable,
+)
+from tests.unit.client.scripted_node import ScriptedNode, refusal
+
+SHORT = timedelta(milliseconds=200)
+
+
+async def test_calls_at_the_same_time_share_requests_and_keep_their_order():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        async with client.producer("q", batch_items=50) as producer:
+            stored = await asyncio.gather(*(producer.produce(b"%d" % n) for n in range(200)))
+    assert node.stored == [b"%d" % n for n in range(200)]
+    assert [item.seq for item in stored] == list(range(1, 201))
+    assert len(node.requests) < 20
+    assert [request.sequence for request in node.requests] == list(range(1, len(node.requests) + 1))
+
+
+async def test_bulk_submits_and_single_calls_of_one_task_stay_in_order():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        async with client.producer("q", batch_items=10, max_in_flight=3) as producer:
+            await producer.submit(b"0")
+            stored = await producer.produce_many(b"%d" % n for n in range(1, 95))
+            for n in range(95, 130):
+                await producer.submit(b"%d" % n)
+            last = await producer.produce(b"130")
+    assert node.stored == [b"%d" % n for n in range(131)]
+    assert [item.seq for item in stored] == list(range(2, 96))
+    assert last.seq == 131
+
+
+async def test_large_items_are_cut_into_requests_by_bytes():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        async with client.producer("q", batch_bytes=1000) as producer:
+            await producer.produce_many([b"x" * 400] * 5 + [b"y" * 3000])
+    assert [len(request.items) for request in node.requests] == [1, 2, 1, 1, 1]
+    assert len(node.stored) == 6
+
+
+async def test_an_answer_lost_with_its_connection_is_asked_for_again():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.cut_answers = 3
+        async with client.producer("q", batch_items=5) as producer:
+            stored = await producer.produce_many(b"%d" % n for n in range(50))
+    assert node.stored == [b"%d" % n for n in range(50)]
+    assert [item.seq for item in stored] == list(range(1, 51))
+    assert any(item.repeated for item in stored)
+
+
+async def test_a_single_call_is_idempotent_as_well():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.cut_answers = 2
+        stored = await client.produce("q", b"a", b"b")
+    assert node.stored == [b"a", b"b"]
+    assert [item.seq for item in stored] == [1, 2]
+    assert len({request.sequence for request in node.requests}) == 1
+
+
+async def test_a_refusal_for_the_time_being_keeps_the_order():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        refused: list[int] = []
+
+        def decide(request):
+            if request.sequence == 3 and len(refused) < 2:
+                refused.append(request.sequence)
+                return refusal("OVERLOADED")
+            return None
+
+        node.decide = decide
+        async with client.producer("q", batch_items=2) as producer:
+            await producer.produce_many(b"%d" % n for n in range(20))
+    assert node.stored == [b"%d" % n for n in range(20)]
+    assert refused == [3, 3]
+
+
+async def test_a_bad_item_among_gathered_ones_fails_alone():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+
+        def decide(request):
+            for index, item in enumerate(request.items):
+                if item.payload == b"bad":
+                    return refusal("LIMIT_EXCEEDED", field=f"items[{index}].payload", limit="1 B")
+            return None
+
+        node.decide = decide
+        async with client.producer("q") as producer:
+            results = await asyncio.gather(
+                *(producer.produce(payload) for payload in (b"a", b"bad", b"b", b"bad", b"c")),
+                return_exceptions=True,
+            )
+            assert (await producer.produce(b"d")).seq == 4
+    assert node.stored == [b"a", b"b", b"c", b"d"]
+    errors = [result for result in results if isinstance(result, Exception)]
+    assert [type(error) for error in errors] == [LimitExceeded, LimitExceeded]
+    assert isinstance(errors[0], LimitExceeded)
+    assert errors[0].field == "payload"
+
+
+async def test_bulk_names_the_item_by_its_place_in_the_call_and_sees_the_rest_through():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+
+        def decide(request):
+            payloads = [item.payload for item in request.items]
+            if b"17" in payloads:
+                field = f"items[{payloads.index(b'17')}].kind"
+                return refusal("INVALID_ARGUMENT", field=field)
+            return None
+
+        node.decide = decide
+        async with client.producer("q", batch_items=5) as producer:
+            with pytest.raises(InvalidArgument) as caught:
+                await producer.produce_many(b"%d" % n for n in range(30))
+    assert caught.value.field == "items[17].kind"
+    assert "15 to 19" in caught.value.__notes__[0]
+    kept = [n for n in range(30) if not 15 <= n < 20]
+    assert node.stored == [b"%d" % n for n in kept]
+
+
+async def test_flush_and_the_end_of_the_block_raise_what_nobody_asked_for():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.decide = lambda request: refusal("QUEUE_NOT_FOUND")
+        with pytest.raises(QueueNotFound):
+            async with client.producer("q") as producer:
+                await producer.submit(b"x")
+        async with client.producer("q") as producer:
+            future = await producer.submit(b"x")
+            with pytest.raises(QueueNotFound):
+                await producer.flush()
+            with pytest.raises(QueueNotFound):
+                await future
+
+
+async def test_full_for_too_long_says_full():
+    async with ScriptedNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
+        node.decide = lambda request: refusal("QUEUE_FULL")
+        async with c.producer("q") as producer:
+            with pytest.raises(QueueFull):
+                await producer.produce(b"x")
+        with pytest.raises(QueueFull):
+            await c.produce("q", b"x")
+
+
+async def test_no_answer_in_time_leaves_the_outcome_unknown():
+    async with ScriptedNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
+        node.silent = True
+        async with c.producer("q") as producer:
+            with pytest.raises(OutcomeUnknown):
+                await producer.produce(b"x")
+            node.silent = False
+            assert (await producer.produce(b"y")).seq == 2
+
+
+async def test_a_full_window_holds_callers_back():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.silent = True
+        producer = client.producer("q", batch_items=2, max_in_flight=3)
+        given: list[int] = []
+
+        async def give() -> None:
+            for n in range(100):
+                await producer.submit(b"%d" % n)
+                given.append(n)
+
+        async def bulk() -> None:
+            await producer.produce_many(b"%d" % n for n in range(100))
+
+        async def flood() -> None:
+            async with asyncio.timeout(0.3), producer, asyncio.TaskGroup() as tasks:
+                tasks.create_task(give())
+                tasks.create_task(bulk())
+
+        with pytest.raises(TimeoutError):
+            await flood()
+    assert len(given) <= 8
+    assert len(node.requests) == 3
+
+
+async def test_leaving_by_an_exception_does_not_wait_and_leaves_nothing_behind():
+    before = asyncio.all_tasks()
+    async with ScriptedNode.running() as node:
+        node.silent = True
+        async with Client(node.address) as client:
+            producer = client.producer("q")
+            futures = []
+
+            async def submit_and_fail() -> None:
+                async with producer:
+                    futures.extend([await producer.submit(b"x") for _ in range(3)])
+                    raise KeyError
+
+            with pytest.raises(KeyError):
+                await submit_and_fail()
+            for future in futures:
+                with pytest.raises((OutcomeUnknown, Unavailable)):
+                    await future
+            with pytest.raises(Unavailable, match="closed"):
+                await producer.produce(b"y")
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_cancelled_caller_disturbs_nobody():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        async with client.producer("q", batch_items=4, max_in_flight=1) as producer:
+            async with asyncio.TaskGroup() as tasks:
+                calls = [tasks.create_task(producer.produce(b"%d" % n)) for n in range(40)]
+                await asyncio.sleep(0)
+                for call in calls[::2]:
+                    call.cancel()
+            assert all(call.done() for call in calls)
+    assert {b"%d" % n for n in range(1, 40, 2)} <= set(node.stored)
+
+
+async def test_nobody_listening_is_an_error_that_says_so():
+    async with Client("127.0.0.1:1", connect_timeout=timedelta(0)) as client:
+        with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1.*querator serve"):
+            await client.produce("q", b"x")
+        async with client.producer("q") as producer:
+            with pytest.raises(ConnectionFailed):
+                await producer.produce(b"x")
+        async with client.consumer("q") as consumer:
+            with pytest.raises(ConnectionFailed):
+                await anext(consumer)
+
+
+async def test_a_closed_client_says_so():
+    async with ScriptedNode.running() as node:
+        client = Client(node.address)
+        await client.produce("q", b"x")
+        producer = client.producer("q")
+        async with producer:
+            node.silent = True
+            future = await producer.submit(b"y")
+            await asyncio.sleep(0)
+            await client.close()
+            with pytest.raises((OutcomeUnknown, Unavailable)):
+                await future
+            with pytest.raises((OutcomeUnknown, Unavailable)):
+                await producer.flush()
+    with pytest.raises(Unavailable, match="closed"):
+        await client.produce("q", b"x")
