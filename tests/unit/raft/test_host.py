@@ -8,6 +8,7 @@ import pytest
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
+    APPLY_ENTRIES_TURN_MAX,
     KIB,
     LEASE_GRACE_MS,
     MIB,
@@ -18,9 +19,9 @@ from querator.raft.clock import SimulatedClock
 from querator.raft.machine import Machine
 from querator.storage.environment import StorageFailed
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import ALL, ATTACHMENTS
+from querator.storage.tables import ALL, APPLIED, ATTACHMENTS
 from tests.unit.raft.hosting import CountingClock, CrashAt, Gate, code_of, hosting
-from tests.unit.raft.register import Owner, RegisterMachine, read
+from tests.unit.raft.register import REGISTER, MendedMachine, Owner, RegisterMachine, read
 
 G1, G2, G3 = GroupId(1), GroupId(2), GroupId(3)
 
@@ -164,6 +165,34 @@ async def test_a_poisoned_entry_stops_the_group_again_after_a_restart():
         assert (await host.propose(G2, 1))[0] == 1
     assert [group for group, _ in owner.quarantined] == [G1]
     assert machine.recovered == 1, "the machine learns its state before its first apply"
+
+
+async def test_a_mended_machine_applies_what_the_broken_one_left():
+    environment = MemoryEnvironment()
+    async with hosting(environment, RegisterMachine(1)) as host:
+        await host.propose(G1, 1)
+        await code_of(host.propose(G1, "raise"))
+    machine, owner = MendedMachine(1), Owner()
+    async with hosting(environment.crash(), machine, owner=owner) as host:
+        assert machine.applied == [3]
+        assert owner.effects == [(G1, 101)], "only what holds at the office, once"
+        assert (await host.propose(G1, 1))[0] == 102
+
+
+async def test_a_long_unapplied_tail_is_applied_over_several_turns():
+    environment = MemoryEnvironment()
+    async with hosting(environment, RegisterMachine(1)) as host:
+        for _ in range(2 * APPLY_ENTRIES_TURN_MAX + 10):
+            await host.propose(G1, 1)
+    txn = environment.begin()
+    APPLIED.delete(txn, 1)
+    REGISTER.delete(txn, 1)
+    txn.commit(sync=True)
+    before, machine = environment.commit_points, RegisterMachine(1)
+    async with hosting(environment, machine) as host:
+        assert environment.commit_points == before + 3
+        assert machine.applied == list(range(2, 2 * APPLY_ENTRIES_TURN_MAX + 12))
+        assert (await host.propose(G1, 1))[0] == 2 * APPLY_ENTRIES_TURN_MAX + 11
 
 
 async def test_a_command_that_does_not_pack_is_refused_alone():
