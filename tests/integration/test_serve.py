@@ -1,0 +1,125 @@
+"""`querator serve` as a process: how it starts, how it refuses to, and how it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import grpc
+import pytest
+
+from querator.v1 import admin_service_pb2 as admin
+from querator.v1.admin_service_pb2_grpc import AdminServiceStub
+from tests.integration.processes import server
+
+
+async def test_start_and_sigterm(tmp_path: Path):
+    async with server(tmp_path / "data") as node:
+        async with grpc.aio.insecure_channel(node.address) as channel:
+            await AdminServiceStub(channel).CreateQueue(admin.CreateQueueRequest(queue="q"))
+        assert await node.terminate() == 0
+        said = node.log.read_text()
+        assert f"querator {version('querator')} on {node.address}" in said
+        assert str((tmp_path / "data").resolve()) in said
+        assert '"event":"node.stopped"' in said
+
+        await node.start()
+        async with grpc.aio.insecure_channel(node.address) as channel:
+            got = await AdminServiceStub(channel).GetQueue(admin.GetQueueRequest(queue="q"))
+        assert got.queue.state == admin.QUEUE_STATE_ACTIVE
+        assert await node.terminate() == 0
+
+
+def test_ctrl_c_ends_it_politely():
+    command = [sys.executable, "-m", "querator", "serve", "--memory", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"querator ready address=127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+        assert b"NOT DURABLE" in process.stderr.read()
+
+
+def serve(*options: str, **environment: str) -> tuple[int, str]:
+    """Of a server that does not start: the exit code and its one line on standard error."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "querator", "serve", *options],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("Error: ")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.returncode, ended.stderr
+
+
+async def test_a_second_process_on_the_directory(tmp_path: Path):
+    async with server(tmp_path / "data") as first:
+        code, line = serve("--data-dir", str(first.data_dir), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert str(first.data_dir) in line
+    assert "another process" in line
+
+
+def test_a_port_in_use(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, line = serve("--memory", "--listen", listen)
+    assert code == 1
+    assert listen in line
+
+
+def test_a_directory_that_is_missing_or_somebody_elses(tmp_path: Path):
+    code, line = serve("--data-dir", str(tmp_path / "dta"))
+    assert code == 1
+    assert "--new" in line
+    assert not (tmp_path / "dta").exists()
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        code, line = serve("--data-dir", str(path), "--new")
+        assert code == 1
+        assert str(path) in line
+
+
+def test_a_data_file_that_is_none(tmp_path: Path):
+    (tmp_path / "data.mdb").write_bytes(b"not a database" * 1000)
+    code, line = serve("--data-dir", str(tmp_path))
+    assert code == 1
+    assert "data.mdb" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--data-dir"),
+        (["--memory", "--data-dir", "x"], "exclude each other"),
+        (["--memory", "--listen", "0.0.0.0:0"], "--insecure"),
+        (["--memory", "--listen", "here"], "HOST:PORT"),
+        (["--memory", "--log-level", "loud"], "--log-level"),
+        (["--memory", "--lisen", "127.0.0.1:0"], "--listen"),
+    ],
+)
+def test_wrong_settings(options: list[str], words: str):
+    code, line = serve(*options)
+    assert code == 2
+    assert words in line
+
+
+def test_wrong_files(tmp_path: Path):
+    file = tmp_path / "querator.toml"
+    file.write_text("memory = perhaps\n")
+    code, line = serve("--config", str(file))
+    assert code == 2
+    assert "not TOML" in line
+    assert "line 1" in line
+    file.write_text("datadir = 'x'\n")
+    code, line = serve(QUERATOR_CONFIG=str(file))
+    assert code == 2
+    assert "did you mean data_dir?" in line
