@@ -118,6 +118,14 @@ class Member(SyncObj):  # type: ignore[misc]
         spread: float = conf.raftMaxTimeout - conf.raftMinTimeout
         return float(conf.raftMinTimeout) + spread * self._chance.random()
 
+    def __dir__(self) -> list[str]:
+        """Nothing: the library looks through all names of each member for replicated methods, which
+        is most of the time it takes to make one."""
+        return []
+
+    def _SyncObj__onSetCodeVersion(self, version: int) -> None:
+        assert version == 0, "versions of replicated methods are never used"
+
     def _SyncObj__applyLogEntries(self) -> bool:
         """Applied after the tick, by `raft.group`. False: no message is wanted because of it."""
         return False
