@@ -45,6 +45,8 @@ REPLY_BYTES_DEFAULT = 3 * MIB  # gRPC clients refuse messages over 4 MiB unless 
 REPLY_BYTES_MAX = REQUEST_BYTES_CAP
 STREAM_BATCH_ITEMS_DEFAULT = 100
 STREAM_UNANSWERED_MAX = 256  # Requests of one stream taken on and not answered.
+STREAM_UNANSWERED_BYTES_MAX = REQUEST_BYTES_CAP  # Beyond, no frame is read: at most one more.
+STREAM_DELIVERIES_BYTES_MAX = 4 * MIB  # Beyond, a slow reader gets no more leases.
 STREAM_CREDIT_ITEMS_MAX = 100_000
 STREAM_LEASES_MAX = 10_000  # Live leases of one stream; it gets no more until it settles some.
 
