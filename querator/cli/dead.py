@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import click
 
 from querator.cli.output import count, note, write_json, write_table
+from querator.cli.parameters import ITEM_ID
 from querator.cli.target import Target, output_option, server_options
 from querator.cli.views import peeked_view, preview
 from querator.client import Client, ItemId
@@ -116,12 +117,12 @@ def list_dead(queue: str, limit: int, target: Target, as_json: bool) -> None:
 
 @dead.command()
 @click.argument("queue")
-@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
 @click.option("--all", "all_items", is_flag=True, help="All dead letters of the queue.")
 @server_options
 @output_option
 def redrive(
-    queue: str, items: tuple[str, ...], all_items: bool, target: Target, as_json: bool
+    queue: str, items: tuple[ItemId, ...], all_items: bool, target: Target, as_json: bool
 ) -> None:
     """Send dead letters of QUEUE back to it: each ITEM (an id from `dead list`), or --all.
 
@@ -132,10 +133,9 @@ def redrive(
     """
     if all_items == bool(items):
         raise click.UsageError("Name the items (see `querator dead list`), or give --all.")
-    item_ids = [ItemId.parse(item, field="ITEM") for item in items]
 
     async def main(client: Client) -> int:
-        return await client.redrive(queue, item_ids)
+        return await client.redrive(queue, items)
 
     redriven = target.run(main)
     if as_json:

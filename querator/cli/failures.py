@@ -46,7 +46,6 @@ _ADVICE = {
     ErrorCode.NAMESPACE_NOT_FOUND: "A namespace begins with its first queue: querator queue create",
     ErrorCode.QUEUE_EXISTS: "Change its settings with: querator queue update",
     ErrorCode.VERSION_CONFLICT: "Read the settings again with: querator queue info",
-    ErrorCode.LEASE_LOST: "Somebody else may have the item by now.",
     ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
     ErrorCode.STORAGE_FULL: "Consume items, or give the server more space.",
     ErrorCode.ITEM_TOO_LARGE: "Ask for more with --max-bytes.",
@@ -89,7 +88,9 @@ def _failure(error: QueratorError, address: str) -> Failure:
             ExitCode.UNAVAILABLE,
         )
     message = error.message.rstrip(".")
-    words = f"{message[:1].upper()}{message[1:]} ({error.code.name})."
+    if not (error.field and message.startswith(error.field)):
+        message = f"{message[:1].upper()}{message[1:]}"
+    words = f"{message} ({error.code.name})."
     if advice := _ADVICE.get(error.code):
         words = f"{words} {advice}"
     if isinstance(error, errors.OutcomeUnknown):

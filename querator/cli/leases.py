@@ -7,7 +7,7 @@ import click
 
 from querator.cli.failures import ExitCode, Failure
 from querator.cli.output import count, note, write_json, write_table
-from querator.cli.parameters import DURATION, INSTANT, format_duration
+from querator.cli.parameters import DURATION, INSTANT, ITEM_ID, format_duration
 from querator.cli.target import Target, output_option, server_options
 from querator.cli.views import ExtendView, SettleView, leased_view, milliseconds, preview
 from querator.client import Client, ItemId, LeasedItem
@@ -90,11 +90,11 @@ def lease(
 @click.command()
 @click.argument("queue")
 @click.argument("lease_id")
-@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
 @server_options
 @output_option
 def complete(
-    queue: str, lease_id: str, items: tuple[str, ...], target: Target, as_json: bool
+    queue: str, lease_id: str, items: tuple[ItemId, ...], target: Target, as_json: bool
 ) -> None:
     """End LEASE_ID: the work is done, its items are gone.
 
@@ -104,7 +104,7 @@ def complete(
     Example:
       querator complete mail 1.0.2a
     """
-    lease_ref = _lease_ref(lease_id, items)
+    lease_ref = LeaseRef(lease_id, items)
 
     async def main(client: Client) -> Sequence[SettleOutcome]:
         return await client.complete(queue, lease_ref, check=False)
@@ -115,7 +115,7 @@ def complete(
 @click.command()
 @click.argument("queue")
 @click.argument("lease_id")
-@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
 @click.option("--delay", type=DURATION, help="Not leased again before this time has passed.")
 @click.option("--at", "retry_at", type=INSTANT, help="Not leased again before this instant.")
 @click.option("--error", default="", help="What went wrong, in your words; kept with the item.")
@@ -126,7 +126,7 @@ def complete(
 def retry(
     queue: str,
     lease_id: str,
-    items: tuple[str, ...],
+    items: tuple[ItemId, ...],
     delay: timedelta | None,
     retry_at: datetime | None,
     error: str,
@@ -146,7 +146,7 @@ def retry(
     """
     if (delay is not None) + (retry_at is not None) + dead + release > 1:
         raise click.UsageError("Give one of --delay, --at, --dead and --release.")
-    lease_ref = _lease_ref(lease_id, items)
+    lease_ref = LeaseRef(lease_id, items)
 
     async def main(client: Client) -> Sequence[SettleOutcome]:
         return await client.retry(
@@ -207,14 +207,15 @@ def extend(
     )
 
 
-def _lease_ref(lease_id: str, items: tuple[str, ...]) -> LeaseRef:
-    return LeaseRef(lease_id, tuple(ItemId.parse(item, field="ITEM") for item in items))
-
-
 def _write_settled(outcomes: Sequence[SettleOutcome], verb: str, *, as_json: bool) -> None:
-    """Exit code 3 when the lease had lost an item."""
+    """Exit code 3 when the lease had lost an item, or is not known any more."""
     lost = 0
     for outcome in outcomes:
+        if not (outcome.done or outcome.repeated or outcome.lost):
+            raise Failure(
+                f"The lease {outcome.lease_id} has ended, or never was (LEASE_LOST).",
+                ExitCode.REFUSED,
+            )
         lost += len(outcome.lost)
         if as_json:
             write_json(_settle_view(outcome))

@@ -50,7 +50,7 @@ class Bars:
         self._began = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=40),
+            BarColumn(bar_width=40, complete_style="cyan", finished_style="green"),
             TextColumn("{task.completed:>9,.0f}"),
             TextColumn("{task.fields[rate]:>8,.0f}/s"),
             TimeElapsedColumn(),

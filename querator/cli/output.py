@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,7 +33,19 @@ def write_json(value: object) -> None:
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns whose cells are numbers are aligned to the right."""
-    console().print(make_table(columns, rows))
+    write_picture(make_table(columns, rows))
+
+
+def write_picture(picture: RenderableType) -> None:
+    """Something of rich's; without its padding at the ends of lines when it goes into a pipe."""
+    target = console()
+    if target.is_terminal:
+        target.print(picture)
+        return
+    with target.capture() as captured:
+        target.print(picture)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -51,12 +63,10 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 def write_details(pairs: Iterable[tuple[str, object]]) -> None:
     """One record: a name and a value on each line."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in pairs:
-        table.add_row(Text(name), Text(_cell(value)))
-    console().print(table)
+    lines = [(name, _cell(value)) for name, value in pairs]
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        click.echo(f"{click.style(name, bold=True)}{' ' * (width - len(name))}  {text}".rstrip())
 
 
 def note(text: str) -> None:

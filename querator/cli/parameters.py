@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+from querator.client.values import ItemId
+from querator.model.errors import QueratorError
+
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _UNIT = {
     "ms": timedelta(milliseconds=1),
@@ -85,6 +88,22 @@ class InstantType(click.ParamType[datetime]):
             self.fail(str(error), param, ctx)
 
 
+class ItemIdType(click.ParamType[ItemId]):
+    name = "item"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> ItemId:
+        if isinstance(value, ItemId):
+            return value
+        try:
+            return ItemId.parse(value, field="ITEM")
+        except QueratorError:
+            self.fail(
+                f"{value!r} is not an item id; write partition-sequence, as in 0-17.", param, ctx
+            )
+
+
 class AttributeType(click.ParamType[tuple[str, str]]):
     name = "name=value"
 
@@ -101,4 +120,5 @@ class AttributeType(click.ParamType[tuple[str, str]]):
 
 DURATION = DurationType()
 INSTANT = InstantType()
+ITEM_ID = ItemIdType()
 ATTRIBUTE = AttributeType()

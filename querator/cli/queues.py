@@ -1,5 +1,6 @@
 """`querator queue`: create, list, info, update, delete."""
 
+import sys
 from typing import Any
 
 import click
@@ -211,6 +212,8 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
         await client.delete_queue(name)
 
     if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("Nobody is there to ask: say --yes.")
         items = target.run(ask)
         click.confirm(f"Delete queue {name} with {items:,} items?", abort=True, err=True)
     target.run(main)

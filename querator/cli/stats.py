@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from querator.cli.output import console, make_table, note, write_json
+from querator.cli.output import console, make_table, note, write_json, write_picture
 from querator.cli.parameters import DURATION, format_duration
 from querator.cli.target import Target, output_option, server_options
 from querator.cli.views import stats_view
@@ -55,7 +55,7 @@ def stats(
         elif not found:
             note("No queues. Create one with: querator queue create NAME")
         else:
-            console().print(_picture(found, {}, partitions))
+            write_picture(_picture(found, {}, partitions))
 
     async def again(client: Client) -> None:
         await _watch(client, queue, interval, partitions, as_json=as_json)
@@ -88,7 +88,7 @@ async def _watch(
             if as_json:
                 _write_lines(found)
             else:
-                console().print(_picture(found, {}, partitions))
+                write_picture(_picture(found, {}, partitions))
             await asyncio.sleep(interval.total_seconds())
     before: dict[int, PartitionStats] = {}
     before_s = 0.0

@@ -28,7 +28,12 @@ from querator.partition.rows import decode_state
 from querator.placement import rows as placement_rows
 from querator.raft.journal import GroupDeleted, Journal
 from querator.storage import attachments, identity
-from querator.storage.environment import ReadTransaction, StorageCorrupt, StorageError
+from querator.storage.environment import (
+    ReadTransaction,
+    StorageCorrupt,
+    StorageError,
+    StorageLocked,
+)
 from querator.storage.identity import DirectoryRefused
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.tables import ATTACHMENTS, STATE
@@ -184,7 +189,10 @@ def _verify(data_dir: Path) -> VerifyView:
         identity.check_directory(data_dir, new=False)
     except DirectoryRefused:
         raise Failure(f"{data_dir}: no data of Querator there.", ExitCode.USAGE) from None
-    environment = open_lmdb(data_dir)
+    try:
+        environment = open_lmdb(data_dir)
+    except StorageLocked:
+        raise Failure(f"{data_dir} is in use. Stop its node first.", ExitCode.REFUSED) from None
     try:
         with environment.snapshot() as txn:
             owner = identity.read(txn)
