@@ -98,11 +98,28 @@ def become_ready_or_worn(
 
 
 def become_scheduled(
-    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, due_ms: int
+    turn: Turn,
+    first_seq: int,
+    block: Block,
+    mask: int,
+    *,
+    attempt: int,
+    releases: int,
+    due_ms: int,
 ) -> None:
-    """After a lease: not ready before `due_ms`."""
-    check(ItemState.LEASED, Event.RETRY_LATER, ItemState.SCHEDULED)
-    place_scheduled(turn, first_seq, mask, attempt=attempt, releases=releases, due_ms=due_ms)
+    """After a lease: not ready before `due_ms`. What has expired meanwhile dies at once: the sweep
+    has been past it.
+    """
+    expired = block.expired(mask, turn.now_ms)
+    alive = mask & ~expired
+    if alive:
+        check(ItemState.LEASED, Event.RETRY_LATER, ItemState.SCHEDULED)
+        place_scheduled(turn, first_seq, alive, attempt=attempt, releases=releases, due_ms=due_ms)
+    if expired:
+        kill(
+            turn, first_seq, block, expired, DeadReason.EXPIRED,
+            came_from=ItemState.LEASED, attempt=attempt,
+        )  # fmt: skip
 
 
 def worn(turn: Turn, attempt: int) -> bool:

@@ -143,7 +143,9 @@ def _give_back(
     else:
         turn.state.released += count
     if due_ms and not (counted and worn(turn, attempt)):
-        become_scheduled(turn, first_seq, mask, attempt=attempt, releases=releases, due_ms=due_ms)
+        become_scheduled(
+            turn, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
+        )
     elif counted:
         become_ready_or_worn(
             turn, first_seq, block, mask, Event.RETRY, attempt=attempt, releases=releases

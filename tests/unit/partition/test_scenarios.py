@@ -71,7 +71,7 @@ SCENARIOS = {
         retry L2 free -> done 2
         retry L1 free -> done 1 3 repeated 2 4
         lease 2 -> 1 2
-        lease 9 -> 3 4 5-6
+        lease 9 -> 3-4 5-6
     """,
     "a lease lapses to the tail, and its late complete is lost": """
         configure

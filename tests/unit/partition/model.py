@@ -1,0 +1,203 @@
+"""The rules of a partition once more, item by item and as simply as can be: what the machine is
+compared with. It shares no code with it and knows nothing of blocks, segments and tables.
+"""
+
+from dataclasses import dataclass, field
+
+NEVER = 0
+
+
+@dataclass
+class Item:
+    seq: int
+    expire_at: int = NEVER
+    state: str = "ready"
+    attempt: int = 0
+    releases: int = 0
+    place: int = 0
+    due: int = 0
+    lease: int = 0
+    errors: tuple[str, ...] = ()
+
+
+@dataclass
+class Lease:
+    client: str
+    deadline: int
+    items: dict[int, str]
+    live: bool = True
+
+
+@dataclass
+class Model:
+    now: int
+    max_attempts: int = 0
+    expire_timeout: int = 0
+    dead: bool = False
+    items: dict[int, Item] = field(default_factory=dict)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    requests: dict[tuple[str, str], int] = field(default_factory=dict)
+    answers: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    outbox: list[tuple[int, int, int, tuple[str, ...]]] = field(default_factory=list)
+    count: dict[str, int] = field(default_factory=dict)
+    next_seq: int = 1
+    next_place: int = 1
+
+    def add(self, name: str, number: int = 1) -> None:
+        self.count[name] = self.count.get(name, 0) + number
+
+    def ready(self) -> list[Item]:
+        items = [item for item in self.items.values() if item.state == "ready"]
+        return sorted(items, key=lambda item: item.place)
+
+    def make_ready(self, item: Item, place: int = 0) -> None:
+        if item.expire_at and item.expire_at <= self.now:
+            self.die(item, 2)
+            return
+        if not place:
+            place, self.next_place = self.next_place, self.next_place + 1
+        item.state, item.place, item.lease, item.due = "ready", place, 0, 0
+
+    def die(self, item: Item, reason: int) -> None:
+        self.add("dead")
+        self.add("expired", reason == 2)
+        if self.dead:
+            item.state, item.lease = "moving", 0
+            self.outbox.append((item.seq, reason, item.attempt, item.errors))
+        else:
+            self.add("dropped")
+            del self.items[item.seq]
+
+    def produce(
+        self, plans: list[tuple[int, int]], identity: tuple[int, int], ordered: bool
+    ) -> object:
+        """`plans` are (delay, expire timeout) by item; `identity` (producer, sequence), 0: none."""
+        first, self.next_seq = self.next_seq, self.next_seq + len(plans)
+        if identity[0]:
+            if identity in self.answers:
+                self.add("duplicates", self.answers[identity][1])
+                return self.answers[identity]
+            highest = max((s for p, s in self.answers if p == identity[0]), default=0)
+            if ordered and identity[1] != highest + 1:
+                return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
+            self.answers[identity] = (first, len(plans))
+        for seq, (delay, expire) in enumerate(plans, first):
+            delay = delay if delay >= 100 else 0
+            timeouts = [t for t in (expire, self.expire_timeout) if t]
+            item = Item(seq)
+            if timeouts:
+                item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
+            self.items[seq] = item
+            if delay:
+                item.state, item.due = "scheduled", self.now + delay
+            else:
+                self.make_ready(item)
+        self.add("produced", len(plans))
+        return (first, len(plans))
+
+    def lease(self, number: int, callers: list[tuple[str, int]], timeout: int) -> list[list[int]]:
+        """Grants under the numbers from `number` on; what is dead among the looked-at dies."""
+        wanted = sum(wish for _, wish in callers)
+        found: list[Item] = []
+        for item in self.ready():
+            if len(found) >= wanted:
+                break
+            if item.expire_at and item.expire_at <= self.now:
+                self.die(item, 2)
+            elif self.max_attempts and item.attempt >= self.max_attempts:
+                self.die(item, 1)
+            else:
+                found.append(item)
+        shares = [0] * len(callers)
+        left = len(found)
+        while left:
+            for place, (_, wish) in enumerate(callers):
+                if left and shares[place] < wish:
+                    shares[place] += 1
+                    left -= 1
+        grants = []
+        for (client, _), share in zip(callers, shares, strict=True):
+            mine, found = found[:share], found[share:]
+            grants.append([item.seq for item in mine])
+            if mine:
+                held = {item.seq: "held" for item in mine}
+                self.leases[number] = Lease(client, self.now + timeout, held)
+                for item in mine:
+                    item.state, item.lease, item.attempt = "leased", number, item.attempt + 1
+                number += 1
+                self.add("delivered", share)
+        return grants
+
+    def settle(
+        self, lease: int, seqs: list[int], verb: str, do: bool = True
+    ) -> tuple[set[int], set[int], set[int], list[Item]]:
+        """(done, repeated, lost, items done in the lease's order)."""
+        items = self.leases[lease].items if lease in self.leases else {}
+        if not seqs:
+            seqs = [seq for seq, fate in items.items() if fate in ("held", "lapsed", verb)]
+        done = [self.items[seq] for seq in items if seq in seqs and items[seq] == "held"]
+        repeated = {seq for seq in seqs if items.get(seq) == verb}
+        lost = set(seqs) - repeated - {item.seq for item in done}
+        if do:
+            for item in done:
+                items[item.seq] = verb
+            if items and "held" not in items.values():
+                self.leases[lease].live = False
+        return {item.seq for item in done}, repeated, lost, done
+
+    def complete(self, done: list[Item]) -> None:
+        for item in done:
+            del self.items[item.seq]
+        self.add("completed", len(done))
+
+    def retry(self, done: list[Item], delay: int, dead: bool, error: str, counted: bool) -> None:
+        later = self.now + delay if delay >= 100 else 0
+        self.add("retried" if dead or counted or delay else "released", len(done))
+        for item in done:
+            item.lease = 0
+            if error:
+                item.errors = (*item.errors, error)[-5:]
+            if dead:
+                self.die(item, 3)
+                continue
+            if not counted:
+                item.releases += 1
+                item.attempt -= 1
+            if counted and 0 < self.max_attempts <= item.attempt:
+                self.die(item, 1)
+            elif later and not 0 < item.expire_at <= self.now:
+                item.state, item.due = "scheduled", later
+            else:
+                self.make_ready(item, 0 if counted or delay else item.place)
+
+    def extend(self, lease: int, timeout: int) -> int:
+        held = self.leases.get(lease)
+        if held is None or not held.live:
+            return 0
+        held.deadline = max(held.deadline, self.now + timeout)
+        return held.deadline
+
+    def work_off(self) -> None:
+        """What is due is done: lapses, expiries, schedules."""
+        due = [(lease.deadline, number) for number, lease in self.leases.items() if lease.live]
+        for deadline, number in sorted(due):
+            if deadline <= self.now:
+                lease = self.leases[number]
+                lease.live = False
+                for seq, fate in lease.items.items():
+                    if fate == "held":
+                        lease.items[seq] = "lapsed"
+                        self.add("lapsed")
+                        item = self.items[seq]
+                        if 0 < self.max_attempts <= item.attempt:
+                            self.die(item, 1)
+                        else:
+                            self.make_ready(item)
+        for item in sorted(self.items.values(), key=lambda item: item.seq):
+            if item.state in ("ready", "scheduled") and item.expire_at:
+                if item.expire_at <= self.now:
+                    self.die(item, 2)
+        waiting = [item for item in self.items.values() if item.state == "scheduled"]
+        for item in sorted(waiting, key=lambda item: (item.due, item.seq)):
+            if item.due <= self.now:
+                self.make_ready(item)

@@ -1,0 +1,241 @@
+"""The machine against the model: after every step the same items in the same states and order."""
+
+from typing import Any
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from querator.model.commands import (
+    Complete,
+    Configure,
+    Extend,
+    ItemSpecial,
+    Lease,
+    LeaseItems,
+    Move,
+    MoveDone,
+    Refusal,
+    Retry,
+)
+from querator.partition import masks, queries
+from querator.partition.rows import ItemState, decode_segment
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import READY, SEGMENTS
+from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, seqs, settings
+from tests.unit.partition.model import Model
+
+DEAD_GROUP = 9
+LEASE_MS = 10_000
+COUNTERS = (
+    "produced", "completed", "retried", "released", "lapsed", "dead", "dropped", "delivered",
+    "duplicates", "expired",
+)  # fmt: skip
+
+plans = st.lists(
+    st.tuples(st.sampled_from([0, 0, 0, 50, 1000, 1000, 4000]), st.sampled_from([0, 0, 0, 2000])),
+    min_size=1,
+    max_size=12,
+)
+
+
+def spread(ranges: Any) -> set[int]:
+    return {seq for first, count in ranges for seq in range(first, first + count)}
+
+
+class Comparison(RuleBasedStateMachine):
+    @initialize(
+        max_attempts=st.sampled_from([0, 2, 3]),
+        expire=st.sampled_from([0, 0, 7000]),
+        dead=st.booleans(),
+    )
+    def start(self, max_attempts: int, expire: int, dead: bool) -> None:
+        environment = MemoryEnvironment()
+        self.log = Log(environment, group=GROUP, checked=True)
+        self.dead_log = Log(environment, group=DEAD_GROUP)
+        self.dead_log.configure(queue="dead")
+        self.model = Model(START_MS)
+        self.next_lease = 1
+        self.version = 0
+        self.arrived: list[int] = []
+        self.configure(max_attempts, expire, dead)
+
+    @rule(
+        max_attempts=st.sampled_from([0, 1, 2, 3]),
+        expire=st.sampled_from([0, 7000]),
+        dead=st.booleans(),
+    )
+    def configure(self, max_attempts: int, expire: int, dead: bool) -> None:
+        self.version += 1
+        changed = settings(
+            max_attempts=max_attempts,
+            expire_timeout_ms=expire,
+            dead_targets=dead_to(DEAD_GROUP) if dead else (),
+            lease_timeout_ms=LEASE_MS,
+        )
+        self.log.one(Configure(self.version, changed))
+        self.model.max_attempts, self.model.expire_timeout = max_attempts, expire
+        self.model.dead = dead
+
+    @rule(
+        plans=plans,
+        producer=st.sampled_from([0, 0, 1, 2]),
+        sequence=st.integers(1, 4),
+        ordered=st.booleans(),
+    )
+    def produce(
+        self, plans: list[tuple[int, int]], producer: int, sequence: int, ordered: bool
+    ) -> None:
+        specials = tuple(
+            ItemSpecial(ordinal, self.log.now_ms + delay if delay else 0, expire)
+            for ordinal, (delay, expire) in enumerate(plans)
+            if delay or expire
+        )
+        identity: dict[str, Any] = {}
+        if producer:
+            producer_id = START_MS.to_bytes(6, "big") + bytes([producer] * 10)
+            identity = {"producer_id": producer_id, "sequence": sequence, "ordered": ordered}
+        result = self.log.produce(len(plans), specials=specials, **identity)
+        expected = self.model.produce(plans, (producer, sequence) if producer else (0, 0), ordered)
+        if isinstance(result, Refusal):
+            assert result.code.name == expected
+        else:
+            assert (result.first_seq, result.count) == expected
+
+    @rule(wishes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+    def lease(self, wishes: list[int]) -> None:
+        self._lease(wishes)
+
+    def _lease(self, wishes: list[int]) -> None:
+        callers = [("abc"[place], wish) for place, wish in enumerate(wishes)]
+        grants = self.log.one(
+            Lease(tuple(caller(wish, client_id=client) for client, wish in callers))
+        ).grants
+        expected = self.model.lease(self.next_lease, callers, LEASE_MS)
+        assert [seqs(grant) for grant in grants] == expected
+        self.next_lease += sum(1 for grant in grants if grant.lease)
+
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from(["completed", "retried", "retried"]),
+        all_or_nothing=st.booleans(),
+        delay=st.sampled_from([0, 0, 50, 1000, 3000]),
+        dead=st.sampled_from([False, False, False, True]),
+        error=st.sampled_from(["", "", "slow"]),
+        counted=st.booleans(),
+    )
+    def settle(
+        self,
+        data: st.DataObject,
+        verb: str,
+        all_or_nothing: bool,
+        delay: int,
+        dead: bool,
+        error: str,
+        counted: bool,
+    ) -> None:
+        lease = data.draw(st.integers(1, self.next_lease))
+        known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
+        names = data.draw(st.sets(st.sampled_from([*known, self.model.next_seq + 3])))
+        ranges = masks.merge_ranges((seq, 1) for seq in names)
+        named = (LeaseItems(lease, ranges),)
+        if verb == "completed":
+            result = self.log.one(Complete(named, all_or_nothing))
+        else:
+            at_ms = self.log.now_ms + delay if delay else 0
+            result = self.log.one(Retry(named, at_ms, dead, error, counted, all_or_nothing))
+        *_, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
+        refused = all_or_nothing and (lost or lease not in self.model.leases)
+        done, repeated, lost, items = self.model.settle(lease, sorted(names), verb, do=not refused)
+        outcome = result.outcomes[0]
+        assert spread(outcome.done) == (set() if refused else done)
+        assert (spread(outcome.repeated), spread(outcome.lost)) == (repeated, lost)
+        if refused:
+            return
+        # The machine goes through a lease block by block, which is the lease's order.
+        if verb == "completed":
+            self.model.complete(items)
+        else:
+            self.model.retry(items, delay, dead, error, counted)
+
+    @rule(lease=st.integers(1, 6), timeout=st.sampled_from([1000, 12_000]))
+    def extend(self, lease: int, timeout: int) -> None:
+        result = self.log.one(Extend((lease,), lease_timeout_ms=timeout))
+        assert result.outcomes == ((lease, self.model.extend(lease, timeout)),)
+
+    @rule(milliseconds=st.sampled_from([1, 500, 1000, 5000, 10_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.log.advance(milliseconds)
+        self.model.now += milliseconds
+        self.model.work_off()
+
+    @rule(milliseconds=st.sampled_from([2000, 8000]))
+    def time_passes_without_a_leader(self, milliseconds: int) -> None:
+        """A wish for everything looks at all that is ready, so both sides see the same dead."""
+        self.log.now_ms += milliseconds
+        self.model.now += milliseconds
+        self._lease([10_000])
+        self.log.advance(0)
+        self.model.work_off()
+
+    @rule(confirmed=st.booleans())
+    def carry(self, confirmed: bool) -> None:
+        """Dead letters go over; unconfirmed ones go again, and arrive once."""
+        with self.log.environment.snapshot() as txn:
+            batch = queries.outbox_batch(txn, GROUP)
+        if batch is None:
+            assert not self.model.outbox
+            return
+        # In which order items die of age is not promised.
+        assert sorted(
+            (item.origin_seq, item.reason, item.attempts, item.errors) for item in batch.items
+        ) == sorted(self.model.outbox)
+        self.dead_log.one(
+            Move(GROUP, batch.first_move, batch.lengths, batch.items), batch.attachment
+        )
+        sent = [item.origin_seq for item in batch.items]
+        self.arrived += [seq for seq in sent if seq not in self.arrived]
+        if confirmed:
+            self.log.one(MoveDone(DEAD_GROUP, batch.first_move + len(batch.items) - 1))
+            for seq, *_ in self.model.outbox:
+                del self.model.items[seq]
+            self.model.outbox.clear()
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        with self.log.environment.snapshot() as txn:
+            stats = queries.stats(txn, GROUP)
+            page = queries.peek(txn, GROUP, None, after_seq=0, limit=10_000, bytes_max=10**9)
+            order = []
+            for key, value in READY.rows(txn, GROUP):
+                first_seq = int.from_bytes(value, "big")
+                row = SEGMENTS.get(txn, GROUP, first_seq, key[-1])
+                assert row is not None
+                order += [first_seq + n for n in masks.ordinals(decode_segment(row).mask)]
+            letters = queries.dead_letters(
+                txn, DEAD_GROUP, "work", after_seq=0, limit=10_000, bytes_max=10**9
+            )
+        model = self.model
+        assert order == [item.seq for item in model.ready()]
+        assert {name: getattr(stats, name) for name in COUNTERS} == {
+            name: model.count.get(name, 0) for name in COUNTERS
+        }
+        assert [
+            (item.seq, ItemState(item.state).name.lower(), item.attempt, item.due_at_ms,
+             item.lease, item.errors)
+            for item in page.items
+        ] == [
+            (item.seq, item.state, item.attempt, item.due if item.state == "scheduled" else 0,
+             item.lease, item.errors)
+            for item in sorted(model.items.values(), key=lambda item: item.seq)
+        ]  # fmt: skip
+        arrived = [item.dead_letter.origin_seq for item in letters.items if item.dead_letter]
+        assert arrived == self.arrived
+
+
+Comparison.TestCase.settings = hypothesis_settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+TestComparison = Comparison.TestCase
