@@ -237,7 +237,7 @@ class Node:
         self._service.on_leadership(group, leads)
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
-        """One partition is down; the node goes on. Without its own group it cannot."""
+        """One partition is down and the node goes on; without group 0, on the map as it is."""
         placed = PlacementMap() if self._placement is None else self._placement.map
         owner = placed.by_group(group)
         _log.error(

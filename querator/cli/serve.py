@@ -12,6 +12,7 @@ standard output has one line, `querator ready address=HOST:PORT`; all else goes 
 """
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -94,6 +95,10 @@ async def _serve(config: Config) -> None:
         await node.start()
     except (StorageError, OSError, QueratorError) as error:
         raise NotStarted(str(error)) from error
+    # What a start leaves behind lives as long as the process. Out of the collector's sight it no
+    # longer costs each full collection 30 ms in which nothing is answered.
+    gc.collect()
+    gc.freeze()
     try:
         _announce(node, config)
         await node.run_until_stopped()
