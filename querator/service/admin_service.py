@@ -134,7 +134,7 @@ class AdminService:
                 msgspec.structs.replace(queries.stats(txn, group), partition=partition)
                 for partition, group in enumerate(queue.groups)
             )
-        return QueueStats(queue, _total(counts), counts, self._environment.durable)
+        return QueueStats(queue, total_of(counts), counts, self._environment.durable)
 
     async def peek_items(
         self, namespace: str, name: str, state: int, page_size: int, page_token: str
@@ -250,7 +250,7 @@ def _by_partition(item_ids: Sequence[str], queue: Queue) -> dict[int, list[int]]
     return by_partition
 
 
-def _total(counts: Sequence[PartitionStats]) -> PartitionStats:
+def total_of(counts: Sequence[PartitionStats]) -> PartitionStats:
     sums = {field: sum(getattr(each, field) for each in counts) for field in _SUMMED}
     oldest_ms = min(
         (each.oldest_ready_at_ms for each in counts if each.oldest_ready_at_ms), default=0

@@ -201,7 +201,10 @@ class Router:
                 value=self._number(view),
             ) from None
         except QueratorError as error:
-            raise self.located(view, error) from error
+            located = self.located(view, error)
+            if located is error:
+                raise
+            raise located from error
         return result
 
     async def _leader(self, view: PartitionView, deadline: float | None) -> None:

@@ -120,17 +120,23 @@ class Subscription:
         """Adds credit; `bytes` 0: as many as the items have, from here on."""
         if items < 0 or bytes < 0 or not (items or bytes):
             raise invalid("credit", "must be positive", value=f"{items} items, {bytes} bytes")
-        total = self._credit_items + items
+        total = self._credit_items + items + self._undelivered()
         if total > STREAM_CREDIT_ITEMS_MAX:
             raise over_limit(
                 "credit.items", value=total, limit=STREAM_CREDIT_ITEMS_MAX, unit="items"
             )
-        self._credit_items = total
+        self._credit_items += items
         if not bytes:
             self._credit_bytes = None
         elif self._credit_bytes is not None:
             self._credit_bytes += bytes
         self._pump()
+
+    def _undelivered(self) -> int:
+        """Credit that is spent and for which nothing has been delivered yet."""
+        asked = sum(waiter.items_max for waiter in self._posted)
+        ready = (grant for grants in self._ready for grant in grants)
+        return asked + sum(segment.count for grant in ready for segment in grant.segments)
 
     async def next(self) -> LeaseReply:
         """The next delivery; it has at least one item. Raises what ended the stream: UNAVAILABLE

@@ -1,0 +1,267 @@
+"""Queues, counts, looking into queues, dead letters."""
+
+import pytest
+
+from querator.model.errors import ErrorCode
+from querator.model.queues import QueueSettings
+from querator.service.admin_service import AdminService
+from tests.unit.service.serving import Node, code, refusal, serving, whole
+
+
+def text_of(item: bytes) -> bytes:
+    return item[4:]
+
+
+async def peek_all(node: Node, page_size: int, state: int = 0, name: str = "q") -> list[bytes]:
+    found: list[bytes] = []
+    token = ""
+    while True:
+        page = await node.admin.peek_items("default", name, state, page_size, token)
+        assert len(page.items) <= page_size
+        found += [text_of(item.item) for _, _, item in page.items]
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+async def test_create_get_update_delete():
+    async with serving() as node:
+        admin = node.admin
+        queue, created = await admin.create_queue("default", "q", QueueSettings(partitions=2))
+        assert created
+        again, created = await admin.create_queue("default", "q", QueueSettings(partitions=2))
+        assert (again, created) == (queue, False)
+        assert await admin.get_queue("default", "q") == queue
+        changed = await admin.update_queue(
+            "default", "q", QueueSettings(max_attempts=3, partitions=9), ("max_attempts",), 1
+        )
+        assert (changed.settings.max_attempts, changed.settings.partitions) == (3, 2)
+        stale = admin.update_queue("default", "q", QueueSettings(), ("max_attempts",), 1)
+        assert await code(stale) is ErrorCode.VERSION_CONFLICT
+        await admin.delete_queue("default", "q")
+        assert await code(admin.delete_queue("default", "nobody")) is ErrorCode.QUEUE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        (QueueSettings(partitions=0), "settings.partitions"),
+        (QueueSettings(partitions=1_025), "settings.partitions"),
+        (QueueSettings(lease_timeout_ms=999), "settings.lease_timeout_ms"),
+        (QueueSettings(lease_timeout_ms=24 * 3_600_000 + 1), "settings.lease_timeout_ms"),
+        (QueueSettings(expire_timeout_ms=-1), "settings.expire_timeout_ms"),
+        (QueueSettings(max_attempts=65_536), "settings.max_attempts"),
+        (QueueSettings(dedup_window_ms=8 * 86_400_000), "settings.dedup_window_ms"),
+        (QueueSettings(partition_items_max=-1), "settings.partition_items_max"),
+        (QueueSettings(description="x" * 1_001), "settings.description"),
+        (QueueSettings(dead_queue="a/b"), "settings.dead_queue"),
+        (QueueSettings(dead_queue="q"), "settings.dead_queue"),
+        (QueueSettings(dead_queue="nobody"), "settings.dead_queue"),
+    ],
+)
+async def test_settings_are_refused_by_name(settings, field):
+    async with serving() as node:
+        error = await refusal(node.admin.create_queue("default", "q", settings))
+        assert error.field == field
+        assert len(node.placement.map) == 0
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "ü", "a\n", "x" * 256])
+async def test_names_are_refused(name):
+    async with serving() as node:
+        for call in (
+            node.admin.create_queue("default", name, QueueSettings()),
+            node.admin.get_queue("default", name),
+            node.admin.delete_queue("default", name),
+        ):
+            error = await refusal(call)
+            assert error.field == "queue"
+            assert error.code in (ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED)
+
+
+@pytest.mark.parametrize("mask", [(), ("nonsense",), ("partitions",)])
+async def test_update_masks(mask):
+    async with serving() as node:
+        await node.create(partitions=2)
+        call = node.admin.update_queue("default", "q", QueueSettings(), mask, 0)
+        assert await code(call) is ErrorCode.INVALID_ARGUMENT
+
+
+async def test_no_chains_of_dead_queues_and_none_deleted_in_use():
+    async with serving() as node:
+        await node.create("dead")
+        await node.create(dead_queue="dead")
+        chain = node.admin.create_queue("default", "third", QueueSettings(dead_queue="q"))
+        assert await code(chain) is ErrorCode.INVALID_ARGUMENT
+        await node.create("other")
+        other_way = node.admin.update_queue(
+            "default", "dead", QueueSettings(dead_queue="other"), ("dead_queue",), 0
+        )
+        assert await code(other_way) is ErrorCode.INVALID_ARGUMENT
+        error = await refusal(node.admin.delete_queue("default", "dead"))
+        assert error.code is ErrorCode.QUEUE_IN_USE
+        assert "q" in error.message
+
+
+async def test_lowering_max_attempts_applies_to_items_already_there():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x")
+        for _ in range(2):
+            [batch] = (await node.lease()).batches
+            await node.retry(batch)
+        await node.admin.update_queue(
+            "default", "q", QueueSettings(max_attempts=2), ("max_attempts",), 0
+        )
+        assert (await node.lease()).batches == ()
+        assert (await node.total()).dropped == 1
+
+
+async def test_pages_of_queues():
+    async with serving() as node:
+        for name in "dbace":
+            await node.create(name)
+        names: list[str] = []
+        token = ""
+        while True:
+            page = await node.admin.list_queues("default", 2, token)
+            names += [queue.name for queue in page.queues]
+            if names == ["a", "b"]:
+                # Neither hides nor repeats what comes and goes between two pages.
+                await node.create("aa")
+                await node.admin.delete_queue("default", "b")
+            token = page.next_page_token
+            if not token:
+                break
+        assert names == list("abcde")
+
+
+async def test_an_empty_node_has_the_default_namespace():
+    async with serving() as node:
+        assert (await node.admin.list_queues("default", 0, "")).queues == ()
+        unknown = node.admin.list_queues("nowhere", 0, "")
+        assert await code(unknown) is ErrorCode.NAMESPACE_NOT_FOUND
+
+
+async def test_stats_are_sums_over_partitions():
+    async with serving() as node:
+        await node.create(partitions=3)
+        for _ in range(5):
+            await node.produce(b"x", b"y")
+        [*batches] = (await node.lease(3)).batches
+        await node.complete(*map(whole, batches))
+        stats = await node.admin.queue_stats("default", "q")
+        assert [each.partition for each in stats.partitions] == [0, 1, 2]
+        assert (stats.total.produced, stats.total.completed, stats.total.ready) == (10, 3, 7)
+        for field in ("produced", "ready", "bytes", "delivered"):
+            assert getattr(stats.total, field) == sum(
+                getattr(each, field) for each in stats.partitions
+            )
+        assert stats.total.oldest_ready_at_ms == min(
+            each.oldest_ready_at_ms for each in stats.partitions if each.oldest_ready_at_ms
+        )
+
+
+async def test_peeking_pages_through_all_partitions_and_leases_nothing():
+    async with serving() as node:
+        await node.create(partitions=3)
+        sent = [b"%02d" % number for number in range(20)]
+        for text in sent:
+            await node.produce(text)
+        for page_size in (1, 3, 7, 20, 1_000):
+            assert sorted(await peek_all(node, page_size)) == sent
+        assert (await node.total()).leased == 0
+
+
+async def test_peeking_is_stable_while_items_come_and_go():
+    async with serving() as node:
+        await node.create()
+        for number in range(10):
+            await node.produce(b"%02d" % number)
+        page = await node.admin.peek_items("default", "q", 0, 4, "")
+        reply = await node.lease(2)
+        await node.complete(*map(whole, reply.batches))
+        await node.produce(b"10")
+        rest = []
+        token = page.next_page_token
+        while token:
+            more = await node.admin.peek_items("default", "q", 0, 4, token)
+            rest += [text_of(item.item) for _, _, item in more.items]
+            token = more.next_page_token
+        assert rest == [b"%02d" % number for number in range(4, 11)]
+
+
+async def test_peeking_by_state():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a", b"b", b"c")
+        [batch] = (await node.lease(1)).batches
+        assert await peek_all(node, 10, state=1) == [b"b", b"c"]
+        page = await node.admin.peek_items("default", "q", 2, 10, "")
+        [(group, partition, item)] = page.items
+        assert text_of(item.item) == b"a"
+        assert f"{group:x}.{partition:x}.{item.lease:x}" == batch.lease_id
+        bad = await refusal(node.admin.peek_items("default", "q", 77, 10, ""))
+        assert bad.field == "state"
+
+
+@pytest.mark.parametrize("size", [-1, 1_001])
+async def test_page_sizes(size):
+    async with serving() as node:
+        await node.create()
+        for call in (
+            node.admin.peek_items("default", "q", 0, size, ""),
+            node.admin.list_queues("default", size, ""),
+            node.admin.list_dead_letters("default", "q", size, ""),
+        ):
+            assert (await refusal(call)).field == "page_size"
+
+
+async def test_tokens_of_other_lists_are_refused():
+    async with serving() as node:
+        await node.create()
+        await node.create("r")
+        await node.produce(b"a", b"b")
+        token = (await node.admin.peek_items("default", "q", 0, 1, "")).next_page_token
+        assert token
+        for call in (
+            node.admin.peek_items("default", "r", 0, 1, token),
+            node.admin.peek_items("default", "q", 1, 1, token),
+            node.admin.list_dead_letters("default", "q", 1, token),
+            node.admin.list_queues("default", 1, token),
+            node.admin.peek_items("default", "q", 0, 1, token[:-1]),
+            node.admin.peek_items("default", "q", 0, 1, "garbage!"),
+            node.admin.peek_items("default", "q", 0, 1, "ü"),
+        ):
+            error = await refusal(call)
+            assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "page_token")
+
+
+async def dead_letters(admin: AdminService, name: str) -> list[tuple[int, int]]:
+    page = await admin.list_dead_letters("default", name, 100, "")
+    return [(partition, item.seq) for _, partition, item in page.items]
+
+
+async def test_dead_letters_by_origin_and_redrive_by_id():
+    async with serving() as node:
+        await node.create("dead", partitions=2)
+        await node.create("q", dead_queue="dead")
+        await node.create("r", dead_queue="dead")
+        for queue in ("q", "r"):
+            for _ in range(3):
+                await node.produce(b"x", queue=queue)
+            for _ in range(3):
+                [batch] = (await node.lease(1, queue=queue)).batches
+                await node.retry(batch, queue=queue, dead=True)
+        await node.until(lambda: node.counts("dead").ready == 6)
+        of_q = await dead_letters(node.admin, "q")
+        of_r = await dead_letters(node.admin, "r")
+        assert len(of_q) == len(of_r) == 3
+        assert sorted(await dead_letters(node.admin, "dead")) == sorted(of_q + of_r)
+        ids = [f"{partition}-{seq}" for partition, seq in (of_q[0], of_q[1], of_r[0])]
+        assert await node.admin.redrive_dead_letters("default", "q", ids) == 2
+        assert await dead_letters(node.admin, "q") == [of_q[2]]
+        bad = await refusal(node.admin.redrive_dead_letters("default", "q", ["0-1", "x"]))
+        assert bad.field == "item_ids[1]"
+        none = await refusal(node.admin.redrive_dead_letters("default", "dead", ()))
+        assert none.field == "queue"

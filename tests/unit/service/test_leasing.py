@@ -1,0 +1,336 @@
+"""Who gets what, when: the behaviours of waiting leases, on real partitions."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from querator.model.calls import LeaseReply
+from querator.model.errors import ErrorCode
+from querator.raft.clock import SimulatedClock
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.hosting import Gate
+from tests.unit.service.serving import (
+    LONG_MS,
+    Node,
+    code,
+    payloads,
+    refusal,
+    serving,
+    whole,
+)
+
+
+def count(reply: LeaseReply) -> int:
+    return sum(batch.loaded.count for batch in reply.batches)
+
+
+async def park(node: Node, *wanted: int, **more: object) -> list["asyncio.Task[LeaseReply]"]:
+    """Lease calls that wait, in this order."""
+    tasks = []
+    for number, items in enumerate(wanted):
+        call = node.lease(items, client_id=f"c{number}", wait_ms=LONG_MS, **more)
+        tasks.append(asyncio.get_running_loop().create_task(call))
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_items_come_as_they_were_produced():
+    async with serving() as node:
+        await node.create()
+        produced = await node.produce(b"one", b"", b"three")
+        reply = await node.lease()
+        [batch] = reply.batches
+        assert payloads(batch) == [b"one", b"", b"three"]
+        assert (batch.queue, batch.partition, batch.attempt) == ("q", 0, 1)
+        assert batch.loaded.first_seq == produced.batches[0].first_seq
+        assert 0 < batch.remaining_ms <= 30_000
+        assert not reply.durable
+        assert not produced.durable
+
+
+async def test_nothing_ready_is_an_empty_reply_and_no_log_entry():
+    async with serving() as node:
+        await node.create()
+        index = node.index()
+        assert (await node.lease()).batches == ()
+        assert node.index() == index
+
+
+async def test_a_waiting_lease_is_woken_by_a_produce():
+    async with serving() as node:
+        await node.create()
+        [waiting] = await park(node, 10)
+        await node.produce(b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
+
+
+async def test_a_wait_that_ends_is_answered_empty():
+    async with serving() as node:
+        await node.create()
+        assert (await node.lease(wait_ms=1)).batches == ()
+
+
+@pytest.mark.parametrize(
+    ("items", "wanted", "got"),
+    [(23, (20, 6, 1), [16, 6, 1]), (10, (10,) * 5, [2] * 5), (1, (5, 5), [1, 0])],
+)
+async def test_waiting_callers_share_fairly(items, wanted, got):
+    async with serving() as node:
+        await node.create()
+        waiting = await park(node, *wanted)
+        await node.produce(*[b"x"] * items)
+        await asyncio.wait([task for task, share in zip(waiting, got, strict=True) if share])
+        for task, expected in zip(waiting, got, strict=True):
+            if expected:
+                assert count(task.result()) == expected
+            else:
+                task.cancel()
+
+
+async def test_one_consumer_takes_from_all_partitions():
+    async with serving() as node:
+        await node.create(partitions=10)
+        for _ in range(10):
+            await node.produce(*[b"x"] * 5)
+        reply = await node.lease(50)
+        assert Counter(batch.partition for batch in reply.batches) == dict.fromkeys(range(10), 1)
+        assert [batch.loaded.count for batch in reply.batches] == [5] * 10
+
+
+async def test_partitions_take_turns():
+    async with serving() as node:
+        await node.create(partitions=3)
+        for _ in range(3):
+            await node.produce(*[b"x"] * 30)
+        used = [(await node.lease(10)).batches[0].partition for _ in range(9)]
+        assert Counter(used) == {0: 3, 1: 3, 2: 3}
+
+
+async def test_many_consumers_at_many_partitions_get_everything_once():
+    async with serving() as node:
+        await node.create(partitions=4)
+        seen: Counter[bytes] = Counter()
+
+        async def consume(client: str) -> None:
+            while sum(seen.values()) < 200:
+                reply = await node.lease(7, client_id=client, wait_ms=50)
+                seen.update(payloads(*reply.batches))
+                if reply.batches:
+                    await node.complete(*(whole(batch) for batch in reply.batches))
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(8):
+                group.create_task(consume(f"c{number}"))
+            for number in range(40):
+                await node.produce(*[b"%d-%d" % (number, item) for item in range(5)])
+        assert len(seen) == 200
+        assert set(seen.values()) == {1}
+        total = await node.total()
+        assert (total.completed, total.ready, total.leased) == (200, 0, 0)
+
+
+async def test_woken_by_a_due_schedule():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create()
+        await node.produce(b"later", enqueue_at_ms=clock.wall_ms() + 5_000)
+        [waiting] = await park(node, 1)
+        clock.advance(5_001)
+        assert payloads(*(await waiting).batches) == [b"later"]
+
+
+async def test_woken_by_a_lapse_with_the_next_attempt():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(lease_timeout_ms=10_000)
+        await node.produce(b"x")
+        assert (await node.lease()).batches[0].attempt == 1
+        [waiting] = await park(node, 1)
+        clock.advance(13_000)
+        [batch] = (await waiting).batches
+        assert batch.attempt == 2
+
+
+async def test_woken_by_a_retry():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x")
+        [batch] = (await node.lease()).batches
+        [waiting] = await park(node, 1)
+        await node.retry(batch)
+        assert (await waiting).batches[0].attempt == 2
+
+
+async def test_woken_by_a_dead_letter():
+    async with serving() as node:
+        await node.create("dead")
+        await node.create(dead_queue="dead")
+        await node.produce(b"x")
+        [batch] = (await node.lease()).batches
+        [waiting] = await park(node, 1, queue="dead")
+        await node.retry(batch, dead=True, error="no good")
+        [letter] = (await waiting).batches
+        assert payloads(letter) == [b"x"]
+        origin = letter.loaded.overlays[0].dead_letter
+        assert origin is not None
+        assert (origin.origin_queue, origin.errors) == ("q", ("no good",))
+
+
+async def test_a_repeated_request_gets_the_live_lease():
+    async with serving() as node:
+        await node.create(partitions=3)
+        await node.produce(b"a", b"b")
+        [batch] = (await node.lease(request_id="r1")).batches
+        [again] = (
+            await node.lease(request_id="r1", partition=batch.partition, wait_ms=LONG_MS)
+        ).batches
+        assert again.repeated
+        assert again.lease_id == batch.lease_id
+        assert payloads(again) == [b"a", b"b"]
+
+
+async def test_a_repeated_request_whose_lease_has_ended():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a")
+        [batch] = (await node.lease(request_id="r1")).batches
+        await node.complete(batch)
+        assert await code(node.lease(request_id="r1", partition=0)) is ErrorCode.LEASE_ENDED
+
+
+async def test_a_repeat_of_what_was_never_granted_waits_at_its_partition():
+    async with serving() as node:
+        await node.create(partitions=2)
+        [waiting] = await park(node, 5, request_id="r1", partition=1)
+        first = await node.produce(b"a")
+        second = await node.produce(b"b")
+        [batch] = (await waiting).batches
+        assert batch.partition == 1
+        expected = b"a" if first.batches[0].partition == 1 else b"b"
+        assert {first.batches[0].partition, second.batches[0].partition} == {0, 1}
+        assert payloads(batch) == [expected]
+
+
+async def test_a_partition_that_the_queue_has_not():
+    async with serving() as node:
+        await node.create(partitions=2)
+        error = await refusal(node.lease(partition=2))
+        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "partition")
+
+
+async def test_a_caller_who_goes_while_items_are_granted_gives_them_back():
+    environment = MemoryEnvironment()
+    async with serving(environment) as node:
+        await node.create()
+        await node.produce(b"x")
+        gate = Gate(environment)
+        gate.close()
+        [waiting] = await park(node, 1)
+        await gate.reached()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        gate.open()
+        [batch] = (await node.lease(wait_ms=LONG_MS)).batches
+        assert batch.attempt == 1, "the attempt was given back"
+        total = await node.total()
+        assert (total.released, total.leased) == (1, 1)
+
+
+async def test_a_lease_with_under_half_its_time_left_is_not_delivered():
+    clock = SimulatedClock()
+    environment = MemoryEnvironment()
+    async with serving(environment, clock) as node:
+        await node.create(lease_timeout_ms=10_000)
+        await node.produce(b"x")
+        gate = Gate(environment)
+        gate.close()
+        [waiting] = await park(node, 1)
+        await gate.reached()
+        clock.advance(6_000)
+        gate.open()
+        [batch] = (await waiting).batches
+        assert batch.remaining_ms > 9_000
+        assert (await node.total()).released == 1
+
+
+async def test_the_wall_clock_does_not_judge_leases():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(lease_timeout_ms=10_000)
+        await node.produce(b"a")
+        clock.step_wall(3_600_000)
+        [batch] = (await node.lease()).batches
+        assert 9_000 < batch.remaining_ms <= 10_000
+        await node.produce(b"b")
+        clock.step_wall(-7_200_000)
+        [batch] = (await node.lease()).batches
+        assert 9_000 < batch.remaining_ms <= 10_000
+
+
+async def test_bytes_bound_a_reply():
+    async with serving() as node:
+        await node.create(partitions=2)
+        for _ in range(4):
+            await node.produce(*[b"x" * 1_000] * 5)
+        reply = await node.lease(100, max_bytes=6_000)
+        assert 1 <= count(reply)
+        assert sum(len(batch.loaded.items) for batch in reply.batches) <= 6_000
+
+
+async def test_an_item_over_the_bytes_is_its_own_error():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x" * 5_000)
+        error = await refusal(node.lease(max_bytes=1_000, wait_ms=LONG_MS))
+        assert error.code is ErrorCode.ITEM_TOO_LARGE
+        assert error.field == "max_bytes"
+
+
+async def test_an_item_over_a_piece_of_the_bytes_is_delivered():
+    async with serving() as node:
+        await node.create(partitions=2)
+        for _ in range(2):
+            await node.produce(b"x" * 4_000)
+        got = 0
+        while got < 2:
+            reply = await node.lease(2, max_bytes=5_000, wait_ms=LONG_MS)
+            got += count(reply)
+        assert got == 2
+
+
+async def test_deleting_the_queue_ends_waits():
+    async with serving() as node:
+        await node.create()
+        [waiting] = await park(node, 1)
+        await node.admin.delete_queue("default", "q")
+        assert await code(waiting) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)
+        assert await code(node.lease()) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)
+
+
+async def test_stopping_answers_waits_and_takes_nothing_more():
+    async with serving() as node:
+        await node.create()
+        [waiting] = await park(node, 1)
+        await node.queues.stop()
+        assert (await waiting).batches == ()
+        assert await code(node.lease()) is ErrorCode.UNAVAILABLE
+        assert await code(node.produce(b"x")) is ErrorCode.UNAVAILABLE
+
+
+async def test_waiting_calls_are_bounded():
+    async with serving(leases_max=2) as node:
+        await node.create()
+        waiting = await park(node, 1, 1)
+        error = await refusal(node.lease(wait_ms=LONG_MS))
+        assert error.code is ErrorCode.OVERLOADED
+        assert error.retry_delay_ms
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        assert (await node.lease()).batches == ()
+
+
+async def test_unknown_names():
+    async with serving() as node:
+        assert await code(node.lease(queue="nobody")) is ErrorCode.QUEUE_NOT_FOUND

@@ -1,0 +1,137 @@
+"""Dead letters and redrives arrive exactly once, whatever goes wrong on the way."""
+
+from contextlib import suppress
+
+import pytest
+
+from querator.model.calls import PartitionStats
+from querator.model.errors import QueratorError
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.hosting import CrashAt
+from tests.unit.service.serving import Node, payloads, serving, whole
+
+
+async def kill_all(node: Node, items: int, queue: str = "q") -> None:
+    """Rejects so many items of a queue."""
+    killed = 0
+    while killed < items:
+        reply = await node.lease(100, queue=queue, wait_ms=60_000)
+        await node.retry(*map(whole, reply.batches), queue=queue, dead=True)
+        killed += sum(batch.loaded.count for batch in reply.batches)
+
+
+async def settled(node: Node, queue: str, **fields: int) -> PartitionStats:
+    """The counts of a queue as soon as they are these."""
+
+    def reached() -> bool:
+        counts = node.counts(queue)
+        return all(getattr(counts, field) == value for field, value in fields.items())
+
+    await node.until(reached)
+    return node.counts(queue)
+
+
+async def test_dead_letters_arrive_and_leave_the_source():
+    async with serving() as node:
+        await node.create("dead", partitions=3)
+        await node.create(partitions=2, dead_queue="dead")
+        for number in range(10):
+            await node.produce(*[b"%d-%d" % (number, item) for item in range(5)])
+        await kill_all(node, 50)
+        await settled(node, "dead", ready=50)
+        source = await settled(node, "q", moving=0)
+        assert (source.dead, source.moved_out, source.bytes) == (50, 50, 0)
+        assert (await node.total("dead")).moved_in == 50
+
+
+async def test_more_than_a_batch():
+    async with serving() as node:
+        await node.create("dead")
+        await node.create(dead_queue="dead")
+        for _ in range(3):
+            await node.produce(*[b"x"] * 500)
+        await kill_all(node, 1_500)
+        await settled(node, "dead", ready=1_500)
+
+
+async def test_redriven_letters_come_home_once():
+    async with serving() as node:
+        await node.create("dead", partitions=2)
+        await node.create(partitions=2, dead_queue="dead")
+        for number in range(6):
+            await node.produce(b"%d" % number)
+        await kill_all(node, 6)
+        await settled(node, "dead", ready=6)
+        assert await node.admin.redrive_dead_letters("default", "q", ()) == 6
+        assert await node.admin.redrive_dead_letters("default", "q", ()) == 0
+        await settled(node, "q", ready=6)
+        await settled(node, "dead", moving=0, bytes=0)
+        reply = await node.lease(10)
+        assert sorted(payloads(*reply.batches)) == [b"%d" % number for number in range(6)]
+        assert {batch.attempt for batch in reply.batches} == {1}
+
+
+async def test_a_full_target_gets_the_rest_when_there_is_room():
+    async with serving() as node:
+        await node.create("dead", partition_items_max=2)
+        await node.create(dead_queue="dead")
+        await node.produce(b"1", b"2")
+        await kill_all(node, 2)
+        await settled(node, "dead", ready=2)
+        await node.produce(b"3", b"4")
+        await kill_all(node, 2)
+        assert (await node.total("q")).moving == 2
+        reply = await node.lease(2, queue="dead")
+        await node.complete(*map(whole, reply.batches), queue="dead")
+        await settled(node, "dead", ready=2)
+        await settled(node, "q", moving=0)
+
+
+async def test_what_waits_for_a_deleted_target_comes_back():
+    async with serving() as node:
+        await node.create("dead", partition_items_max=1)
+        await node.create(dead_queue="dead")
+        await node.produce(b"1", b"2")
+        await kill_all(node, 2)
+        assert (await node.total("q")).moving == 2, "the two do not fit together"
+        await node.admin.update_queue(
+            "default",
+            "q",
+            (await node.admin.get_queue("default", "dead")).settings,
+            ("dead_queue",),
+            0,
+        )
+        await node.admin.delete_queue("default", "dead")
+        source = await settled(node, "q", ready=2, moving=0)
+        assert source.moved_out == 0
+        [batch] = (await node.lease()).batches
+        assert (batch.attempt, payloads(batch)) == (1, [b"1", b"2"])
+
+
+@pytest.mark.parametrize("point", ["sync", "synced"])
+@pytest.mark.parametrize("nth", range(1, 9))
+async def test_a_crash_at_any_commit_on_the_way_loses_and_doubles_nothing(point, nth):
+    """Power is lost at the nth commit after four items were rejected, just before it is durable or
+    just after; then the node starts again.
+    """
+    environment = MemoryEnvironment()
+    async with serving(environment, may_fail=True) as node:
+        await node.create("dead", partitions=2)
+        await node.create(partitions=2, dead_queue="dead")
+        for number in range(4):
+            await node.produce(b"%d" % number)
+        refs = [whole(batch) for batch in (await node.lease(4)).batches]
+        environment.faults = CrashAt(point, nth)
+        with suppress(QueratorError):
+            await node.retry(*refs, dead=True)
+        await node.until(lambda: bool(node.failures) or node.counts("dead").ready == 4)
+        assert node.failures or nth > 1
+    async with serving(environment.crash()) as node:
+        source = await settled(node, "q", moving=0)
+        await node.until(lambda: node.counts("dead").ready + source.leased == 4)
+        dead = node.counts("dead")
+        assert dead.moved_in == dead.ready == source.moved_out == source.dead
+        page = await node.admin.list_dead_letters("default", "q", 9, "")
+        letters = [item.dead_letter for _, _, item in page.items if item.dead_letter]
+        seen = [(letter.origin_partition, letter.origin_seq) for letter in letters]
+        assert len(set(seen)) == len(seen) == dead.ready

@@ -1,0 +1,187 @@
+"""Complete, retry and extend over partitions."""
+
+import asyncio
+
+import pytest
+
+from querator.model.calls import LeaseRef
+from querator.model.errors import ErrorCode
+from querator.raft.clock import SimulatedClock
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.hosting import Gate
+from tests.unit.service.serving import LONG_MS, code, payloads, refusal, seqs, serving, whole
+
+
+async def test_leases_of_all_partitions_are_completed_in_one_call_and_order():
+    async with serving() as node:
+        await node.create(partitions=4)
+        for _ in range(4):
+            await node.produce(*[b"x"] * 5)
+        batches = (await node.lease(20)).batches
+        refs = [whole(batch) for batch in reversed(batches)]
+        reply = await node.complete(*refs)
+        assert [outcome.lease_id for outcome in reply.outcomes] == [r.lease_id for r in refs]
+        for outcome, batch in zip(reply.outcomes, reversed(batches), strict=True):
+            assert outcome.done == ((batch.loaded.first_seq, 5),)
+            assert outcome.error is None
+        assert (await node.total()).completed == 20
+
+
+async def test_completing_twice_gives_the_same_answer():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a", b"b")
+        [batch] = (await node.lease()).batches
+        [first] = (await node.complete(batch)).outcomes
+        [second] = (await node.complete(batch)).outcomes
+        assert first.done == second.repeated
+        assert second.error is None
+
+
+async def test_a_precise_answer_for_each_item():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a", b"b", b"c")
+        [batch] = (await node.lease()).batches
+        one, two, three = seqs(batch)
+        await node.retry(LeaseRef(batch.lease_id, ((two, 1),)))
+        [outcome] = (await node.complete(LeaseRef(batch.lease_id, ((one, 3),)))).outcomes
+        assert outcome.done == ((one, 1), (three, 1))
+        assert outcome.lost == ((two, 1),)
+        assert outcome.error is ErrorCode.LEASE_LOST
+
+
+async def test_all_or_nothing():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a", b"b")
+        [batch] = (await node.lease()).batches
+        one, two = seqs(batch)
+        await node.retry(LeaseRef(batch.lease_id, ((two, 1),)))
+        [outcome] = (
+            await node.complete(LeaseRef(batch.lease_id, ((one, 2),)), all_or_nothing=True)
+        ).outcomes
+        assert (outcome.done, outcome.lost) == ((), ((two, 1),))
+        assert (await node.total()).completed == 0
+
+
+async def test_items_of_one_lease_may_be_named_one_by_one():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a", b"b", b"c")
+        [batch] = (await node.lease()).batches
+        refs = [LeaseRef(batch.lease_id, ((seq, 1),)) for seq in seqs(batch)]
+        reply = await node.complete(*refs)
+        assert [outcome.done for outcome in reply.outcomes] == [r.ranges for r in refs]
+
+
+async def test_leases_of_other_queues_are_lost():
+    async with serving() as node:
+        await node.create("q")
+        await node.create("other")
+        await node.produce(b"x", queue="other")
+        [batch] = (await node.lease(queue="other")).batches
+        foreign = [batch.lease_id, "ffff.0.1", f"{batch.lease_id.split('.')[0]}.3ff.1"]
+        reply = await node.complete(*map(LeaseRef, foreign))
+        assert [outcome.error for outcome in reply.outcomes] == [ErrorCode.LEASE_LOST] * 3
+        reply = await node.extend(*foreign)
+        assert [outcome.deadline_ms for outcome in reply.outcomes] == [0] * 3
+        assert (await node.total("other")).leased == 1
+
+
+@pytest.mark.parametrize("lease_id", ["", "x", "1.0", "1.0.g", "1.0.1 ", "1." + "0" * 5 + ".1"])
+async def test_malformed_lease_ids_are_refused_by_name(lease_id):
+    async with serving() as node:
+        await node.create()
+        error = await refusal(node.complete(LeaseRef("1.0.1"), LeaseRef(lease_id)))
+        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "leases[1].lease_id")
+        error = await refusal(node.extend("1.0.1", lease_id))
+        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "lease_ids[1]")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "field"),
+    [
+        (((0, 1),), "leases[0].ranges[0].first_seq"),
+        (((1, 0),), "leases[0].ranges[0].count"),
+        (((1, 5), (3, 1)), "leases[0].ranges[1].first_seq"),
+        (((5, 1), (1, 1)), "leases[0].ranges[1].first_seq"),
+        (((1, 2**64),), "leases[0].ranges[0]"),
+    ],
+)
+async def test_impossible_ranges_are_refused_by_name(ranges, field):
+    async with serving() as node:
+        await node.create()
+        error = await refusal(node.complete(LeaseRef("1.0.1", ranges)))
+        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, field)
+
+
+async def test_empty_and_huge_calls():
+    async with serving() as node:
+        await node.create()
+        assert await code(node.complete()) is ErrorCode.INVALID_ARGUMENT
+        many = [LeaseRef("1.0.1")] * 1_001
+        assert await code(node.complete(*many)) is ErrorCode.LIMIT_EXCEEDED
+        assert (await refusal(node.extend())).field == "client_id"
+
+
+async def test_retry_later_and_redelivery_order():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create()
+        await node.produce(b"A", b"B", b"C")
+        [batch] = (await node.lease(1)).batches
+        await node.retry(batch)
+        reply = await node.lease(3)
+        assert payloads(*reply.batches) == [b"B", b"C", b"A"]
+        await node.retry(reply.batches[-1], retry_at_ms=clock.wall_ms() + 10_000)
+        assert (await node.total()).scheduled == 1
+
+
+async def test_extend_by_lease_and_by_client():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(partitions=2, lease_timeout_ms=10_000)
+        for _ in range(2):
+            await node.produce(b"x")
+        batches = (await node.lease(2, client_id="me")).batches
+        clock.advance(4_000)
+        reply = await node.extend(*(batch.lease_id for batch in reversed(batches)))
+        assert [o.lease_id for o in reply.outcomes] == [b.lease_id for b in reversed(batches)]
+        for outcome, batch in zip(reply.outcomes, reversed(batches), strict=True):
+            assert outcome.deadline_ms >= batch.deadline_ms + 4_000
+            assert 9_000 < outcome.remaining_ms <= 10_000
+        reply = await node.extend(client_id="me", lease_timeout_ms=60_000)
+        assert {outcome.lease_id for outcome in reply.outcomes} == {b.lease_id for b in batches}
+        assert all(outcome.remaining_ms > 50_000 for outcome in reply.outcomes)
+        assert (await node.extend(client_id="nobody")).outcomes == ()
+
+
+async def test_a_deadline_leaves_the_outcome_unknown():
+    environment = MemoryEnvironment()
+    async with serving(environment) as node:
+        await node.create()
+        await node.produce(b"x")
+        [batch] = (await node.lease()).batches
+        gate = Gate(environment)
+        gate.close()
+        error = await refusal(node.complete(batch, timeout_ms=20))
+        gate.open()
+        assert error.code is ErrorCode.OUTCOME_UNKNOWN
+        assert "partition 0 of queue q" in error.message
+        [outcome] = (await node.complete(batch)).outcomes
+        assert outcome.repeated
+
+
+async def test_a_settled_lease_does_not_wake_others_for_nothing():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x")
+        [batch] = (await node.lease()).batches
+        waiting = asyncio.get_running_loop().create_task(node.lease(wait_ms=LONG_MS))
+        await asyncio.sleep(0)
+        await node.complete(batch)
+        index = node.index()
+        await node.produce(b"y")
+        assert payloads(*(await waiting).batches) == [b"y"]
+        assert node.index() == index + 2, "a produce and a lease"

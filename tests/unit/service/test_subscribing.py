@@ -1,0 +1,297 @@
+"""Lease streams: credit, prefetch, extension, release."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from querator.model.calls import CompleteCall, ExtendCall, LeaseRef, RetryCall
+from querator.model.errors import ErrorCode, QueratorError
+from querator.raft.clock import SimulatedClock
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.hosting import Gate
+from tests.unit.service.serving import (
+    code,
+    payloads,
+    refusal,
+    seqs,
+    serving,
+    whole,
+)
+
+
+def completing(*refs: LeaseRef) -> CompleteCall:
+    return CompleteCall("", "", refs)
+
+
+async def test_deliveries_within_the_credit():
+    async with serving() as node:
+        await node.create()
+        await node.produce(*[b"x"] * 30)
+        stream = await node.subscribe(max_items=10)
+        stream.grant(25, 0)
+        sizes = [sum(b.loaded.count for b in (await stream.next()).batches) for _ in range(3)]
+        assert sizes == [10, 10, 5]
+        waiting = asyncio.get_running_loop().create_task(stream.next())
+        await node.produce(b"y")
+        assert not waiting.done()
+        assert (await node.total()).leased == 25
+        stream.grant(100, 0)
+        assert sum(b.loaded.count for b in (await waiting).batches) == 6
+        await stream.close(polite=False)
+
+
+async def test_without_credit_nothing_is_leased():
+    async with serving() as node:
+        await node.create()
+        await node.produce(*[b"x"] * 10)
+        stream = await node.subscribe()
+        waiting = asyncio.get_running_loop().create_task(stream.next())
+        reply = await node.lease(10)
+        assert sum(batch.loaded.count for batch in reply.batches) == 10
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await stream.close(polite=True)
+
+
+async def test_a_slow_reader_holds_one_batch_ahead():
+    async with serving() as node:
+        await node.create()
+        await node.produce(*[b"x"] * 100)
+        stream = await node.subscribe(max_items=10)
+        stream.grant(100, 0)
+        await node.until(lambda: node.counts().leased == 10)
+        for _ in range(3):
+            await node.produce(b"y")
+        assert (await node.total()).leased == 10
+        await stream.close(polite=True)
+        await node.until(lambda: not node.counts().leased)
+        assert (await node.total()).released == 10
+
+
+async def test_bytes_of_credit_bound_deliveries():
+    async with serving() as node:
+        await node.create()
+        await node.produce(*[b"x" * 1_000] * 10)
+        stream = await node.subscribe()
+        stream.grant(100, 3_500)
+        reply = await stream.next()
+        assert sum(batch.loaded.count for batch in reply.batches) == 3
+        waiting = asyncio.get_running_loop().create_task(stream.next())
+        await node.produce(b"y")
+        assert not waiting.done(), "the next item needs more bytes than there are"
+        stream.grant(0, 2_000)
+        assert sum(batch.loaded.count for batch in (await waiting).batches) == 2
+        await stream.close(polite=True)
+
+
+async def test_an_item_that_no_delivery_can_carry_ends_the_stream():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x" * 5_000)
+        stream = await node.subscribe(max_bytes=1_000)
+        stream.grant(10, 0)
+        assert await code(stream.next()) is ErrorCode.ITEM_TOO_LARGE
+        await stream.close(polite=True)
+
+
+@pytest.mark.parametrize("credit", [(0, 0), (-1, 0), (1, -1)])
+async def test_credit_must_be_positive(credit):
+    async with serving() as node:
+        await node.create()
+        stream = await node.subscribe()
+        with pytest.raises(QueratorError, match="credit"):
+            stream.grant(*credit)
+        await stream.close(polite=True)
+
+
+async def test_credit_is_bounded():
+    async with serving() as node:
+        await node.create()
+        stream = await node.subscribe()
+        stream.grant(100_000, 0)
+        with pytest.raises(QueratorError, match="100000") as caught:
+            stream.grant(1, 0)
+        assert caught.value.field == "credit.items"
+        await stream.close(polite=True)
+
+
+async def test_settling_on_the_stream():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create()
+        await node.produce(b"a", b"b", b"c")
+        stream = await node.subscribe()
+        stream.grant(10, 0)
+        [batch] = (await stream.next()).batches
+        one, two, _ = seqs(batch)
+        [outcome] = (
+            await stream.complete(completing(LeaseRef(batch.lease_id, ((one, 1),))))
+        ).outcomes
+        assert outcome.done == ((one, 1),)
+        retry = RetryCall("", "", (LeaseRef(batch.lease_id, ((two, 1),)),))
+        assert (await stream.retry(retry)).outcomes[0].done == ((two, 1),)
+        extended = await stream.extend(ExtendCall("", "", (), lease_timeout_ms=60_000))
+        assert [outcome.lease_id for outcome in extended.outcomes] == [batch.lease_id]
+        other = CompleteCall("default", "other", (whole(batch),))
+        assert (await refusal(stream.complete(other))).field == "queue"
+        await stream.close(polite=False)
+
+
+async def test_a_polite_close_releases_what_is_unfinished():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a", b"b", b"c", b"d")
+        stream = await node.subscribe(max_items=2)
+        stream.grant(10, 0)
+        [batch] = (await stream.next()).batches
+        one, _ = seqs(batch)
+        await stream.complete(completing(LeaseRef(batch.lease_id, ((one, 1),))))
+        await stream.close(polite=True)
+        await stream.close(polite=True)
+        reply = await node.lease(10, wait_ms=60_000)
+        while len(payloads(*reply.batches)) < 3:
+            more = await node.lease(10, wait_ms=60_000)
+            reply = type(reply)(reply.batches + more.batches, reply.durable)
+        assert sorted(payloads(*reply.batches)) == [b"b", b"c", b"d"]
+        assert {b.attempt for b in reply.batches} == {1}
+
+
+@pytest.mark.parametrize("release", [False, True])
+async def test_a_broken_stream_releases_if_the_subscription_says_so(release):
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"a")
+        stream = await node.subscribe(release_on_disconnect=release)
+        stream.grant(10, 0)
+        await stream.next()
+        await stream.close(polite=False)
+        await node.produce(b"b")
+        total = await node.total()
+        assert (total.released, total.leased) == ((1, 0) if release else (0, 1))
+
+
+async def test_leases_are_extended_while_the_stream_lives():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(lease_timeout_ms=1_000)
+        stream = await node.subscribe(auto_extend=True)
+        stream.grant(1, 0)
+        await node.produce(b"a")
+        [batch] = (await stream.next()).batches
+        index = node.index()
+        clock.advance(400)
+        await node.until(lambda: node.index() > index)
+        clock.advance(700)
+        [outcome] = (await stream.complete(completing(whole(batch)))).outcomes
+        assert outcome.error is None
+        assert (await node.total()).lapsed == 0
+        await stream.close(polite=True)
+
+
+async def test_one_batch_is_not_cut_among_the_waiters_of_a_stream():
+    async with serving() as node:
+        await node.create()
+        stream = await node.subscribe()
+        stream.grant(1_000, 0)
+        waiting = asyncio.get_running_loop().create_task(stream.next())
+        await asyncio.sleep(0)
+        await node.produce(*[b"x"] * 100)
+        assert [batch.loaded.count for batch in (await waiting).batches] == [100]
+        await stream.close(polite=True)
+
+
+async def test_streams_share_and_deliver_everything_once():
+    async with serving() as node:
+        await node.create(partitions=3)
+        seen: Counter[bytes] = Counter()
+
+        async def consume(number: int) -> None:
+            stream = await node.subscribe(max_items=5, client_id=f"c{number}")
+            stream.grant(20, 0)
+            try:
+                while True:
+                    reply = await stream.next()
+                    got = payloads(*reply.batches)
+                    seen.update(got)
+                    await stream.complete(completing(*map(whole, reply.batches)))
+                    stream.grant(len(got), 0)
+            finally:
+                await stream.close(polite=True)
+
+        consumers = [asyncio.get_running_loop().create_task(consume(n)) for n in range(4)]
+        for number in range(50):
+            await node.produce(*[b"%d-%d" % (number, item) for item in range(4)])
+        await node.until(lambda: node.counts().completed == 200)
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.wait(consumers)
+        assert len(seen) == 200
+        assert set(seen.values()) == {1}
+
+
+async def test_a_late_prefetched_batch_is_released_not_delivered():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(lease_timeout_ms=10_000)
+        await node.produce(b"x")
+        stream = await node.subscribe()
+        stream.grant(1, 0)
+        await node.until(lambda: node.counts().leased == 1)
+        clock.advance(6_000)
+        [batch] = (await stream.next()).batches
+        assert batch.remaining_ms > 9_000
+        assert (await node.total()).released == 1
+        await stream.close(polite=True)
+
+
+async def test_a_stream_that_closes_while_items_are_granted_gives_them_back():
+    environment = MemoryEnvironment()
+    async with serving(environment) as node:
+        await node.create()
+        await node.produce(b"x")
+        gate = Gate(environment)
+        gate.close()
+        stream = await node.subscribe()
+        stream.grant(5, 0)
+        await gate.reached()
+        await stream.close(polite=False)
+        gate.open()
+        assert payloads(*(await node.lease(wait_ms=60_000)).batches) == [b"x"]
+
+
+async def test_deleting_the_queue_ends_streams():
+    async with serving() as node:
+        await node.create()
+        stream = await node.subscribe()
+        stream.grant(5, 0)
+        waiting = asyncio.get_running_loop().create_task(stream.next())
+        await asyncio.sleep(0)
+        await node.admin.delete_queue("default", "q")
+        assert await code(waiting) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)
+        await stream.close(polite=True)
+
+
+async def test_stopping_ends_streams():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x")
+        stream = await node.subscribe()
+        stream.grant(5, 0)
+        await node.until(lambda: node.counts().leased == 1)
+        await node.queues.stop()
+        assert await code(stream.next()) is ErrorCode.UNAVAILABLE
+        total = await node.total()
+        assert (total.released, total.ready) == (1, 1), "what was not delivered is given back"
+        await stream.close(polite=True)
+
+
+async def test_the_stream_names_its_terms():
+    async with serving() as node:
+        await node.create(lease_timeout_ms=7_000)
+        stream = await node.subscribe()
+        assert (stream.lease_timeout_ms, stream.durable) == (7_000, False)
+        other = await node.subscribe(lease_timeout_ms=9_000)
+        assert other.lease_timeout_ms == 9_000
+        await stream.close(polite=True)
+        await other.close(polite=True)
