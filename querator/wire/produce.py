@@ -4,8 +4,8 @@ An item is never re-encoded: the bytes of field 15 of a request are the bytes th
 replicated and delivered, for `LeasedBatch` has its items under the same field number. So a request
 is read twice. upb parses it, which proves that it is well-formed and its strings are UTF-8. Then
 the bytes are walked for the places of the items. On the way each item is measured: one whose fields
-are all plain and small by their bytes needs no more; for any other one ("doubtful") the parsed item
-is looked at field by field. A batch of plain items so costs no access to a parsed item at all.
+are all plain and small by their bytes needs no more; only of any other one the parsed item is looked
+at, field by field. A batch of plain items so costs no access to a parsed item at all.
 """
 
 import struct
@@ -25,10 +25,11 @@ ITEMS_FIELD = 15
 _ITEM_TAG = ITEMS_FIELD << 3 | LEN
 assert _ITEM_TAG < 0x80, "the tag of an item is one byte"
 _HEAD_BYTES = 6
+_TAIL_BYTES_MAX = 512
 
 # Tags of an item's fields, as encoders write them.
 _PAYLOAD, _KIND, _ENCODING, _REFERENCE, _ATTRIBUTES = 0x0A, 0x12, 0x1A, 0x22, 0x2A
-_PRIORITY, _GROUP, _KEY = 0x30, 0x3A, 0x42
+_PRIORITY, _GROUP, _KEY, _DEDUP_KEY = 0x30, 0x3A, 0x42, 0x62
 _PRIORITY_MAX = max(items_pb2.Priority.values())
 
 Span = tuple[int, int]
@@ -83,7 +84,10 @@ def check_produce(
     if len(walk.lengths) != count:
         raise door.malformed(queue_service_pb2.ProduceRequest)
     specials = []
-    for ordinal in walk.doubtful:
+    for ordinal, dedup_key in walk.notes:
+        if dedup_key is not None:
+            specials.append(ItemSpecial(ordinal, dedup_key=dedup_key))
+            continue
         special = _check_item(message.items[ordinal], ordinal, now_ms, request_limits)
         if special is not None:
             specials.append(special)
@@ -154,6 +158,7 @@ class _Plain:
         table[_REFERENCE] = limits.REFERENCE_CHARS_MAX
         table[_GROUP] = limits.GROUP_BYTES_MAX
         table[_KEY] = limits.KEY_BYTES_MAX
+        table[_DEDUP_KEY] = limits.DEDUP_KEY_BYTES_MAX
         self.bytes_max = tuple(table)
         """By the first byte of a field: how long its content may be to be within its limit for sure
         (a character has at least one byte); -1 for what is not a plain field."""
@@ -169,17 +174,19 @@ _plain_of = lru_cache(maxsize=8)(_Plain)
 class _Walk:
     """Finds the items in the bytes of a message that upb has parsed.
 
-    `lengths` has the length of each item with its tag and length; `doubtful` the ordinals of the
-    items that must be looked at. `MalformedError` or `IndexError` say that the bytes cannot be
-    walked, which upb would have said before.
+    `lengths` has the length of each item with its tag and length. `notes` has the items that are
+    not plain, ascending: (ordinal, its dedup key) when that is all there is to it, (ordinal, None)
+    when the parsed item must be looked at. `MalformedError` or `IndexError` say that the bytes
+    cannot be walked, which upb would have said before.
     """
 
     def __init__(self, buffer: bytes, payload_bytes_max: int) -> None:
         self.lengths: list[int] = []
-        self.doubtful: list[int] = []
+        self.notes: list[tuple[int, bytes | None]] = []
         self._buffer = buffer
         self._known = _plain_of(payload_bytes_max)
         self._pieces: list[bytes] = []
+        self._tail = b""
 
     def items(self) -> bytes:
         pieces = self._pieces
@@ -216,20 +223,80 @@ class _Walk:
             return None
         size, pos = buffer[begin + 1], begin + 2
         if size >= 0x80:
-            size, pos = read_varint(buffer, begin + 1, stop)
-            if buffer[pos - 1] == 0:
-                return None
+            if 0 < (high := buffer[pos]) < 0x80:
+                size += (high - 1) << 7
+                pos += 1
+            else:
+                size, pos = read_varint(buffer, begin + 1, stop)
+                if buffer[pos - 1] == 0:
+                    return None
         end = pos + size
         if end > stop:
             raise MalformedError(f"item at byte {begin} is cut off")
-        if not self._plain(pos, end):
-            self.doubtful.append(len(self.lengths))
-        elif pos == begin + 3 and buffer[pos] == _PAYLOAD and buffer[pos + 1] >= 0x80:
-            payload, at = read_varint(buffer, pos + 1, end)
-            if at == begin + _HEAD_BYTES and at + payload == end:
-                self._known.heads[buffer[begin:at]] = end - begin
+        if size:
+            self._look(begin, pos, end)
         self.lengths.append(end - begin)
         return end
+
+    def _look(self, begin: int, pos: int, end: int) -> None:
+        """Notes what the item has at `pos`, if it is not plain; its prefix is at `begin`.
+
+        What stands behind the payload is the same in many items of a batch: it is looked at once.
+        """
+        buffer, rest = self._buffer, pos
+        if buffer[pos] == _PAYLOAD:
+            size, rest = buffer[pos + 1], pos + 2
+            if size >= 0x80:
+                if (high := buffer[rest]) < 0x80:
+                    size += (high - 1) << 7
+                    rest += 1
+                else:
+                    size, rest = read_varint(buffer, pos + 1, end)
+            if size > self._known.bytes_max[_PAYLOAD]:
+                self.notes.append((len(self.lengths), None))
+                return
+            head, rest = rest, rest + size
+            if rest == end:
+                if head - begin == _HEAD_BYTES and pos - begin == _HEAD_BYTES // 2:
+                    self._known.heads[buffer[begin:head]] = end - begin
+                return
+        if rest > end:
+            raise MalformedError(f"payload at byte {pos} is cut off")
+        tail = buffer[rest:end] if end - rest <= _TAIL_BYTES_MAX else None
+        if tail is not None and tail == self._tail:
+            return
+        dedup_key = self._dedup_key(rest, end)
+        if dedup_key == b"":
+            self._tail = tail or b""
+        else:
+            self.notes.append((len(self.lengths), dedup_key))
+
+    def _dedup_key(self, pos: int, end: int) -> bytes | None:
+        """The dedup key in these fields of an item, empty for none; None when one of them is not
+        within its limit for sure, or of a kind that needs a closer look.
+        """
+        buffer, bytes_max = self._buffer, self._known.bytes_max
+        attributes = attributes_bytes = 0
+        dedup_key = b""
+        while pos < end:
+            tag = buffer[pos]
+            size = buffer[pos + 1]
+            pos += 2
+            if size >= 0x80:
+                size, pos = read_varint(buffer, pos - 1, end)
+            if size <= bytes_max[tag]:
+                pos += size
+                if tag == _DEDUP_KEY:
+                    dedup_key = buffer[pos - size : pos]
+            elif tag == _ATTRIBUTES:
+                attributes += 1
+                attributes_bytes += size
+                pos += size
+            elif tag != _PRIORITY or size > _PRIORITY_MAX:
+                return None
+        few = attributes <= limits.ATTRIBUTES_MAX
+        small = attributes_bytes <= limits.ATTRIBUTES_BYTES_MAX
+        return dedup_key if pos == end and few and small else None
 
     def _other(self, pos: int, stop: int) -> int:
         """Passes one field that is no item, or an item whose tag or length is longer than it needs
@@ -238,39 +305,11 @@ class _Walk:
         buffer = self._buffer
         number, wire_type, body, end = next_field(buffer, pos, stop)
         if number == ITEMS_FIELD and wire_type == LEN:
-            if not self._plain(body, end):
-                self.doubtful.append(len(self.lengths))
+            self.notes.append((len(self.lengths), None))
             piece = prefix(ITEMS_FIELD, end - body) + buffer[body:end]
             self._pieces.append(piece)
             self.lengths.append(len(piece))
         return end
-
-    def _plain(self, pos: int, end: int) -> bool:
-        """Whether the item there has plain fields only, each within its limit for sure."""
-        buffer, bytes_max = self._buffer, self._known.bytes_max
-        attributes = attributes_bytes = 0
-        while pos < end:
-            tag = buffer[pos]
-            size = buffer[pos + 1]
-            pos += 2
-            if size >= 0x80:
-                if (high := buffer[pos]) < 0x80:
-                    size += (high - 1) << 7
-                    pos += 1
-                else:
-                    size, pos = read_varint(buffer, pos - 1, end)
-            if size <= bytes_max[tag]:
-                pos += size
-            elif tag == _ATTRIBUTES:
-                attributes += 1
-                attributes_bytes += size
-                pos += size
-            elif tag != _PRIORITY or size > _PRIORITY_MAX:
-                return False
-        if attributes:
-            few = attributes <= limits.ATTRIBUTES_MAX
-            return pos == end and few and attributes_bytes <= limits.ATTRIBUTES_BYTES_MAX
-        return pos == end
 
 
 def _check_item(
