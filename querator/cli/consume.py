@@ -140,7 +140,9 @@ def consume(
         consumer = client.consumer(
             queue,
             concurrency=concurrency,
+            # Each command has a lease of its own, and none waits here for another to end.
             prefetch_items=concurrency,
+            batch_items=1,
             lease_timeout=lease_timeout,
             idle_timeout=idle_exit,
         )

@@ -1,9 +1,7 @@
 """`querator demo`: real data through a real node, and the proof that nothing was lost."""
 
-import asyncio
 import csv
 import io
-import signal
 import sys
 import tempfile
 import time
@@ -27,6 +25,7 @@ from querator.cli.flights import FlightsMissing, find_flights, read_flights
 from querator.cli.local_node import local_node
 from querator.cli.measure import Bars, latency
 from querator.cli.output import note, write_details, write_json
+from querator.cli.target import run_to_end
 from querator.client import Client
 from querator.client.values import PartitionStats
 
@@ -68,7 +67,7 @@ def demo(rows: int) -> None:
         raise Failure(str(error)) from error
     note(f"Starting a node; then {rows:,} flights go through it.")
     with tempfile.TemporaryDirectory(prefix="querator-demo-") as directory, explained("the demo"):
-        books, total, seconds = asyncio.run(_run(Path(directory), path, rows))
+        books, total, seconds = run_to_end(_run(Path(directory), path, rows))
     view = DemoView(
         produced=books.acknowledged,
         completed=books.completed.count,
@@ -91,9 +90,6 @@ def demo(rows: int) -> None:
 
 async def _run(directory: Path, path: Path, rows: int) -> tuple[Books, PartitionStats, float]:
     """The books, the node's own counts at the end, and how long it took."""
-    this = asyncio.current_task()
-    assert this is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     books = Books(rows)
     async with (
         local_node(directory) as address,

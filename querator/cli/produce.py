@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from querator.client.values import ProducedItem
 from querator.model.errors import ERRORS, ErrorCode
 
 PROBLEMS_SHOWN_MAX = 20
+_REQUEST_PLACE = re.compile(r"\bitems\[\d+\]\.")
 _ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCode.ITEM_TOO_LARGE}
 
 
@@ -71,7 +73,8 @@ class _Tally:
             if self.keep_ids:
                 self.ids.append(str(item))
         elif isinstance(error, RequestError) and error.code in _ITEM_AT_FAULT:
-            self.refuse(line, error.message)
+            # The item's place in its request says nothing to a person.
+            self.refuse(line, _REQUEST_PLACE.sub("", error.message))
         elif isinstance(error, RequestError) and (self.failure is None or line < self.failed_line):
             self.failure, self.failed_line = error, line
 
@@ -182,14 +185,18 @@ def produce(
         await client.get_queue(queue)
         try:
             await _produce(client, queue, source, tally, ordered=ordered, rate=rate)
-        except (OSError, SourceError) as error:
-            raise Failure(f"The input cannot be read: {error}.") from error
+        except OSError as error:
+            raise Failure(f"{error.filename or 'The input'}: {error.strerror}.") from error
+        except SourceError as error:
+            raise Failure(f"{csv_file}: {error}.") from error
 
+    finished = False
     try:
         target.run(main)
-    except Failure as failure:
-        _explain_stop(tally, failure)
-        raise
+        finished = True
+    finally:
+        if not finished:
+            _explain_stop(tally)
     _report(tally, queue, time.monotonic() - began, as_json=as_json)
     if tally.refused:
         raise click.exceptions.Exit(ExitCode.WRONG)
@@ -254,7 +261,9 @@ def _source(
         )
     if csv_file is not None and csv_file != "-":
         return partial(_csv_lines, Path(csv_file), columns, template)
-    stdin = sys.stdin.buffer
+    # Not sys.stdin.buffer: the interpreter locks that at its end, where the feed's thread may still
+    # be in a read.
+    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
     if stdin.isatty():
         note("Type one item on each line; Ctrl-D ends.")
     if csv_file is not None:
@@ -334,7 +343,7 @@ async def _submit_all(
             future.add_done_callback(partial(tally.settle, line.number))
 
 
-def _explain_stop(tally: _Tally, failure: Failure) -> None:
+def _explain_stop(tally: _Tally) -> None:
     known = count(tally.produced + tally.duplicates, "item")
     if tally.failed_line:
         note(f"Stopped: {known} acknowledged; line {tally.failed_line} is the first that is not.")

@@ -131,7 +131,7 @@ class _RowItem:
 class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One line of `--json-lines`. A payload that is not a string is stored as its JSON text."""
 
-    payload: msgspec.Raw | None = None
+    payload: msgspec.Raw = msgspec.Raw()
     payload_base64: str | None = None
     kind: str | None = None
     encoding: str | None = None
@@ -176,17 +176,18 @@ def _json_item(line: JsonItem, template: Item) -> Item:
 
 
 def _json_payload(line: JsonItem) -> bytes:
-    if line.payload is not None and line.payload_base64 is not None:
+    given = bytes(line.payload)
+    if given and line.payload_base64 is not None:
         raise ValueError("give payload or payload_base64, not both")
     if line.payload_base64 is not None:
         try:
             return base64.b64decode(line.payload_base64, validate=True)
         except binascii.Error:
             raise ValueError("payload_base64 is not base64") from None
-    if line.payload is None:
+    if not given:
         raise ValueError("payload is missing")
-    value = _decode_any(line.payload)
-    return value.encode() if isinstance(value, str) else bytes(line.payload)
+    value = _decode_any(given)
+    return value.encode() if isinstance(value, str) else given
 
 
 def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:

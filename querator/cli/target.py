@@ -2,14 +2,15 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import click
 
-from querator.cli.failures import explained
+from querator.cli.failures import ExitCode, explained
 from querator.cli.parameters import DURATION
 from querator.client import Client
 from querator.model import limits
@@ -45,7 +46,24 @@ class Target:
                 return await main(client)
 
         with explained(self.address):
-            return asyncio.run(connected())
+            return run_to_end(connected())
+
+
+def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:
+    """Runs `main`. SIGTERM cancels it as Ctrl-C does, so that what it began is ended; exit code
+    143.
+    """
+
+    async def cancellable() -> _Result:
+        this = asyncio.current_task()
+        assert this is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        return await main
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise click.exceptions.Exit(ExitCode.TERMINATED) from None
 
 
 def server_options(command: _Command) -> _Command:
