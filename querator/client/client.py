@@ -13,7 +13,12 @@ import uuid_utils
 from querator.client import producer as producers
 from querator.client.admin import Admin
 from querator.client.channel import Connection
-from querator.client.consumer import CONCURRENCY_DEFAULT, PREFETCH_DEFAULT, Consumer
+from querator.client.consumer import (
+    CONCURRENCY_DEFAULT,
+    PREFETCH_BYTES_DEFAULT,
+    PREFETCH_DEFAULT,
+    Consumer,
+)
 from querator.client.items import AnyItem, encode_items
 from querator.client.leases import COMPLETE, LeasedItem, retry_verb
 from querator.client.producer import Producer
@@ -336,6 +341,7 @@ class Client:
         *,
         concurrency: int = CONCURRENCY_DEFAULT,
         prefetch_items: int = PREFETCH_DEFAULT,
+        prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
         batch_items: int = limits.STREAM_BATCH_ITEMS_DEFAULT,
         batch_bytes: int = 0,
         lease_timeout: timedelta | None = None,
@@ -345,8 +351,9 @@ class Client:
     ) -> Consumer:
         """Leases items as fast as they are settled: `async with client.consumer("mail") as c`.
 
-        At most `prefetch_items` are held and not settled, in deliveries of at most `batch_items`
-        and `batch_bytes` (0: 3 MiB). `auto_extend`: leases last as long as the consumer lives.
+        At most `prefetch_items`, together `prefetch_bytes`, are held and not settled, in deliveries
+        of at most `batch_items` and `batch_bytes` (0: 3 MiB). `auto_extend`: leases last as long as
+        the consumer lives.
         `release_on_disconnect`: a broken connection gives the items back at once; otherwise they
         stay leased here, and lapse if nobody comes back. `idle_timeout` ends the iteration when
         nothing came for that long. `concurrency` is that of `Consumer.run`.
@@ -365,6 +372,7 @@ class Client:
             extend=extend_leases,
             concurrency=concurrency,
             prefetch_items=prefetch_items,
+            prefetch_bytes=prefetch_bytes,
             batch_items=batch_items,
             batch_bytes=batch_bytes,
             lease_timeout=lease_timeout,

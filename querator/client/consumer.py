@@ -28,6 +28,7 @@ from querator.model import limits
 
 CONCURRENCY_DEFAULT = 8
 PREFETCH_DEFAULT = 200
+PREFETCH_BYTES_DEFAULT = 16 * limits.MIB
 RETRY_FIRST = timedelta(seconds=1)
 RETRY_MOST = timedelta(minutes=5)
 CLOSE_SECONDS = 5.0
@@ -59,6 +60,7 @@ class Consumer:
         extend: Extend,
         concurrency: int = CONCURRENCY_DEFAULT,
         prefetch_items: int = PREFETCH_DEFAULT,
+        prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
         batch_items: int = limits.STREAM_BATCH_ITEMS_DEFAULT,
         batch_bytes: int = 0,
         lease_timeout: timedelta | None = None,
@@ -67,6 +69,7 @@ class Consumer:
         idle_timeout: timedelta | None = None,
     ) -> None:
         _check("concurrency", concurrency, 1, 100_000)
+        _check("prefetch_bytes", prefetch_bytes, batch_bytes or limits.REPLY_BYTES_DEFAULT, 2**40)
         _check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
         _check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
         _check("batch_bytes", batch_bytes, 0, limits.REPLY_BYTES_MAX)
@@ -81,6 +84,7 @@ class Consumer:
             client_id=client_id,
             extend=extend,
             prefetch_items=prefetch_items,
+            prefetch_bytes=prefetch_bytes,
             batch_items=min(batch_items, prefetch_items),
             batch_bytes=batch_bytes,
             lease_timeout=None if lease_timeout is None else duration(lease_timeout),

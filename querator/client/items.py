@@ -18,11 +18,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.client import values
 from querator.client.errors import ErrorCode, make_error
-from querator.v1 import items_pb2
+from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields
 
 ITEMS_FIELD = 15
 _PAYLOAD_FIELD = 1
+_PRODUCE_FIELD = 2
+_NUMBER_TAG = b"\x08"
 _HEADS_MAX = 8192
 _heads: dict[int, bytes] = {}
 
@@ -135,6 +137,28 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
         message.expire_timeout.CopyFrom(duration(item.expire_timeout))
     if item.lease_timeout is not None:
         message.lease_timeout.CopyFrom(duration(item.lease_timeout))
+
+
+def produce_frame(
+    number: int,
+    head: queue_service_pb2.ProduceRequest,
+    *,
+    seconds_left: float,
+    pieces: list[bytes],
+    size: int,
+) -> bytes:
+    """A `ProduceStreamRequest`: the head without items, then the pieces, `size` bytes together."""
+    head.request_timeout.FromMilliseconds(max(1, int(seconds_left * 1000)))
+    start = head.SerializeToString()
+    return b"".join(
+        (
+            _NUMBER_TAG,
+            fields.varint(number),
+            fields.prefix(_PRODUCE_FIELD, len(start) + size),
+            start,
+            *pieces,
+        )
+    )
 
 
 def decode_item(message: items_pb2.Item) -> values.Item:

@@ -1,8 +1,9 @@
 """The consumer's side of a lease stream: credit, deliveries, settles, leases of earlier streams.
 
-Credit is counted in items. `held` items are those delivered and not settled; the server may send
-`prefetch_items - held - outstanding credit` more, and is told so in portions of a delivery, so that
-deliveries stay whole.
+Credit is counted in items and in bytes. `held` items are those delivered and not settled; the
+server may send `prefetch_items - held - outstanding credit` more, and is told so in portions of a
+delivery, so that deliveries stay whole. Bytes likewise, but those of a batch are held until the
+last of its items is settled: that is how long their memory is.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ class LeaseTalker:
         client_id: str,
         extend: Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]],
         prefetch_items: int,
+        prefetch_bytes: int,
         batch_items: int,
         batch_bytes: int,
         lease_timeout: Duration | None,
@@ -50,6 +52,7 @@ class LeaseTalker:
         self._namespace, self._queue = namespace, queue
         self._extend = extend
         self._prefetch = prefetch_items
+        self._prefetch_bytes = prefetch_bytes
         self._portion = min(batch_items, max(1, prefetch_items // 2))
         self._auto_extend = auto_extend
         self._release_on_disconnect = release_on_disconnect
@@ -71,7 +74,9 @@ class LeaseTalker:
         self._ready: deque[LeasedBatch] = deque()
         self._batches: set[LeasedBatch] = set()
         self.held = 0
+        self._held_bytes = 0
         self._credit = 0
+        self._credit_bytes = 0
         self._streams = 0
         self._first_frame: bytes | None = None
         self._frames: dict[int, SettleFrame] = {}
@@ -187,7 +192,8 @@ class LeaseTalker:
         self.held -= items
         if not batch.left:
             self._batches.discard(batch)
-        if self._credit_due() >= self._portion or not self._credit:
+            self._held_bytes -= batch.size
+        if self._worth_granting():
             self._stream.wake()
 
     def _send(self, frame: SettleFrame) -> None:
@@ -205,7 +211,7 @@ class LeaseTalker:
 
     def opened(self) -> None:
         self._streams += 1
-        self._credit = 0
+        self._credit = self._credit_bytes = 0
         if self._trying_since is None:
             self._trying_since = self._loop.time()
         self._first_frame = queue_service_pb2.LeaseStreamRequest(
@@ -217,18 +223,29 @@ class LeaseTalker:
         if self._first_frame is not None:
             frame, self._first_frame = self._first_frame, None
             return frame
-        due = self._credit_due()
-        if due > 0 and (due >= self._portion or not self._credit) and not self.stopping:
-            self._credit += due
-            return queue_service_pb2.LeaseStreamRequest(
-                credit=queue_service_pb2.Credit(items=due)
-            ).SerializeToString()
         if self._unsent:
             return self._settle_frame(self._unsent.popleft())
+        if self._worth_granting() and not self.stopping:
+            return self._grant()
         return None
 
-    def _credit_due(self) -> int:
-        return self._prefetch - self.held - self._credit
+    def _worth_granting(self) -> bool:
+        """Whether the server may be told of so much more that it is worth a frame."""
+        items = self._prefetch - self.held - self._credit
+        if items >= self._portion or (items > 0 and not self._credit):
+            return True
+        size = self._prefetch_bytes - self._held_bytes - self._credit_bytes
+        return size > self._prefetch_bytes // 4 or (size > 0 and self._credit_bytes <= 0)
+
+    def _grant(self) -> bytes:
+        items = max(0, self._prefetch - self.held - self._credit)
+        # No bytes at all would mean: as many as the items have.
+        size = max(1, self._prefetch_bytes - self._held_bytes - self._credit_bytes)
+        self._credit += items
+        self._credit_bytes += size
+        return queue_service_pb2.LeaseStreamRequest(
+            credit=queue_service_pb2.Credit(items=items, bytes=size)
+        ).SerializeToString()
 
     def _settle_frame(self, frame: SettleFrame) -> bytes:
         message = queue_service_pb2.LeaseStreamRequest(request_number=frame.number)
@@ -262,7 +279,9 @@ class LeaseTalker:
                 leases[lease.id] = lease
             batch = LeasedBatch(message, self, lease)
             self.held += batch.count
+            self._held_bytes += batch.size
             self._credit -= batch.count
+            self._credit_bytes -= batch.size
             self._batches.add(batch)
             self._ready.append(batch)
         self._wake_readers(len(leased.batches))
@@ -382,6 +401,7 @@ class LeaseTalker:
         batch.lease.kept, batch.lease.ends = False, 0.0
         self._batches.discard(batch)
         self.held -= batch.left.bit_count()
+        self._held_bytes -= batch.size
         self._stream.wake()
 
     async def _extend_earlier(self, now: float) -> None:

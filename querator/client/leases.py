@@ -97,7 +97,7 @@ class Holder(Protocol):
 class LeasedBatch:
     """A run of leased items that were produced together; a sequence of `LeasedItem`."""
 
-    __slots__ = ("_holder", "_items", "_message", "_settled", "count", "counted", "lease")
+    __slots__ = ("_holder", "_items", "_message", "_settled", "count", "counted", "lease", "size")
 
     def __init__(self, message: items_pb2.LeasedBatch, holder: Holder, lease: Lease) -> None:
         self._message = message
@@ -106,6 +106,8 @@ class LeasedBatch:
         self._settled = 0
         self.lease = lease
         self.count = len(self._items)
+        self.size = sum(map(_wire_size, self._items))
+        """Bytes of the items as the server counts them."""
         self.counted = True
         """Whether the consumer counts these items as held."""
 
@@ -244,6 +246,14 @@ class LeasedBatch:
             if overlay.index == index:
                 return overlay
         return None
+
+
+def _wire_size(item: items_pb2.Item) -> int:
+    """Bytes of an item with its tag (one byte) and its length."""
+    size = item.ByteSize()
+    if size < 0x4000:
+        return size + (2 if size < 0x80 else 3)
+    return size + (4 if size < 0x20_0000 else 5)
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -18,6 +18,7 @@ from typing import Self
 
 from google.protobuf.message import DecodeError
 
+from querator.client.backoff import Backoff
 from querator.client.channel import Connection
 from querator.client.errors import (
     ConnectionFailed,
@@ -26,7 +27,7 @@ from querator.client.errors import (
     copy_error,
     make_error,
 )
-from querator.client.items import AnyItem, encode_items
+from querator.client.items import AnyItem, encode_items, produce_frame
 from querator.client.results import produced_runs
 from querator.client.rpc_errors import from_frame
 from querator.client.sinks import ITEM_FIELD, FutureSink, Gathered, collect
@@ -35,7 +36,6 @@ from querator.client.values import ProducedItem, ProducedItems
 from querator.client.window import Request, Sink, Window
 from querator.model import limits
 from querator.v1 import queue_service_pb2
-from querator.wire import fields
 
 BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
 BATCH_BYTES_DEFAULT = limits.BLOCK_BYTES_MAX
@@ -43,8 +43,6 @@ BATCH_BYTES_MAX = limits.REQUEST_BYTES_MAX - limits.PAYLOAD_BYTES_MAX
 LINGER_DEFAULT = timedelta(milliseconds=2)
 IN_FLIGHT_DEFAULT = 32
 CLOSE_SECONDS = 5.0
-
-_NUMBER_TAG, _PRODUCE_TAG = b"\x08", b"\x12"
 
 
 class Producer:
@@ -88,6 +86,7 @@ class Producer:
         self._submit_failures: list[RequestError] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
+        self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
         self._last_break: RequestError | None = None
         self._end: Exception | None = None
@@ -314,19 +313,25 @@ class Producer:
         request.sink.failed(error)
 
     def _deadline(self) -> None:
-        now = self._loop.time()
-        for request, error in self._window.expired(now):
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        for request, error in self._window.expired(self._loop.time()):
             self._fail(request, error or self._last_break or _too_late(self._connection))
+            # Whoever comes next has not been refused yet, and need not wait as long.
+            self._backoff.reset()
+            if self._resume_timer is not None:
+                self._resume_timer.cancel()
+                self._resume_timer = None
             self._settled()
-        oldest = next(iter(self._window), None)
+        following = self._window.next_expiry()
         self._deadline_timer = (
-            None if oldest is None else self._loop.call_at(oldest.deadline, self._deadline)
+            None if following is None else self._loop.call_at(following, self._deadline)
         )
         self._resume_when_quiet()
 
     def _resume_when_quiet(self) -> None:
         if self._window.paused and self._window.quiet and self._resume_timer is None:
-            delay = max(self._window.retry_delay_ms / 1000, 0.01)
+            delay = self._backoff.next(at_least_ms=self._window.retry_delay_ms)
             self._resume_timer = self._loop.call_later(delay, self._resume)
 
     def _resume(self) -> None:
@@ -354,28 +359,18 @@ class Producer:
         if request is None:
             self._resume_when_quiet()
             return None
-        return self._frame(request)
-
-    def _frame(self, request: Request) -> bytes:
-        remaining = max(request.deadline - self._loop.time(), 0.001)
-        message = queue_service_pb2.ProduceRequest(
-            namespace=self._namespace,
-            queue=self._queue,
-            producer_id=self._window.identity.id,
-            sequence=request.sequence,
-            ordered=self._window.ordered,
-        )
-        message.request_timeout.FromMilliseconds(max(1, int(remaining * 1000)))
-        head = message.SerializeToString()
-        return b"".join(
-            (
-                _NUMBER_TAG,
-                fields.varint(request.number),
-                _PRODUCE_TAG,
-                fields.varint(len(head) + request.size),
-                head,
-                *request.pieces,
-            )
+        return produce_frame(
+            request.number,
+            queue_service_pb2.ProduceRequest(
+                namespace=self._namespace,
+                queue=self._queue,
+                producer_id=self._window.identity.id,
+                sequence=request.sequence,
+                ordered=self._window.ordered,
+            ),
+            seconds_left=request.deadline - self._loop.time(),
+            pieces=request.pieces,
+            size=request.size,
         )
 
     def received(self, frame: bytes) -> None:
@@ -388,6 +383,7 @@ class Producer:
         request = self._window.answered(answer.request_number)
         if request is not None:
             if answer.HasField("produced"):
+                self._backoff.reset()
                 self._window.remove(request)
                 runs = produced_runs(answer.produced)
                 request.sink.done(runs, answer.produced.durable)
@@ -398,6 +394,8 @@ class Producer:
 
     def _refused(self, request: Request, error: RequestError) -> None:
         if self._drop_one(request, error) or self._window.refused(request, error):
+            if request.deadline <= self._loop.time():
+                self._deadline()
             return
         self._window.remove(request)
         if request.maybe_executed and error.code is ErrorCode.PRODUCER_EXPIRED:

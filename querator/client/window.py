@@ -25,6 +25,7 @@ from typing import Protocol
 import uuid_utils
 
 from querator.client.errors import (
+    DeadlineExceeded,
     ErrorCode,
     OutcomeUnknown,
     ProducerExpired,
@@ -36,6 +37,9 @@ from querator.client.values import ProducedRun
 
 # Well under the time for which a node remembers a producer (PRODUCER_RETENTION_MS, 7 days).
 IDENTITY_SECONDS_MAX = 24 * 3600.0
+# How long after its deadline a request that is on the wire may still be answered. The node knows
+# the deadline too, and says whether it took the request on.
+ANSWER_SECONDS = 1.0
 
 
 class Sink(Protocol):
@@ -58,6 +62,9 @@ class Request:
     sequence: int = 0
     maybe_executed: bool = False
     refusal: RequestError | None = None
+    """What the last attempt was told; None while one is on its way."""
+    reason: RequestError | None = None
+    """The last refusal that says something about the request itself."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -151,6 +158,8 @@ class Window:
         elif not (error.retriable or isinstance(error, ProducerExpired)):
             return False
         request.refusal = error
+        if not isinstance(error, SequenceGap | DeadlineExceeded):
+            request.reason = error
         self.pause(error)
         return True
 
@@ -199,12 +208,21 @@ class Window:
         for request in list(self._requests.values()):
             if request.deadline > now:
                 break
+            if self._given_up_at(request) > now:
+                continue
             self.remove(request)
             if request.maybe_executed or request.number in self._on_wire:
                 over.append((request, self.unknown(request)))
             else:
-                over.append((request, request.refusal))
+                over.append((request, request.reason))
         return over
+
+    def next_expiry(self) -> float | None:
+        """When to ask for what has expired; None when nothing can."""
+        return min(map(self._given_up_at, self._requests.values()), default=None)
+
+    def _given_up_at(self, request: Request) -> float:
+        return request.deadline + (ANSWER_SECONDS if request.number in self._on_wire else 0.0)
 
     def unknown(self, request: Request) -> RequestError:
         return make_error(

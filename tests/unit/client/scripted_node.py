@@ -9,13 +9,14 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from querator.client.rpc_errors import from_frame
 from querator.v1 import (
     errors_pb2,
     items_pb2,
     queue_service_pb2,
     queue_service_pb2_grpc,
 )
-from querator.wire.errors import error_of_message, error_status
+from querator.wire.errors import error_status
 
 Answer = errors_pb2.Error | queue_service_pb2.ProduceResponse | None
 Decide = Callable[[queue_service_pb2.ProduceRequest], Answer]
@@ -98,7 +99,7 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             self.cut_answers -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         if isinstance(answer, errors_pb2.Error):
-            status = error_status(error_of_message(answer), request_id="r-1")
+            status = error_status(from_frame(answer), request_id="r-1")
             details = ("grpc-status-details-bin", status.SerializeToString())
             code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
             await context.abort(code, status.message, (details,))
@@ -125,7 +126,7 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             self.ready.extend(list(batch) for batch in batches)
             self._changed.notify_all()
 
-    async def LeaseStream(self, requests: Any, context: Any) -> None:
+    async def LeaseStream(self, requests: Any, context: Any) -> None:  # type: ignore[override]
         credit = 0
         lock = asyncio.Lock()
 

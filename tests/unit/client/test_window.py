@@ -9,7 +9,7 @@ from querator.client.errors import (
     RequestError,
     make_error,
 )
-from querator.client.window import IDENTITY_SECONDS_MAX, Request, Window
+from querator.client.window import ANSWER_SECONDS, IDENTITY_SECONDS_MAX, Request, Window
 
 GAP = make_error(ErrorCode.SEQUENCE_GAP, "gap")
 FULL = make_error(ErrorCode.QUEUE_FULL, "full", retry_delay_ms=70)
@@ -142,7 +142,11 @@ def test_time_runs_out_with_the_best_known_reason():
     assert first is not None
     assert second is not None
     assert _refuse(window, first, FULL)
-    over = window.expired(35.0)
+    assert window.next_expiry() == first.deadline
+    over = window.expired(first.deadline)
+    assert window.next_expiry() == second.deadline + ANSWER_SECONDS
+    assert window.expired(second.deadline) == []
+    over += window.expired(35.0)
     assert [request.number for request, _ in over] == [1, 2, 3]
     assert isinstance(over[0][1], QueueFull)
     assert isinstance(over[1][1], OutcomeUnknown)

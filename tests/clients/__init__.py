@@ -1,0 +1,1 @@
+"""Clients in each language, against a real node."""
