@@ -1,7 +1,7 @@
 """A partition on the memory environment, with a log that keeps its promises.
 
-`Log` plays the raft group: it packs commands, writes their attachments, applies the entry and, when the
-log is cut, releases what the machine has let go of.
+`Log` plays the raft group: it packs commands, writes their attachments, applies the entry and, when
+the log is cut, releases what the machine has let go of.
 """
 
 from struct import pack
@@ -17,7 +17,7 @@ from querator.model.commands import (
     PartitionSettings,
     Produce,
 )
-from querator.model.entries import Applied, Proposal
+from querator.model.entries import Proposal
 from querator.partition import invariants
 from querator.partition.machine import PartitionMachine
 from querator.storage import attachments
@@ -95,7 +95,7 @@ class Log:
         self.first = 1
         self.now_ms = START_MS
         self.entries: list[tuple[bytes, tuple[bytes, ...]]] = []
-        self.applied: Applied | None = None
+        self.applied: Any = None
 
     def configure(self, version: int = 1, **changes: Any) -> None:
         self.one(Configure(version, settings(**changes)))
@@ -125,7 +125,8 @@ class Log:
         if self.checked:
             assert invariants.check(txn, self.group) == []
         txn.commit(sync=False)
-        return self.applied.results
+        results: tuple[Any, ...] = self.applied.results
+        return results
 
     def advance(self, milliseconds: int) -> None:
         """Lets time pass, and proposes what becomes due."""

@@ -1,8 +1,8 @@
 """Scenarios as text: one command a line, its expected answer after `->`.
 
-    configure max_attempts=2 dead=9      settings; dead=G names the group of the dead queue, dead=- none
-    produce 3 in=5000 -> 1-3             items of the request; in, expire, timeout (ms) hold for all of them,
-                                         keys=a,b,a gives dedup keys, producer=p seq=1 [ordered]
+    configure max_attempts=2 dead=9      settings; dead=G: group of the dead queue, dead=-: none
+    produce 3 in=5000 -> 1-3             in, expire, timeout (ms) hold for all items; keys=a,b,a
+                                         gives dedup keys; producer=p seq=1 [ordered]
     lease 20 6 1 -> 1-16 | 17-22 | 23    a wish for each caller; client=, request=, bytes=, timeout=
     complete L1 2-3 all -> done 2 lost 3 leases are L1, L2, … in the order of their grants
     retry L1 1 in=5000 -> done 1         also: dead, free (not counted), error=text

@@ -1,0 +1,141 @@
+"""The file format of the log: golden bytes, and how attachments become blocks."""
+
+from struct import pack as pack_struct
+
+import pytest
+
+from querator.model.commands import (
+    Activate,
+    Complete,
+    Configure,
+    DeadTarget,
+    Expire,
+    Extend,
+    ItemSpecial,
+    Lease,
+    LeaseCaller,
+    LeaseItems,
+    Move,
+    MovedItem,
+    MoveDone,
+    MoveReturn,
+    Produce,
+    Redrive,
+    Retry,
+)
+from querator.model.entries import Proposal
+from querator.model.limits import BLOCK_BYTES_MAX
+from querator.partition.entry import UnknownEntryVersion, pack, unpack_entry
+from tests.unit.partition.harness import START_MS, produce, settings
+
+HOME = DeadTarget("home", 3, 12)
+LETTER = MovedItem("work", 1, 7, 42, 3, 1, ("slow", "broken"), 1000, 2000, 3000, 4000)
+COMMANDS = {
+    "produce": produce([b"a", b"bcd"]),
+    "produce, everything": produce(
+        [b"a", b"bcd"],
+        producer_id=bytes(range(16)),
+        sequence=5,
+        ordered=True,
+        specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key"),),
+    ),
+    "lease": Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
+    "complete": Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
+    "retry": Proposal(Retry((LeaseItems(3),), START_MS + 9000, True, "slow", False, True)),
+    "extend": Proposal(Extend((3, 4), "c", 60_000)),
+    "expire": Proposal(Expire()),
+    "activate": Proposal(Activate()),
+    "configure": Proposal(
+        Configure(4, settings(max_attempts=5, items_max=1000, dead_targets=(HOME,)))
+    ),
+    "move": Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
+    "move done": Proposal(MoveDone(9, 17)),
+    "move return": Proposal(MoveReturn(9)),
+    "redrive": Proposal(Redrive("work", (HOME,), (5, 6), 4)),
+}
+# Written by version 1 of the format; a released line is never changed.
+GOLDEN = {
+    "produce": "0193cf0000018bcfe568009102919601c4080100000003000000c40000c290",
+    "produce, everything": (
+        "0193cf0000018bcfe568009102919601c4080100000003000000c410000102030405060708090a0b"
+        "0c0d0e0f05c3919501cf0000018bcfe57b88cdea60cd03e8c4036b6579"
+    ),
+    "lease": "0193cf0000018bcfe56800909192029195a163a17264ce002dc6c0cd7530",
+    "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
+    "retry": "0193cf0000018bcfe568009091970491920390cf0000018bcfe58b28c3a4736c6f77c2c3",
+    "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
+    "expire": "0193cf0000018bcfe5680090919106",
+    "activate": "0193cf0000018bcfe5680090919107",
+    "configure": (
+        "0193cf0000018bcfe5680090919308049aa764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030c"
+    ),
+    "move": (
+        "0193cf0000018bcfe5680091019195090701c40402000000919ba4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0"
+    ),
+    "move done": "0193cf0000018bcfe568009091930a0911",
+    "move return": "0193cf0000018bcfe568009091920b09",
+    "redrive": "0193cf0000018bcfe568009091950ca4776f726b9193a4686f6d65030c92050604",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_bytes_of_every_command_stay(name):
+    proposal = COMMANDS[name]
+    entry = pack([proposal], START_MS)
+    assert entry.command.hex() == GOLDEN[name]
+    body = unpack_entry(bytes.fromhex(GOLDEN[name]))
+    assert body.now_ms == START_MS
+    assert body.commands == (proposal.command,)
+
+
+def test_every_command_has_golden_bytes():
+    numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
+    assert numbers == set(range(1, 13))
+
+
+def test_an_unknown_version_is_not_guessed():
+    with pytest.raises(UnknownEntryVersion):
+        unpack_entry(b"\x02" + bytes.fromhex(GOLDEN["expire"])[1:])
+
+
+def joined(*proposals: Proposal) -> tuple[tuple[int, ...], list[int]]:
+    entry = pack(proposals, START_MS)
+    whole = b"".join(proposal.attachment for proposal in proposals)
+    assert b"".join(entry.attachments) == whole
+    return unpack_entry(entry.command).parts, [len(data) for data in entry.attachments]
+
+
+def test_small_produces_share_a_block_and_are_not_cut():
+    batch = produce([b"x" * 10] * 100)
+    assert joined(batch, batch, batch) == ((200, 100), [2000, 1000])
+    assert joined(*[produce([b"x"])] * 300) == ((256, 44), [256, 44])
+
+
+def test_a_block_is_bounded_by_bytes_and_items():
+    big = produce([b"x" * (BLOCK_BYTES_MAX // 2)] * 2)
+    assert joined(big, big) == ((2, 2), [BLOCK_BYTES_MAX, BLOCK_BYTES_MAX])
+    assert joined(produce([b"x"] * 600)) == ((256, 256, 88), [256, 256, 88])
+    assert joined(produce([b"x"] * 200), produce([b"x"] * 600)) == (
+        (200, 256, 256, 88),
+        [200, 256, 256, 88],
+    )
+
+
+def test_a_large_item_is_a_block_of_its_own():
+    large = b"x" * (BLOCK_BYTES_MAX + 1)
+    sizes = [1, len(large), 2]
+    assert joined(produce([b"a", large, b"bb"])) == ((1, 1, 1), sizes)
+
+
+def test_items_of_moves_come_after_those_of_produces():
+    move = COMMANDS["move"]
+    entry = pack([move, produce([b"a"]), move, produce([b"b"])], START_MS)
+    assert entry.attachments == (b"ab", b"ab", b"ab")
+    assert unpack_entry(entry.command).parts == (2, 1, 1)
+
+
+def test_an_empty_produce_has_no_attachment():
+    entry = pack([Proposal(Produce(b""))], START_MS)
+    assert entry.attachments == ()

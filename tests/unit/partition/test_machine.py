@@ -1,0 +1,235 @@
+"""What holds for the machine as a whole: replicas, recovery, bounds, refusals."""
+
+from querator.model.commands import (
+    Activate,
+    Complete,
+    Configure,
+    Done,
+    Expire,
+    Lease,
+    LeaseItems,
+    Produce,
+    Refusal,
+    Retry,
+)
+from querator.model.entries import Proposal
+from querator.model.errors import ErrorCode
+from querator.model.limits import APPLY_SEGMENTS_MAX
+from querator.partition.machine import PartitionMachine
+from querator.partition.rows import ItemState
+from querator.partition.states import TRANSITIONS, table_markdown
+from querator.storage import attachments
+from querator.storage.tables import ATTACHMENTS, PARTITION_TABLES
+from tests.unit.partition.harness import (
+    GROUP,
+    START_MS,
+    Log,
+    caller,
+    dead_to,
+    lease_of,
+    produce,
+    seqs,
+    settings,
+)
+
+
+def busy(log: Log) -> None:
+    """A bit of everything."""
+    log.configure(max_attempts=2, dead_targets=dead_to(9), expire_timeout_ms=20_000)
+    producer_id = START_MS.to_bytes(6, "big") + bytes(10)
+    for round_number in range(1, 6):
+        log.entry(
+            produce([b"x" * 50] * 40),
+            produce([b"y"] * 3, producer_id=producer_id, sequence=round_number),
+            Proposal(Lease((caller(20, request_id=f"r{round_number}"), caller(7)))),
+        )
+        log.one(Complete((LeaseItems(2 * round_number - 1),)))
+        log.one(Retry((LeaseItems(2 * round_number),), error="slow", dead=round_number == 3))
+        log.one(lease_of(5))
+        log.advance(9_000)
+
+
+def digest(log: Log) -> bytes:
+    with log.environment.snapshot() as txn:
+        return log.machine.digest(txn)
+
+
+def test_replicas_that_apply_the_same_entries_agree():
+    """Also when their logs keep different tails, or one starts again before every entry."""
+    first = Log(keep=2)
+    busy(first)
+    second = Log(keep=1000)
+    third = Log(keep=5, checked=False)
+    for command, parts in first.entries:
+        second.replay(command, parts)
+        third.machine = PartitionMachine(GROUP)
+        third.replay(command, parts)
+    assert digest(first) == digest(second) == digest(third)
+    assert first.applied == second.applied == third.applied
+
+
+def test_the_digest_sees_every_table():
+    log = Log()
+    busy(log)
+    before = digest(log)
+    for table in PARTITION_TABLES:
+        txn = log.environment.begin()
+        parts = bytes(table.key(GROUP, *table.parts(_some_key(table))))
+        txn.put(parts, b"changed")
+        assert log.machine.digest(txn) != before, table.name
+        txn.abort()
+
+
+def _some_key(table):
+    start, _ = table.bounds(GROUP)
+    whole = table._key.size
+    return start + bytes(whole - len(start))
+
+
+def test_recovery_knows_what_apply_knew():
+    log = Log()
+    busy(log)
+    fresh = PartitionMachine(GROUP)
+    with log.environment.snapshot() as txn:
+        recovered = fresh.recover(txn)
+    assert recovered.results == ()
+    assert (recovered.effects, recovered.due_ms) == (log.applied.effects, log.applied.due_ms)
+    later = START_MS + 10**9
+    assert fresh.due_commands(later) == log.machine.due_commands(later)
+
+
+def test_an_empty_partition_recovers():
+    log = Log()
+    with log.environment.snapshot() as txn:
+        recovered = log.machine.recover(txn)
+    assert (recovered.effects.ready, recovered.due_ms) == (0, None)
+    assert log.machine.due_commands(START_MS) == []
+
+
+def test_due_commands_are_those_that_are_due():
+    log = Log()
+    log.configure()
+    log.produce(2)
+    log.one(lease_of(1))
+    assert log.applied.due_ms == START_MS + 30_000
+    log.one(lease_of(1))
+    log.one(Retry((LeaseItems(2),), START_MS + 10_000))
+    assert log.applied.due_ms == START_MS + 10_000
+    assert log.machine.due_commands(START_MS + 9_999) == []
+    assert log.machine.due_commands(START_MS + 10_000) == [Activate()]
+    assert log.machine.due_commands(START_MS + 30_000) == [Expire(), Activate()]
+
+
+def test_state_time_never_goes_back():
+    log = Log()
+    log.configure()
+    log.produce(1)
+    log.now_ms += 50_000
+    log.one(Expire())
+    log.now_ms -= 60_000
+    grant = log.one(lease_of(1)).grants[0]
+    assert grant.deadline_ms == START_MS + 50_000 + 30_000
+
+
+def test_one_bad_command_refuses_only_itself():
+    log = Log()
+    log.configure(items_max=3)
+    results = log.entry(
+        produce([b"a", b"b"]),
+        produce([b"c", b"d"]),
+        Proposal(Produce(b"")),
+        produce([b"e"], producer_id=b"short", sequence=1),
+        produce([b"f"]),
+        Proposal(Complete((LeaseItems(-1),))),
+        Proposal(lease_of(9)),
+    )
+    assert results[0].first_seq == 1
+    assert results[1].code is ErrorCode.QUEUE_FULL
+    assert (results[2].code, results[2].field) == (ErrorCode.INVALID_ARGUMENT, "items")
+    assert (results[3].code, results[3].field) == (ErrorCode.INVALID_ARGUMENT, "producer_id")
+    assert results[4].first_seq == 6
+    assert results[5].outcomes[0].unknown
+    assert seqs(results[6].grants[0]) == [1, 2, 6]
+
+
+def test_settings_come_first_in_an_entry():
+    log = Log()
+    results = log.entry(produce([b"a"]), Proposal(Configure(1, settings())))
+    assert results[0].count == 1
+    assert results[1] == Done(1)
+
+
+def test_attachments_go_with_their_blocks():
+    """One that no item lives in is dropped at once; others with their last item."""
+    log = Log(keep=1)
+    log.configure(items_max=2)
+    refused = log.produce(3)
+    assert isinstance(refused, Refusal)
+    log.produce(2)
+    grant = log.one(lease_of(9)).grants[0]
+    log.one(Complete((LeaseItems(grant.lease, ((seqs(grant)[0], 1),)),)))
+    with log.environment.snapshot() as txn:
+        assert attachments.read(txn, GROUP, 3, 0) == b"item 0item 1"
+        assert len(list(ATTACHMENTS.rows(txn, GROUP))) == 1
+    log.one(Complete((LeaseItems(grant.lease),)))
+    log.one(Expire())
+    log.one(Expire())
+    with log.environment.snapshot() as txn:
+        assert list(ATTACHMENTS.rows(txn, GROUP)) == []
+
+
+def scattered(log: Log, count: int) -> None:
+    """Every other item leased alone, so that each item is a segment."""
+    log.checked = False
+    while count > 0:
+        log.produce(250)
+        log.entry(*[Proposal(lease_of(1))] * 250)
+        count -= 250
+
+
+def test_a_long_lapse_goes_on_in_further_entries():
+    log = Log()
+    log.configure()
+    scattered(log, APPLY_SEGMENTS_MAX + 500)
+    log.checked = True
+    log.now_ms += 30_000
+    assert log.one(Expire()) == Done(APPLY_SEGMENTS_MAX)
+    assert log.applied.effects.ready == APPLY_SEGMENTS_MAX
+    assert log.machine.due_commands(log.now_ms) == [Expire()]
+    assert log.one(Expire()) == Done(500)
+    assert log.machine.due_commands(log.now_ms) == []
+
+
+def test_a_long_activation_goes_on_in_further_entries():
+    log = Log()
+    log.configure()
+    scattered(log, APPLY_SEGMENTS_MAX + 250)
+    for lease in range(1, APPLY_SEGMENTS_MAX + 251):
+        log.one(Retry((LeaseItems(lease),), START_MS + 1000 + lease))
+    log.checked = True
+    log.now_ms += 20_000
+    assert log.one(Activate()) == Done(APPLY_SEGMENTS_MAX)
+    assert log.machine.due_commands(log.now_ms) == [Activate()]
+    assert log.one(Activate()) == Done(250)
+    assert log.machine.due_commands(log.now_ms) == []
+    assert log.applied.effects.ready == APPLY_SEGMENTS_MAX + 250
+
+
+def test_a_long_expiry_goes_on_in_further_entries():
+    log = Log()
+    log.configure(expire_timeout_ms=1000)
+    log.checked = False
+    for _ in range(APPLY_SEGMENTS_MAX // 2 + 10):
+        log.produce(1)
+    log.checked = True
+    log.now_ms += 2000
+    while log.machine.due_commands(log.now_ms):
+        log.one(Expire())
+    assert log.applied.effects.ready == 0
+
+
+def test_the_table_of_states_can_be_read():
+    text = table_markdown()
+    assert text.count("\n") == len(TRANSITIONS) + 2
+    assert "| LEASED | completed | gone |" in text
+    assert {state for state, _ in TRANSITIONS} == {None, *ItemState}

@@ -1,0 +1,209 @@
+"""Moves between partitions: dead letters out, redrives home, each exactly once."""
+
+from querator.model.commands import (
+    Complete,
+    DeadTarget,
+    Done,
+    LeaseItems,
+    Move,
+    MoveDone,
+    MoveReturn,
+    Redrive,
+    RedriveResult,
+    Retry,
+)
+from querator.model.errors import ErrorCode
+from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
+from querator.partition import queries
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.partition.harness import GROUP, START_MS, Log, dead_to, lease_of, produce
+
+DEAD = 9
+
+
+def pair() -> tuple[Log, Log]:
+    environment = MemoryEnvironment()
+    work = Log(environment)
+    work.configure(dead_targets=dead_to(DEAD), expire_timeout_ms=3_600_000)
+    dead = Log(environment, group=DEAD)
+    dead.configure(queue="dead")
+    return work, dead
+
+
+def kill(log: Log, items: int | list[bytes]) -> None:
+    log.produce(items)
+    grant = log.one(lease_of(10_000)).grants[0]
+    log.one(Retry((LeaseItems(grant.lease),), dead=True, error="broken"))
+
+
+def batch_of(log: Log, target: int | None = None):
+    with log.environment.snapshot() as txn:
+        return queries.outbox_batch(txn, log.group, target)
+
+
+def send(source: Log, target: Log):
+    batch = batch_of(source, target.group)
+    return target.one(
+        Move(source.group, batch.first_move, batch.lengths, batch.items), batch.attachment
+    )
+
+
+def carry(source: Log, target: Log) -> int:
+    """As the carrier does, until nothing is left; the number of items."""
+    carried = 0
+    while (batch := batch_of(source, target.group)) is not None:
+        carried += send(source, target).changed
+        source.one(MoveDone(target.group, batch.first_move + len(batch.items) - 1))
+    return carried
+
+
+def stats(log: Log):
+    with log.environment.snapshot() as txn:
+        return queries.stats(txn, log.group)
+
+
+def letters(log: Log, origin: str | None = None):
+    with log.environment.snapshot() as txn:
+        return queries.dead_letters(
+            txn, log.group, origin, after_seq=0, limit=1000, bytes_max=10**7
+        ).items
+
+
+def test_a_dead_letter_arrives_with_its_origin():
+    work, dead = pair()
+    kill(work, [b"one", b"two"])
+    assert work.applied.effects.outbox == 2
+    assert carry(work, dead) == 2
+    assert work.applied.effects.outbox == 0
+    assert (stats(work).moved_out, stats(dead).moved_in, stats(dead).ready) == (2, 2, 2)
+    first, second = letters(dead, "work")
+    assert (first.item, second.item) == (b"one", b"two")
+    letter = first.dead_letter
+    assert (letter.origin_queue, letter.origin_partition, letter.origin_seq) == ("work", 0, 1)
+    assert (letter.attempts, letter.reason, letter.errors) == (1, 3, ("broken",))
+    assert (letter.produced_at_ms, letter.died_at_ms) == (START_MS, START_MS)
+    assert letters(dead, "other") == ()
+
+
+def test_a_move_sent_again_arrives_once():
+    work, dead = pair()
+    kill(work, 3)
+    assert send(work, dead) == Done(3)
+    assert send(work, dead) == Done(0)
+    work.one(MoveDone(DEAD, 2))
+    assert send(work, dead) == Done(0)
+    kill(work, 2)
+    assert send(work, dead) == Done(2)
+    work.one(MoveDone(DEAD, 5))
+    work.one(MoveDone(DEAD, 4))
+    assert batch_of(work) is None
+    assert [item.dead_letter.origin_seq for item in letters(dead)] == [1, 2, 3, 4, 5]
+
+
+def test_a_gap_is_refused_and_names_what_is_expected():
+    work, dead = pair()
+    kill(work, 3)
+    work.one(MoveDone(DEAD, 1))
+    refusal = send(work, dead)
+    assert (refusal.code, refusal.limit) == (ErrorCode.SEQUENCE_GAP, "1")
+    assert stats(dead).ready == 0
+
+
+def test_batches_are_bounded():
+    work, dead = pair()
+    for _ in range(3):
+        kill(work, 250)
+    assert len(batch_of(work).items) == MOVE_BATCH_ITEMS_MAX
+    assert carry(work, dead) == 750
+    kill(work, [b"x" * (MOVE_BATCH_BYTES_MAX // 2)] * 3)
+    kill(work, [b"y" * (2 * MOVE_BATCH_BYTES_MAX)])
+    assert len(batch_of(work).items) == 2
+    assert carry(work, dead) == 4
+
+
+def test_a_full_dead_queue_refuses_and_nothing_is_lost():
+    work, dead = pair()
+    dead.configure(version=2, queue="dead", items_max=2)
+    kill(work, 3)
+    assert send(work, dead).code is ErrorCode.QUEUE_FULL
+    assert stats(work).moving == 3
+    dead.configure(version=3, queue="dead")
+    assert carry(work, dead) == 3
+
+
+def test_expired_letters_do_not_expire_again_by_their_own_timeout():
+    work, dead = pair()
+    work.entry(produce([b"a"]))
+    work.advance(3_601_000)
+    dead.now_ms = work.now_ms
+    assert carry(work, dead) == 1
+    dead.advance(10_000_000)
+    assert [item.dead_letter.reason for item in letters(dead)] == [2]
+
+
+def test_redrive_sends_letters_home_fresh():
+    work, dead = pair()
+    kill(work, 3)
+    carry(work, dead)
+    homes = (DeadTarget("work", 0, GROUP),)
+    assert dead.one(Redrive("other", homes)) == RedriveResult(0, 0)
+    assert dead.one(Redrive("work", homes, (2, 99))) == RedriveResult(1, 0)
+    assert dead.one(Redrive("work", homes, (2,))) == RedriveResult(0, 0)
+    assert carry(dead, work) == 1
+    assert dead.one(Redrive("work", homes)) == RedriveResult(2, 0)
+    assert carry(dead, work) == 2
+    assert stats(dead).ready == stats(dead).moving == 0
+    grant = work.one(lease_of(9)).grants[0]
+    assert [segment.attempt for segment in grant.segments] == [1, 1]
+    with work.environment.snapshot() as txn:
+        first = grant.segments[0]
+        loaded = queries.load_segment(txn, GROUP, first.first_seq, first.mask)
+    assert loaded is not None
+    assert (loaded.items, loaded.overlays) == (b"item 1", ())
+    work.one(Complete((LeaseItems(grant.lease),)))
+
+
+def test_leased_letters_are_not_redriven():
+    work, dead = pair()
+    kill(work, 2)
+    carry(work, dead)
+    dead.one(lease_of(1))
+    homes = (DeadTarget("work", 0, GROUP),)
+    assert dead.one(Redrive("work", homes)) == RedriveResult(1, 0)
+    assert dead.one(Redrive("work", ())).code is ErrorCode.INVALID_ARGUMENT
+
+
+def test_letters_go_to_the_partition_of_the_same_number():
+    work = Log()
+    targets = tuple(DeadTarget("dead", number, 20 + number) for number in range(3))
+    work.configure(partition=1, dead_targets=targets)
+    kill(work, 1)
+    work.configure(version=2, partition=5, dead_targets=targets)
+    kill(work, 1)
+    with work.environment.snapshot() as txn:
+        assert queries.outbox_targets(txn, GROUP) == (21, 22)
+    assert batch_of(work).target_group == 21
+
+
+def test_moves_to_a_group_that_is_gone_come_back():
+    work, _ = pair()
+    kill(work, 3)
+    work.one(MoveDone(DEAD, 1))
+    work.configure(version=2)
+    assert work.one(MoveReturn(DEAD)) == Done(2)
+    assert work.one(MoveReturn(DEAD)) == Done(0)
+    assert batch_of(work) is None
+    grant = work.one(lease_of(9)).grants[0]
+    assert [(segment.count, segment.attempt) for segment in grant.segments] == [(2, 1)]
+
+
+def test_a_partition_without_settings_takes_no_moves():
+    work, _ = pair()
+    kill(work, 1)
+    fresh = Log(group=11)
+    refusal = send(work, _with_group(fresh, DEAD))
+    assert refusal.code is ErrorCode.UNAVAILABLE
+
+
+def _with_group(log: Log, group: int) -> Log:
+    return Log(log.environment, group=group)

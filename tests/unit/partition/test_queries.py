@@ -1,0 +1,147 @@
+"""What other threads read."""
+
+import pytest
+
+from querator.model.commands import Complete, LeaseItems, Retry
+from querator.partition import queries
+from querator.partition.masks import full
+from querator.partition.rows import ItemState
+from querator.storage.environment import StorageCorrupt
+from querator.storage.tables import ATTACHMENTS
+from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of, produce
+
+ITEMS = [b"aa", b"b", b"cccc", b"dd", b"e"]
+
+
+@pytest.fixture
+def log() -> Log:
+    log = Log()
+    log.configure()
+    log.produce(ITEMS)
+    return log
+
+
+def load(log: Log, mask: int, first_seq: int = 1):
+    with log.environment.snapshot() as txn:
+        return queries.load_segment(txn, GROUP, first_seq, mask)
+
+
+def peek(
+    log: Log, state: ItemState | None = None, after_seq: int = 0, limit: int = 100, size=10**6
+):
+    with log.environment.snapshot() as txn:
+        return queries.peek(txn, GROUP, state, after_seq=after_seq, limit=limit, bytes_max=size)
+
+
+@pytest.mark.parametrize(
+    ("mask", "data", "ordinals"),
+    [
+        (0b11111, b"aabccccdde", ()),
+        (0b00111, b"aabcccc", ()),
+        (0b11100, b"ccccdde", (2, 3, 4)),
+        (0b10101, b"aacccce", (0, 2, 4)),
+    ],
+)
+def test_items_are_loaded_as_they_are_stored(log, mask, data, ordinals):
+    loaded = load(log, mask)
+    assert (loaded.items, loaded.ordinals, loaded.count) == (data, ordinals, mask.bit_count())
+    assert (loaded.first_seq, loaded.produced_at_ms, loaded.overlays) == (1, START_MS, ())
+
+
+def test_overlays_come_with_their_position_in_the_batch(log):
+    log.one(lease_of(5))
+    log.one(Retry((LeaseItems(1, ((2, 1), (4, 1))),), error="slow"))
+    overlays = load(log, 0b11010).overlays
+    assert [(overlay.index, overlay.errors) for overlay in overlays] == [
+        (0, ("slow",)),
+        (1, ("slow",)),
+    ]
+    assert [overlay.index for overlay in load(log, 0b01100).overlays] == [1]
+
+
+def test_items_of_a_block_that_is_gone(log):
+    log.one(lease_of(5))
+    log.one(Complete((LeaseItems(1),)))
+    assert load(log, full(5)) is None
+
+
+def test_damaged_payload_is_not_served(log):
+    txn = log.environment.begin()
+    stored = ATTACHMENTS.get(txn, GROUP, 2, 0)
+    assert stored is not None
+    ATTACHMENTS.put(txn, GROUP, 2, 0, value=stored[:-1] + b"?")
+    txn.commit(sync=False)
+    with pytest.raises(StorageCorrupt):
+        load(log, full(5))
+
+
+def test_peek_knows_the_state_of_every_item(log):
+    log.one(lease_of(2))
+    log.one(lease_of(1))
+    log.one(Retry((LeaseItems(2),), START_MS + 5000))
+    page = peek(log)
+    assert page.after_seq == 0
+    assert [
+        (item.seq, item.state, item.attempt, item.lease, item.due_at_ms) for item in page.items
+    ] == [
+        (1, ItemState.LEASED, 1, 1, 0),
+        (2, ItemState.LEASED, 1, 1, 0),
+        (3, ItemState.SCHEDULED, 1, 0, START_MS + 5000),
+        (4, ItemState.READY, 0, 0, 0),
+        (5, ItemState.READY, 0, 0, 0),
+    ]
+    assert [item.item for item in page.items] == ITEMS
+    assert [item.seq for item in peek(log, ItemState.READY).items] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"), [(1, 10**6), (2, 10**6), (3, 10**6), (100, 3), (7, 10**6)]
+)
+def test_pages_are_stable_while_items_come_and_go(log, limit, size):
+    for _ in range(3):
+        log.produce(3)
+    seen = []
+    after_seq = 0
+    while True:
+        page = peek(log, None, after_seq, limit, size)
+        seen += [item.seq for item in page.items]
+        after_seq = page.after_seq
+        if not after_seq:
+            break
+        if len(seen) < 6:
+            # What has been shown is worked off, and more comes in at the end.
+            grant = log.one(lease_of(1)).grants[0]
+            log.one(Complete((LeaseItems(grant.lease),)))
+    assert seen[:14] == list(range(1, 15))
+
+
+def test_peek_of_an_empty_partition():
+    page = peek(Log())
+    assert (page.items, page.after_seq) == ((), 0)
+
+
+def test_stats_name_the_oldest_ready_item(log):
+    log.now_ms += 1000
+    log.produce(1)
+    log.one(lease_of(5))
+    with log.environment.snapshot() as txn:
+        stats = queries.stats(txn, GROUP)
+        assert queries.applied_index(txn, GROUP) == stats.applied_index == 4
+        assert queries.settings_version(txn, GROUP) == 1
+    assert stats.oldest_ready_at_ms == START_MS + 1000
+    assert (stats.ready, stats.leased, stats.leases, stats.partition) == (1, 5, 1, 0)
+
+
+def test_stats_before_anything():
+    with Log().environment.snapshot() as txn:
+        stats = queries.stats(txn, GROUP)
+        assert queries.settings_version(txn, GROUP) == 0
+    assert (stats.ready, stats.oldest_ready_at_ms) == (0, 0)
+
+
+def test_joined_produces_are_loaded_apart():
+    log = Log()
+    log.configure()
+    log.entry(produce([b"a", b"b"]), produce([b"c"]))
+    log.one(lease_of(2))
+    assert load(log, 0b100).items == b"c"
