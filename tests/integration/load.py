@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import uuid_utils
@@ -18,8 +18,12 @@ from google.protobuf.duration_pb2 import Duration
 
 from querator.v1 import queue_service_pb2 as pb
 from querator.v1.items_pb2 import Item, LeasedBatch, SeqRange
-from querator.v1.queue_service_pb2_grpc import QueueServiceAsyncStub, QueueServiceStub
+from querator.v1.queue_service_pb2_grpc import QueueServiceStub
 from tests.integration.history import Completion, Delivery, History
+
+if TYPE_CHECKING:
+    # The type alone: at run time there is one stub for both.
+    from querator.v1.queue_service_pb2_grpc import QueueServiceAsyncStub
 
 LEASE_TIMEOUT_S = 2
 CALL_TIMEOUT_S = 5
