@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 import querator
+from querator.node import Node
 from querator.v1 import admin_service_pb2 as admin_pb
 from querator.v1 import queue_service_pb2 as pb
 from querator.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -71,16 +72,23 @@ async def test_a_produce_goes_through_the_seven_rooms_in_order(tmp_path: Path) -
     trace = Trace()
     with trace.installed():
         async with (
-            querator.Node(tmp_path / "data", new=True) as node,
+            Node(tmp_path / "data", new=True) as node,
             grpc.aio.insecure_channel(node.address) as channel,
         ):
             await AdminServiceStub(channel).CreateQueue(admin_pb.CreateQueueRequest(queue="q"))
             trace.recording = True
-            answer = await QueueServiceStub(channel).Produce(
-                pb.ProduceRequest(queue="q", items=[Item(payload=b"one")])
+            stream = QueueServiceStub(channel).ProduceStream()
+            await stream.write(
+                pb.ProduceStreamRequest(
+                    request_number=1,
+                    produce=pb.ProduceRequest(queue="q", items=[Item(payload=b"one")]),
+                )
             )
+            answer = await stream.read()
             trace.recording = False
-    assert answer.batches[0].first_seq == 1
+            await stream.done_writing()
+    assert isinstance(answer, pb.ProduceStreamResponse)
+    assert answer.produced.batches[0].first_seq == 1
     table = trace_table()
     assert [module for module in trace.modules if module in table] == table
     helpers = helper_rooms()

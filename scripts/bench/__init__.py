@@ -1,0 +1,7 @@
+"""The benchmark: what Querator does per second on this machine, and how late.
+
+`make bench` starts a node in a temporary directory, runs the scenarios of `scenarios.py` against
+it from client processes that use the SDK, several times each, and writes
+`build/bench/results.json` and `build/bench/results.md`. Counts must balance: a run that lost an
+item fails.
+"""

@@ -1,0 +1,227 @@
+"""`make bench`: runs the scenarios and writes what was measured to build/bench."""
+
+import argparse
+import asyncio
+import os
+import platform
+import re
+import statistics
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from querator import Client
+from scripts.bench.report import Measurement, write_report
+from scripts.bench.scenarios import SCENARIOS, Scenario
+from scripts.bench.worker import QUEUE, WorkerResult
+
+READY = re.compile(r"querator ready address=(\S+)")
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class LostItemsError(Exception):
+    """A run whose counts do not balance measures nothing."""
+
+
+class ServerProcess:
+    """A node in a temporary directory, or in memory."""
+
+    def __init__(self, directory: Path, *, memory: bool, profile: Path | None) -> None:
+        self.directory = directory
+        self.address = ""
+        self._memory = memory
+        self._profile = profile
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        where = ["--memory"] if self._memory else ["--data-dir", str(self.directory / "data")]
+        command = [sys.executable, "-m", "querator", "serve", *where, "--new"]
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, "--listen", self.address or "127.0.0.1:0",
+                stdout=asyncio.subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if match := READY.search(line.decode()):
+                self.address = match[1]
+                return
+        raise RuntimeError((self.directory / "server.log").read_text()[-2000:])
+
+    def cpu_seconds(self) -> float:
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+    def resident_bytes(self) -> int:
+        assert self._process is not None
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    async def stop(self, *, kill: bool = False) -> None:
+        if self._process is None:
+            return
+        if kill:
+            self._process.kill()
+        else:
+            self._process.terminate()
+        await self._process.wait()
+        self._process = None
+
+
+async def run_once(scenario: Scenario, *, memory: bool, profile: Path | None) -> Measurement:
+    with tempfile.TemporaryDirectory(prefix="querator-bench-") as name:
+        server = ServerProcess(Path(name), memory=memory, profile=profile)
+        await server.start()
+        try:
+            async with Client(server.address) as client:
+                await client.create_queue(QUEUE, partitions=scenario.partitions)
+            restart_seconds = 0.0
+            if scenario.backlog_items:
+                await fill(server.address, scenario)
+                if not memory:
+                    await server.stop(kill=True)
+                    started = time.monotonic()
+                    await server.start()
+                    await first_answer(server.address)
+                    restart_seconds = time.monotonic() - started
+            results, server_cpu = await run_clients(scenario, server)
+            resident = server.resident_bytes()
+            await balance(scenario, server.address, results)
+        finally:
+            await server.stop()
+    return measured(scenario, results, server_cpu, restart_seconds, resident)
+
+
+async def fill(address: str, scenario: Scenario) -> None:
+    from querator.client import Item
+
+    item = Item(payload=os.urandom(scenario.payload_bytes))
+    async with Client(address) as client, client.producer(QUEUE, batch_items=250) as producer:
+        await producer.produce_many(item for _ in range(scenario.backlog_items))
+
+
+async def first_answer(address: str) -> None:
+    """Until a lease is granted after a restart; it is given back."""
+    async with Client(address) as client:
+        items = await client.lease(QUEUE, max_items=1)
+        assert items, "the backlog is there"
+        await items[0].release()
+
+
+async def run_clients(
+    scenario: Scenario, server: ServerProcess
+) -> tuple[list[WorkerResult], float]:
+    """The workers' results, and the server's CPU seconds while the first of them measured."""
+    cpu: list[float] = []
+
+    async def one(role: str) -> WorkerResult:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "scripts.bench.worker", server.address, role,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(scenario))
+        process.stdin.close()
+        last = b""
+        async for line in process.stdout:
+            if line.strip() in (b"measuring", b"measured"):
+                cpu.append(server.cpu_seconds())
+            last = line
+        if await process.wait():
+            raise RuntimeError(f"the {role} client of {scenario.name!r} failed")
+        return msgspec.json.decode(last, type=WorkerResult)
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(one(role)) for role in scenario.roles]
+    return [task.result() for task in running], max(cpu) - min(cpu)
+
+
+async def balance(scenario: Scenario, address: str, results: list[WorkerResult]) -> None:
+    """Raises LostItemsError when the server and its clients do not agree."""
+    async with Client(address) as client:
+        total = (await client.stats(QUEUE)).total
+    produced = sum(result.produced for result in results) + scenario.backlog_items
+    completed = sum(result.completed for result in results)
+    drained = scenario.kind in ("both", "drain")
+    if (
+        total.produced != produced
+        or total.completed != completed
+        or total.ready + total.leased + total.completed != produced
+        or (drained and completed != produced)
+    ):
+        raise LostItemsError(
+            f"{scenario.name}: clients produced {produced} and completed {completed}; the server "
+            f"took {total.produced}, completed {total.completed}, has {total.ready} ready and "
+            f"{total.leased} leased"
+        )
+
+
+def measured(
+    scenario: Scenario,
+    results: list[WorkerResult],
+    server_cpu: float,
+    restart_seconds: float,
+    resident_bytes: int,
+) -> Measurement:
+    window = max(result.window_seconds for result in results)
+    produced = sum(result.window_produced for result in results)
+    completed = sum(result.window_completed for result in results)
+    items = completed if scenario.kind in ("both", "drain") else produced
+    latencies = sorted(value for result in results for value in result.latencies_ms)
+    return Measurement(
+        scenario=scenario.name,
+        items_per_second=items / window,
+        server_us_per_item=server_cpu / max(1, items) * 1e6,
+        client_us_per_item=sum(r.window_cpu_seconds for r in results) / max(1, items) * 1e6,
+        p50_ms=quantile(latencies, 0.5),
+        p99_ms=quantile(latencies, 0.99),
+        max_ms=latencies[-1] if latencies else 0.0,
+        restart_seconds=restart_seconds,
+        resident_bytes=resident_bytes,
+    )
+
+
+def quantile(ordered: list[float], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else 0.0
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
+    parser.add_argument("--only", default="", help="scenarios whose name has this part")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each scenario")
+    parser.add_argument("--memory", action="store_true", help="measure without the disk")
+    parser.add_argument("--profile", action="store_true", help="profile the server's threads")
+    parser.add_argument("--output", type=Path, default=Path("build/bench"))
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    measurements: list[list[Measurement]] = []
+    for scenario in SCENARIOS:
+        if arguments.only not in scenario.name:
+            continue
+        profile = arguments.output / f"{scenario.name}.profile" if arguments.profile else None
+        runs = []
+        for _ in range(arguments.repeat):
+            runs.append(await run_once(scenario, memory=arguments.memory, profile=profile))
+            print(runs[-1].line(), flush=True)
+        measurements.append(runs)
+        median = statistics.median(run.items_per_second for run in runs)
+        print(f"{scenario.name}: median {median:,.0f} items/s", flush=True)
+    versions = {name: version(name) for name in ("querator", "grpcio", "lmdb", "pysyncobj")}
+    write_report(
+        arguments.output, measurements, machine=machine(), versions=versions,
+        durable=not arguments.memory,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

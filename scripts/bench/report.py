@@ -1,0 +1,78 @@
+"""What was measured, as JSON for machines and as a Markdown table for people."""
+
+import statistics
+from pathlib import Path
+
+import msgspec
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One run of one scenario. Microseconds are CPU time per item; latencies of one request."""
+
+    scenario: str
+    items_per_second: float
+    server_us_per_item: float
+    client_us_per_item: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    restart_seconds: float
+    resident_bytes: int
+
+    def line(self) -> str:
+        return (
+            f"{self.scenario}: {self.items_per_second:,.0f} items/s, CPU µs/item "
+            f"{self.server_us_per_item:.1f} server {self.client_us_per_item:.1f} client, "
+            f"ms p50 {self.p50_ms:.1f} p99 {self.p99_ms:.1f} max {self.max_ms:.1f}, "
+            f"restart {self.restart_seconds:.2f} s, resident {self.resident_bytes >> 20} MiB"
+        )
+
+
+HEAD = """\
+| scenario | items/s: median (min - max) | CPU µs per item: server, client | \
+request latency ms: p50, p99, max |
+|---|---|---|---|
+"""
+
+
+def write_report(
+    directory: Path,
+    measurements: list[list[Measurement]],
+    *,
+    machine: str,
+    versions: dict[str, str],
+    durable: bool,
+) -> None:
+    """Writes results.json and results.md."""
+    (directory / "results.json").write_bytes(
+        msgspec.json.format(
+            msgspec.json.encode(
+                {
+                    "machine": machine,
+                    "versions": versions,
+                    "durable": durable,
+                    "runs": [run for runs in measurements for run in runs],
+                }
+            )
+        )
+    )
+    named = ", ".join(f"{name} {number}" for name, number in versions.items())
+    sync = "synced before each answer" if durable else "**not durable** (memory)"
+    text = f"{machine}; {named}; {sync}; medians of {len(measurements[0])} runs.\n\n{HEAD}"
+    text += "".join(_row(runs) for runs in measurements)
+    (directory / "results.md").write_text(text)
+    print(text)
+
+
+def _row(runs: list[Measurement]) -> str:
+    rates = [run.items_per_second for run in runs]
+
+    def median(name: str) -> float:
+        return float(statistics.median(getattr(run, name) for run in runs))
+
+    latency = f"{median('p50_ms'):.1f}, {median('p99_ms'):.1f}, {median('max_ms'):.0f}"
+    return (
+        f"| {runs[0].scenario} | {statistics.median(rates):,.0f} "
+        f"({min(rates):,.0f} - {max(rates):,.0f}) | {median('server_us_per_item'):.1f}, "
+        f"{median('client_us_per_item'):.1f} | {latency if runs[0].p50_ms else '–'} |\n"
+    )

@@ -1,0 +1,20 @@
+"""docs/ says what the code does."""
+
+from querator.model.errors import ERRORS
+from scripts import docs
+
+
+def test_tables_from_the_code_are_in_the_docs() -> None:
+    for (path, name), table in docs.TABLES.items():
+        text = path.read_text()
+        assert docs.filled(text, name, table()) == text, "run: python -m scripts.docs"
+
+
+def test_every_error_code_is_documented() -> None:
+    text = docs.API.read_text()
+    assert all(f"| `{code.name}` | {code.value} |" in text for code in ERRORS)
+
+
+def test_a_stale_table_is_noticed() -> None:
+    text = docs.API.read_text().replace("| `LEASE_LOST` | 8 |", "| `LEASE_LOST` | 9 |")
+    assert docs.filled(text, "errors", docs.errors_table()) != text
