@@ -1,0 +1,115 @@
+"""What a partition remembers is bounded, and each bound has its answer."""
+
+from struct import pack
+
+from querator.model.commands import Complete, Extend, LeaseItems, Produce
+from querator.model.entries import Proposal
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    APPLY_SEGMENTS_MAX,
+    DAY_MS,
+    ENDED_LEASES_MAX,
+    HOUR_MS,
+    MINUTE_MS,
+    PRODUCER_OUTCOMES_MAX,
+    PRODUCERS_MAX,
+)
+from querator.partition.rows import decode_state, encode
+from querator.storage.tables import (
+    DEDUP_KEYS,
+    ENDED,
+    LEASE_REQUESTS,
+    PRODUCER_OUTCOMES,
+    PRODUCERS,
+    STATE,
+)
+from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
+
+PRODUCER = START_MS.to_bytes(6, "big") + bytes(10)
+
+
+def request(sequence: int, producer_id: bytes = PRODUCER) -> Proposal:
+    return Proposal(Produce(pack("<I", 1), producer_id, sequence), b"x")
+
+
+def pretend(log: Log, **numbers: int) -> None:
+    """As if the partition had come to these numbers."""
+    txn = log.environment.begin()
+    row = STATE.get(txn, GROUP)
+    assert row is not None
+    state = decode_state(row)
+    for name, value in numbers.items():
+        setattr(state, name, value)
+    STATE.put(txn, GROUP, value=encode(state))
+    txn.commit(sync=False)
+    log.checked = False
+
+
+def count(log: Log, table) -> int:
+    with log.environment.snapshot() as txn:
+        return len(list(table.rows(txn, GROUP)))
+
+
+def test_the_last_outcomes_of_a_producer_are_remembered():
+    log = Log()
+    log.configure()
+    log.checked = False
+    first = log.entry(*(request(n) for n in range(1, PRODUCER_OUTCOMES_MAX + 6)))
+    log.checked = True
+    assert log.entry(request(5))[0].code is ErrorCode.PRODUCER_EXPIRED
+    again = log.entry(request(6))[0]
+    assert (again.repeated, again.first_seq) == (True, first[5].first_seq)
+    assert count(log, PRODUCER_OUTCOMES) == PRODUCER_OUTCOMES_MAX
+
+
+def test_there_are_only_so_many_producers():
+    log = Log()
+    log.configure()
+    log.entry(request(1))
+    pretend(log, producers=PRODUCERS_MAX)
+    refused = log.entry(request(1, START_MS.to_bytes(6, "big") + b"0123456789"))[0]
+    assert refused.code is ErrorCode.TOO_MANY_PRODUCERS
+    assert log.entry(request(2))[0].count == 1
+
+
+def test_the_oldest_ended_lease_goes_first():
+    log = Log()
+    log.configure()
+    log.produce(3)
+    for number in (1, 2):
+        log.one(lease_of(1, request_id=f"r{number}"))
+        log.one(Complete((LeaseItems(number),)))
+        log.advance(1000)
+    pretend(log, ended=ENDED_LEASES_MAX)
+    log.one(lease_of(1))
+    log.one(Complete((LeaseItems(3),)))
+    outcomes = log.one(Complete((LeaseItems(1), LeaseItems(2), LeaseItems(3)))).outcomes
+    assert [outcome.unknown for outcome in outcomes] == [True, False, False]
+    assert count(log, LEASE_REQUESTS) == 1
+
+
+def test_a_client_with_too_many_leases_names_them():
+    log = Log()
+    log.configure()
+    log.checked = False
+    log.produce(APPLY_SEGMENTS_MAX + 1)
+    log.entry(*[Proposal(lease_of(1))] * (APPLY_SEGMENTS_MAX + 1))
+    assert log.one(Extend((), "c")).code is ErrorCode.LIMIT_EXCEEDED
+    assert len(log.one(Extend((1, 2), "c")).outcomes) == 2
+
+
+def test_memories_fade_without_any_call():
+    log = Log()
+    log.configure()
+    log.entry(request(1))
+    log.entry(request(2))
+    log.one(lease_of(9, request_id="r"))
+    log.one(Complete((LeaseItems(1),)))
+    assert (count(log, ENDED), count(log, PRODUCER_OUTCOMES)) == (1, 2)
+    log.advance(20 * MINUTE_MS)
+    assert (count(log, ENDED), count(log, LEASE_REQUESTS)) == (0, 0)
+    log.advance(2 * HOUR_MS)
+    assert (count(log, PRODUCERS), count(log, PRODUCER_OUTCOMES)) == (1, 0)
+    log.advance(8 * DAY_MS)
+    assert (count(log, PRODUCERS), count(log, DEDUP_KEYS)) == (0, 0)
+    assert log.applied.due_ms is None
