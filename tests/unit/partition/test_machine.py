@@ -18,7 +18,9 @@ from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.partition.machine import PartitionMachine
 from querator.partition.rows import ItemState
 from querator.partition.states import TRANSITIONS, table_markdown
+from querator.raft.machine import Machine
 from querator.storage import attachments
+from querator.storage.lmdb_environment import LmdbEnvironment
 from querator.storage.tables import ATTACHMENTS, PARTITION_TABLES
 from tests.unit.partition.harness import (
     GROUP,
@@ -66,6 +68,25 @@ def test_replicas_that_apply_the_same_entries_agree():
         third.replay(command, parts)
     assert digest(first) == digest(second) == digest(third)
     assert first.applied == second.applied == third.applied
+
+
+def test_both_back_ends_hold_the_same_bytes(tmp_path):
+    memory = Log()
+    busy(memory)
+    environment = LmdbEnvironment(tmp_path)
+    try:
+        lmdb = Log(environment)
+        for command, parts in memory.entries:
+            lmdb.replay(command, parts)
+        assert digest(lmdb) == digest(memory)
+    finally:
+        environment.close()
+
+
+def test_raft_can_replicate_it():
+    """The type checker compares the whole protocol; raft and partition cannot import each other."""
+    machine: Machine = PartitionMachine(GROUP)
+    assert machine.due_commands(START_MS) == []
 
 
 def test_the_digest_sees_every_table():
