@@ -70,9 +70,14 @@ class _Books:
     durable: bool = True
 
 
-@click.command()
+@click.command(short_help="Measure a server.")
 @click.option(
-    "--items", type=click.IntRange(1, 10_000_000), default=100_000, show_default=True, metavar="N"
+    "--items",
+    type=click.IntRange(1, 10_000_000),
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="Items in all.",
 )
 @click.option(
     "--batch",
@@ -90,14 +95,21 @@ class _Books:
     metavar="BYTES",
     help="Payload of an item.",
 )
-@click.option("--producers", type=click.IntRange(1, 100), default=2, show_default=True, metavar="N")
+@click.option(
+    "--producers",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Produce streams.",
+)
 @click.option(
     "--consumers",
     type=click.IntRange(0, 100),
     default=2,
     show_default=True,
     metavar="N",
-    help="0: produce only.",
+    help="Lease streams; 0: produce only.",
 )
 @click.option(
     "--in-flight",
@@ -114,7 +126,12 @@ class _Books:
     help="Offer so many items per second, whether or not the server keeps up; else as many as go.",
 )
 @click.option(
-    "--partitions", type=click.IntRange(1, 1024), default=4, show_default=True, metavar="N"
+    "--partitions",
+    type=click.IntRange(1, 1024),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Of the queue that is made.",
 )
 @click.option(
     "--queue", metavar="NAME", help="An empty queue of yours; else one is made and deleted."

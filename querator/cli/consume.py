@@ -57,7 +57,7 @@ class _Rules:
         return min(doubled, self.retry_delay_max)
 
 
-@click.command()
+@click.command(short_help="Run a command for each item.")
 @click.argument("queue")
 @click.option(
     "--exec", "command", required=True, metavar="COMMAND", help="What to run, by the shell."
@@ -85,7 +85,13 @@ class _Rules:
     show_default=True,
     help="After the first attempt; doubled with each.",
 )
-@click.option("--retry-delay-max", type=DURATION, default="5m", show_default=True)
+@click.option(
+    "--retry-delay-max",
+    type=DURATION,
+    default="5m",
+    show_default=True,
+    help="What the doubling ends at.",
+)
 @click.option(
     "--lease-timeout",
     type=DURATION,

@@ -21,7 +21,7 @@ _limit_option = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Show items without leasing them.")
 @click.argument("queue")
 @click.option(
     "--state",

@@ -44,7 +44,7 @@ class DemoView(msgspec.Struct, frozen=True):
     items_per_second: float
 
 
-@click.command()
+@click.command(short_help="Push real data through a node of your own.")
 @click.option(
     "--rows",
     type=click.IntRange(1, flights.ROWS),

@@ -16,7 +16,7 @@ from querator.model import limits
 from querator.model.ids import parse_lease_id
 
 
-@click.command()
+@click.command(short_help="Lease items and show them.")
 @click.argument("queue")
 @click.option(
     "--max-items",
@@ -24,6 +24,7 @@ from querator.model.ids import parse_lease_id
     default=1,
     show_default=True,
     metavar="N",
+    help="How many at most.",
 )
 @click.option(
     "--wait", type=DURATION, default="0", help="How long to wait for the first item; up to 15m."
@@ -87,7 +88,7 @@ def lease(
         note("Nothing is ready.")
 
 
-@click.command()
+@click.command(short_help="End a lease: the work is done.")
 @click.argument("queue")
 @click.argument("lease_id")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
@@ -112,7 +113,7 @@ def complete(
     _write_settled(target.run(main), "completed", as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="End a lease: the work is to be done again.")
 @click.argument("queue")
 @click.argument("lease_id")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
@@ -164,7 +165,7 @@ def retry(
     _write_settled(target.run(main), verb, as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Move the deadline of leases further away.")
 @click.argument("queue")
 @click.argument("lease_ids", nargs=-1, required=True, metavar="LEASE_ID...")
 @click.option("--lease-timeout", type=DURATION, help="From now; else the queue's.")

@@ -79,7 +79,7 @@ class _Tally:
             self.failure, self.failed_line = error, line
 
 
-@click.command()
+@click.command(short_help="Put items into a queue.")
 @click.argument("queue")
 @click.argument("payloads", nargs=-1, metavar="[PAYLOAD]...")
 @click.option("--json-lines", is_flag=True, help="Standard input has a JSON object on each line.")

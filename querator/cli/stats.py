@@ -22,7 +22,7 @@ _NOW = ("ready", "leased", "scheduled", "moving")
 _EVER = ("produced", "delivered", "completed", "retried", "released", "lapsed", "expired", "dead")
 
 
-@click.command()
+@click.command(short_help="Show counts, once or again and again.")
 @click.argument("queue", required=False)
 @click.option("--watch", is_flag=True, help="Show again and again; Ctrl-C ends it.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")

@@ -153,7 +153,7 @@ def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
         group += 1
 
 
-@click.command()
+@click.command(short_help="Check a data directory by a full scan.")
 @click.option(
     "--data-dir",
     required=True,

@@ -1,0 +1,125 @@
+"""`docs/cli.md`, made from the commands themselves.
+
+    python -m querator.cli.reference > docs/cli.md
+
+A test compares the two.
+"""
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from querator.cli import querator
+from querator.cli.failures import ExitCode
+
+_MEANINGS = {
+    ExitCode.DONE: "done; for `serve`: stopped by a signal, everything taken on was answered",
+    ExitCode.WRONG: "done, and something is wrong with what was found: damage, a lost item, lines "
+    "that were refused; for `serve`: it could not start",
+    ExitCode.USAGE: "the command line or a setting is wrong",
+    ExitCode.REFUSED: "the server refused the request; the line names the error code",
+    ExitCode.UNAVAILABLE: "no server answers, or it cannot take the request at present; nothing "
+    "was done",
+    ExitCode.UNKNOWN: "the outcome is unknown: it may have been done, or may yet be",
+    6: "`serve` only: stopped by a failure, of the disk or of Querator itself; what was "
+    "acknowledged is on disk",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C (`serve`, `consume` and `stats --watch` end with 0)",
+    ExitCode.TERMINATED: "ended by SIGTERM (`serve` and `consume` end with 0)",
+}
+_SHARED = ("address", "namespace", "request_timeout", "output")
+
+_HEAD = """\
+# The command line
+
+Made from the commands by `python -m querator.cli.reference > docs/cli.md`; a test keeps it true.
+
+Standard output has results and nothing else; progress, notes and errors go to standard error. With
+`--output json` a result is one JSON document, and a stream is one document on each line. Field
+names carry their units (`lease_timeout_ms`), instants are RFC 3339 in UTC, and both are stable.
+Durations are written `250ms`, `30s`, `5m`, `1h30m`, `7d`.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+
+_SHARED_HEAD = """
+## Options that most commands share
+
+| option | meaning |
+|---|---|
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    context = click.Context(querator, info_name="querator")
+    shared = next(
+        command.params for path, command in _leaves(querator, context) if path == "queue create"
+    )
+    parts = [_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
+    parts.append(_SHARED_HEAD)
+    parts += [_row(option) for option in shared if option.name in _SHARED]
+    for path, command in _leaves(querator, context):
+        parts += _section(path, command)
+    return "".join(parts)
+
+
+def _leaves(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            for path, leaf in _leaves(command, context):
+                yield f"{name} {path}", leaf
+        else:
+            yield name, command
+
+
+def _section(path: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=f"querator {path}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"\n## `querator {path}`\n\n```\nquerator {path} {usage}\n```\n\n"
+    yield _prose(inspect.cleandoc(command.help or ""))
+    options = [
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and option.name not in _SHARED
+    ]
+    if options:
+        yield "\n| option | meaning |\n|---|---|\n"
+        yield from (_row(option) for option in options)
+
+
+def _prose(text: str) -> str:
+    """Paragraphs as they are; the ones that click must not fold, which are examples, as code."""
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        if not paragraph.startswith("\b\n"):
+            paragraphs.append(paragraph)
+            continue
+        head, *lines = paragraph.removeprefix("\b\n").splitlines()
+        code = "\n".join(line.removeprefix("  ") for line in lines)
+        paragraphs.append(f"{head}\n\n```console\n{code}\n```")
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _row(option: click.Parameter) -> str:
+    assert isinstance(option, click.Option)
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    words = option.help or ""
+    if isinstance(option.type, click.Choice):
+        words += f" One of {', '.join(f'`{choice}`' for choice in option.type.choices)}."
+    if option.required:
+        words += " Required."
+    elif option.show_default and option.default is not None:
+        words += f" Default: `{option.default}`."
+    if option.show_envvar and isinstance(option.envvar, str):
+        words += f" Environment: `{option.envvar}`."
+    return f"| {names} | {words.strip().replace('|', chr(92) + '|')} |\n"
+
+
+if __name__ == "__main__":
+    click.echo(reference(), nl=False)

@@ -1,0 +1,69 @@
+"""The command line itself: help texts, the reference page, usage errors."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from querator.cli import querator
+from querator.cli.reference import reference
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(querator)), ids=" ".join)
+def test_every_command_and_option_is_explained(path: tuple[str, ...]) -> None:
+    outcome = CliRunner().invoke(querator, [*path, "--help"])
+    assert outcome.exit_code == 0
+    assert outcome.output.startswith(f"Usage: querator {' '.join(path)} ")
+    command: click.Command = querator
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    assert command.help
+    for option in command.params:
+        assert not isinstance(option, click.Option) or option.help, f"{option.name} has no help"
+
+
+def test_the_reference_page_is_that_of_these_commands() -> None:
+    assert (DOCS / "cli.md").read_text() == reference(), (
+        "make it anew: python -m querator.cli.reference > docs/cli.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["produce", "q", "x", "--json-lines"], "not two of them"),
+        (["produce", "q", "x", "--kind-column", "a"], "need --csv"),
+        (["produce", "q", "x", "y", "--dedup-key", "k"], "one PAYLOAD"),
+        (["produce", "q", "x", "--delay", "1s", "--at", "2026-01-31T08:00:00Z"], "not both"),
+        (["produce", "q", "x", "--attribute", "novalue"], "name=value"),
+        (["retry", "q", "1.0.1", "--dead", "--release"], "one of"),
+        (["retry", "q", "1.0.1", "x"], "partition-sequence"),
+        (["dead", "redrive", "q"], "--all"),
+        (["dead", "redrive", "q", "0-1", "--all"], "--all"),
+        (["queue", "update", "q"], "at least one setting"),
+        (["queue", "delete", "q"], "--yes"),
+        (["stats", "--interval", "0"], "--interval"),
+        (["lease", "q", "--wait", "5"], "duration"),
+        (["lease", "q", "--request-timeout", "1h"], "at most 15m"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_a_hint(arguments: list[str], words: str) -> None:
+    outcome = CliRunner().invoke(querator, arguments)
+    assert outcome.exit_code == 2
+    assert words in outcome.output
