@@ -4,6 +4,7 @@ A `QueratorError` is an answer. Anything else is a defect: the client gets INTER
 id and nothing of the inside, and the log gets the same id with the traceback.
 """
 
+import asyncio
 import itertools
 import math
 import time
@@ -27,6 +28,10 @@ T = TypeVar("T", ProduceCall, CompleteCall, RetryCall, ExtendCall)
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be on its way before the caller gives up, or its lease request ends unknown.
 _ANSWER_MARGIN_MS = 100
+
+DRAINING = QueratorError(
+    ErrorCode.UNAVAILABLE, "the node is shutting down; go on with another node"
+)
 
 _log = telemetry.logger(__name__)
 _start = uuid_utils.uuid7().hex[:20]
@@ -67,17 +72,45 @@ async def abort(context: Context, error: QueratorError, *, request_id: str) -> N
     raise AssertionError("abort returned")
 
 
-def answering(method: str, work: Unary) -> Unary:
+class LiveCalls:
+    """Counts the calls that are being answered, so that a drain knows when they all are.
+
+    `draining` is set by the drain: no call is taken on any more.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        await self._idle.wait()
+
+
+def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
     """`work` as a handler whose failures are answered."""
 
     async def handle(data: bytes, context: Context) -> bytes:
         request_id = new_request_id()
-        try:
-            return await work(data, context)
-        except Exception as error:  # noqa: BLE001 - the top of the call's task
-            refusal = refusal_of(error, request_id=request_id, method=method)
-        _log.debug("grpc.refused", method=method, request_id=request_id, code=refusal.code.name)
-        await abort(context, refusal, request_id=request_id)
+        if live.draining:
+            await abort(context, DRAINING, request_id=request_id)
+        with live:
+            try:
+                return await work(data, context)
+            except Exception as error:  # noqa: BLE001 - the top of the call's task
+                refusal = refusal_of(error, request_id=request_id, method=method)
+            _log.debug("grpc.refused", method=method, request_id=request_id, code=refusal.code.name)
+            await abort(context, refusal, request_id=request_id)
 
     return handle
 

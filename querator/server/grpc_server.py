@@ -5,6 +5,8 @@ UNAVAILABLE (so that clients go on with another node), unary calls finish; what 
 grace is over is cancelled.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 import grpc
@@ -18,7 +20,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from querator import telemetry
 from querator.model import limits
 from querator.server.admin_calls import AdminCalls
-from querator.server.answers import Context, Unary, answering
+from querator.server.answers import Context, LiveCalls, Unary, answering
 from querator.server.lease_stream import LeaseStream
 from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
@@ -37,6 +39,7 @@ _KEEPALIVE_MS = 20_000
 _KEEPALIVE_ANSWER_MS = 10_000
 _CLIENT_PING_MS_MIN = 5_000
 _CONNECTION_STREAMS_MAX = 1_000
+_LAST_BYTES_S = 0.25
 
 _OPTIONS = (
     # Two servers on one port would share its connections at random.
@@ -74,7 +77,8 @@ class GrpcServer:
         self._admin_service = admin_service
         self._listen = listen
         self._limits = request_limits
-        self._streams = Streams()
+        self._calls = LiveCalls()
+        self._streams = Streams(self._calls)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
@@ -82,10 +86,10 @@ class GrpcServer:
         """Listens and serves; the address with its real port. Raises `ListenError`."""
         assert self._server is None, "started once"
         server = grpc.aio.server(options=_OPTIONS)
-        queue_handlers = _unary_handlers(queue_calls(self._queue_service, self._limits))
+        queue_handlers = self._unary(queue_calls(self._queue_service, self._limits))
         queue_handlers["ProduceStream"] = self._stream("ProduceStream", self._produce_stream)
         queue_handlers["LeaseStream"] = self._stream("LeaseStream", self._lease_stream)
-        admin_handlers = _unary_handlers(AdminCalls(self._admin_service).by_method())
+        admin_handlers = self._unary(AdminCalls(self._admin_service).by_method())
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(QUEUE_SERVICE, queue_handlers),
@@ -112,8 +116,14 @@ class GrpcServer:
         if server is None:
             return
         await self._health.enter_graceful_shutdown()
+        self._calls.draining = True
         self._streams.drain()
-        await server.stop(grace_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._calls.idle()
+        # What is left sends its last bytes, watches health for ever, or has used up its grace. Not
+        # beside another stop: grpc.aio frees the server under the second one.
+        await server.stop(min(grace_s, _LAST_BYTES_S))
         _log.info("grpc.stopped")
 
     def _produce_stream(self, context: Context, request_id: str) -> ProduceStream:
@@ -127,12 +137,11 @@ class GrpcServer:
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return grpc.stream_stream_rpc_method_handler(self._streams.handler(method, make))
 
-
-def _unary_handlers(
-    calls: Mapping[str, Unary],
-) -> "dict[str, grpc.RpcMethodHandler[bytes, bytes]]":
-    """Without serializers: requests and answers are bytes."""
-    return {
-        method: grpc.unary_unary_rpc_method_handler(answering(method, work))
-        for method, work in calls.items()
-    }
+    def _unary(
+        self, calls: Mapping[str, Unary]
+    ) -> "dict[str, grpc.RpcMethodHandler[bytes, bytes]]":
+        """Without serializers: requests and answers are bytes."""
+        return {
+            method: grpc.unary_unary_rpc_method_handler(answering(method, work, self._calls))
+            for method, work in calls.items()
+        }

@@ -11,9 +11,9 @@ import asyncio
 
 from querator.model.calls import CompleteCall, ExtendCall, RetryCall, SubscribeCall
 from querator.model.errors import QueratorError
-from querator.server.answers import Context, now_ms, refusal_of
+from querator.server.answers import DRAINING, Context, now_ms, refusal_of
 from querator.server.outbox import Outbox
-from querator.server.streams import DRAINING, read_frame
+from querator.server.streams import read_frame
 from querator.service.queue_service import QueueService
 from querator.service.subscriptions import Subscription
 from querator.wire import frames

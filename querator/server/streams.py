@@ -12,11 +12,15 @@ from typing import Protocol, TypeAlias
 
 import grpc
 
-from querator.model.errors import ErrorCode, QueratorError
-from querator.server.answers import Context, abort, log_broken, new_request_id, refusal_of
-
-DRAINING = QueratorError(
-    ErrorCode.UNAVAILABLE, "the node is shutting down; go on with another node"
+from querator.model.errors import QueratorError
+from querator.server.answers import (
+    DRAINING,
+    Context,
+    LiveCalls,
+    abort,
+    log_broken,
+    new_request_id,
+    refusal_of,
 )
 
 
@@ -36,12 +40,12 @@ Handler: TypeAlias = "Callable[[object, Context], Awaitable[None]]"
 class Streams:
     """The live streams of a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: LiveCalls) -> None:
+        self._calls = live
         self._live: set[Stream] = set()
-        self._draining = False
 
     def drain(self) -> None:
-        self._draining = True
+        """Has every live stream end soon."""
         for stream in self._live:
             stream.drain()
 
@@ -50,21 +54,22 @@ class Streams:
 
         async def handle(_: object, context: Context) -> None:
             request_id = new_request_id()
-            if self._draining:
+            if self._calls.draining:
                 await abort(context, DRAINING, request_id=request_id)
             stream = make(context, request_id)
             self._live.add(stream)
-            try:
-                ending = await stream.run()
-            except Exception as error:  # noqa: BLE001 - the top of the call's task
-                if _is_broken(error, context):
-                    log_broken(method, request_id)
-                    return
-                ending = refusal_of(error, request_id=request_id, method=method)
-            finally:
-                self._live.discard(stream)
-            if ending is not None:
-                await abort(context, ending, request_id=request_id)
+            with self._calls:
+                try:
+                    ending = await stream.run()
+                except Exception as error:  # noqa: BLE001 - the top of the call's task
+                    if _is_broken(error, context):
+                        log_broken(method, request_id)
+                        return
+                    ending = refusal_of(error, request_id=request_id, method=method)
+                finally:
+                    self._live.discard(stream)
+                if ending is not None:
+                    await abort(context, ending, request_id=request_id)
 
         return handle
 

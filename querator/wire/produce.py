@@ -4,8 +4,8 @@ An item is never re-encoded: the bytes of field 15 of a request are the bytes th
 replicated and delivered, for `LeasedBatch` has its items under the same field number. So a request
 is read twice. upb parses it, which proves that it is well-formed and its strings are UTF-8. Then
 the bytes are walked for the places of the items. On the way each item is measured: one whose fields
-are all plain and small by their bytes needs no more; only of any other one the parsed item is looked
-at, field by field. A batch of plain items so costs no access to a parsed item at all.
+are all plain and small by their bytes needs no more; any other one is looked at field by field, as
+upb has parsed it. A batch of plain items so costs no access to a parsed item at all.
 """
 
 import struct

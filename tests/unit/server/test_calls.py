@@ -1,5 +1,6 @@
 """Unary calls: bytes in and out, deadlines, and how failures are answered."""
 
+import asyncio
 import socket
 from typing import Any
 
@@ -173,8 +174,18 @@ async def test_health_by_service_and_not_serving_while_draining() -> None:
             health_pb2.HealthCheckRequest(service=QUEUE_SERVICE)
         )
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-        await there.server.stop(0)
-        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        call = asyncio.ensure_future(there.stub.Produce(produce()))  # noqa: TID251 - awaited
+        await service.changes.until(lambda: service.changes.counts["taken"] == 1)
+        async with asyncio.TaskGroup() as tasks:
+            # Far beyond the time that a test may take: a watcher does not hold up the drain.
+            stopping = tasks.create_task(there.server.stop(3_600))
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await there.stub.Produce(produce())
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert not stopping.done()
+            service.gate.set()
+            assert (await call).batches
 
 
 async def test_reflection_lists_the_services() -> None:

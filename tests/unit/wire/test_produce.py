@@ -11,6 +11,7 @@ from querator.model.commands import ItemSpecial
 from querator.model.errors import QueratorError
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields, frames, produce
+from querator.wire.door import RequestLimits
 from tests.unit.wire import requests as make
 
 TAG = b"\x7a"
@@ -160,6 +161,41 @@ def test_every_truncation_is_refused_or_read_right() -> None:
     data = make.produce(*[items_pb2.Item(payload=b"p" * 200, kind="k")] * 3).SerializeToString()
     for length in range(len(data)):
         check_against_upb(data[:length])
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 100, 200, 300]), st.sampled_from(["", "a", "b"]),
+                  st.sampled_from(["", "x", "y" * 511, "z" * 513]), st.sampled_from(["", "d", "e"]),
+                  st.sampled_from([0, 3])),
+        min_size=1, max_size=12,
+    )
+)  # fmt: skip
+def test_items_that_have_much_in_common_are_told_apart(
+    drawn: list[tuple[int, str, str, str, int]],
+) -> None:
+    batch = [
+        items_pb2.Item(
+            payload=bytes(size), kind=kind, key=key[:512], dedup_key=dedup_key,
+            priority=items_pb2.Priority.ValueType(priority),
+        )
+        for size, kind, key, dedup_key, priority in drawn
+    ]  # fmt: skip
+    call = parse(make.produce(*batch).SerializeToString())
+    assert list(items_pb2.LeasedBatch.FromString(call.items).items) == batch
+    assert [(special.ordinal, special.dedup_key) for special in call.specials] == [
+        (ordinal, item.dedup_key.encode()) for ordinal, item in enumerate(batch) if item.dedup_key
+    ]
+
+
+def test_what_was_read_under_one_limit_does_not_pass_another() -> None:
+    data = make.produce(*[items_pb2.Item(payload=bytes(400), kind="k")] * 3).SerializeToString()
+    plain = make.produce(*[items_pb2.Item(payload=bytes(400))] * 3).SerializeToString()
+    narrow = RequestLimits(payload_bytes_max=399)
+    for request in (data, plain, plain):
+        parse(request)
+        with pytest.raises(QueratorError, match=r"items\[0\].payload is 400 bytes"):
+            produce.parse_produce(request, now_ms=make.NOW_MS, request_limits=narrow)
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 129, 130, 16_380, 16_384, 70_000])
