@@ -74,9 +74,8 @@ CLOCK_SKEW_MS_MAX = 500
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
 STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for partitions still asked.
 STOP_WAIT_MS_MAX = 5 * SECOND_MS  # How long commands in flight may take when a node stops.
-LEASE_GRACE_MS = (
-    2 * SECOND_MS
-)  # No Expire this long after taking office: nobody could extend before.
+# No Expire this long after taking office: nobody could extend before.
+LEASE_GRACE_MS = 2 * SECOND_MS
 
 # Queues.
 PARTITIONS_MAX = 1_024
@@ -96,15 +95,14 @@ MOVE_BATCH_BYTES_MAX = 1 * MIB
 KEY_BYTES_STORED_MAX = 64  # Length of a storage key.
 
 # Raft and turns.
-ENTRY_BYTES_MAX = (
-    4 * MIB
-)  # Commands of one entry with their attachments, unless one command is larger.
+# Commands of one entry with their attachments, unless one command is larger.
+ENTRY_BYTES_MAX = 4 * MIB
 ENTRY_COMMANDS_MAX = 4_096
 TURN_BYTES_MAX = 16 * MIB
 PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.
 PROPOSAL_BYTES_WAITING_MAX = 128 * MIB
 LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
-LOG_CACHE_BYTES = 256 * KIB  # Newest entries that a group keeps in memory besides the unapplied ones.
+LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory besides the unapplied ones.
 LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.
 LOG_TERMS_MAX = 1_024  # Elections in the window: their list is rewritten at each.
 PROPOSAL_OVERHEAD_BYTES = 256  # What a proposal counts for besides its attachment.

@@ -24,6 +24,7 @@ from querator.partition.segments import (
 )
 from querator.partition.states import Event
 from querator.partition.turn import Turn, earlier
+from querator.storage.keys import Table
 from querator.storage.tables import (
     BLOCKS,
     DEADLINES,
@@ -33,7 +34,6 @@ from querator.storage.tables import (
     LEASES,
     PRODUCER_CHECKS,
     SCHEDULED,
-    Table,
 )
 
 

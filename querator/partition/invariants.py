@@ -24,6 +24,7 @@ from querator.partition.rows import (
 )
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt
+from querator.storage.keys import Table
 from querator.storage.tables import (
     BLOCKS,
     CLIENT_LEASES,
@@ -46,7 +47,6 @@ from querator.storage.tables import (
     SCHEDULED,
     SEGMENTS,
     STATE,
-    Table,
 )
 
 Segments = dict[tuple[int, int], Segment]

@@ -27,7 +27,7 @@ from querator.partition.segments import check, place_ready, place_scheduled, tai
 from querator.partition.states import Event
 from querator.partition.turn import Turn, earlier, unconfigured
 from querator.storage import attachments
-from querator.storage.tables import BLOCKS, EXPIRIES, LIVING
+from querator.storage.tables import LIVING, put_block
 
 
 def produce(
@@ -210,11 +210,10 @@ def add_block(
         pack(f"<{count + 1}I", *offsets),
         tuple(own),
     )
-    BLOCKS.put(turn.txn, turn.group, first_seq, value=encode(block))
+    expiries = block.expiries() if head_ms else ()
+    put_block(turn.txn, turn.group, first_seq, encode(block), expiries)
     turn.state.bytes += block.size(alive)
     if alive != masks.full(count):
         LIVING.put(turn.txn, turn.group, first_seq, value=masks.to_bytes(alive))
     if head_ms:
-        for instant in block.expiries():
-            EXPIRIES.put(turn.txn, turn.group, instant, first_seq, value=b"")
         turn.state.expiry_head_ms = earlier(turn.state.expiry_head_ms, head_ms)

@@ -28,12 +28,12 @@ from querator.storage import attachments
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
     BLOCKS,
-    EXPIRIES,
     LIVING,
     OVERLAYS,
     READY,
     SCHEDULED,
     SEGMENTS,
+    delete_block,
 )
 
 LANE = 0
@@ -219,10 +219,7 @@ def leave_block(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
             LIVING.put(txn, group, first_seq, value=masks.to_bytes(living))
             return
         LIVING.delete(txn, group, first_seq)
-    BLOCKS.delete(txn, group, first_seq)
-    if block.expiry_head_ms:
-        for expire_at_ms in block.expiries():
-            EXPIRIES.delete(txn, group, expire_at_ms, first_seq)
+    delete_block(txn, group, first_seq, block.expiries() if block.expiry_head_ms else ())
     attachments.drop(txn, group, block.index, block.part, log_first=turn.log_first)
 
 

@@ -32,7 +32,7 @@ from querator.raft.handover import Call, Open, Outcome, Quarantine, Remove, Requ
 from querator.raft.journal import GroupDeleted, mark_deleting
 from querator.raft.stats import TurnGatherer
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
-from querator.storage.tables import delete_group
+from querator.storage.keys import delete_group
 
 _FLOOR_PART = 4
 """Calls without attachments go on while this part of the reserve is free."""

@@ -1,95 +1,12 @@
-"""All tables of a node's environment: one letter each, and the layout of their keys.
+"""All tables of a node's environment, and how a block lies in them.
 
-A key is the table's letter, the group id (u64, never reused), then the parts of the layout, all
-big-endian, so that the order of keys is the order of the parts. Values are bytes; their layouts
-belong to the room that owns the table. No user string is part of a key: names are interned or
-hashed (BLAKE2b-128, with the full value compared in the row).
+Values are bytes; their layouts belong to the room that owns the table.
 """
 
-import re
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable
 
-from querator.model.limits import KEY_BYTES_STORED_MAX
-from querator.storage.environment import ReadTransaction, WriteTransaction
-
-ALL: dict[bytes, "Table"] = {}
-"""Every table by its letter; a table enters when it is made."""
-
-_CODE = re.compile(r"\d*[a-zA-Z?]")
-
-
-class Table:
-    """Rows of one kind. `layout`: struct codes of the key parts after the group, `QI` or `16s`."""
-
-    __slots__ = ("_key", "_prefixes", "letter", "name")
-
-    def __init__(self, name: str, letter: bytes, layout: str) -> None:
-        self.name = name
-        self.letter = letter
-        codes = _CODE.findall(layout)
-        assert "".join(codes) == layout
-        self._prefixes = [
-            struct.Struct(">cQ" + "".join(codes[:count])) for count in range(len(codes) + 1)
-        ]
-        self._key = struct.Struct(">cQ" + layout)
-        assert len(letter) == 1
-        assert letter not in ALL, f"the letter of {name} is taken"
-        assert self._key.size <= KEY_BYTES_STORED_MAX
-        ALL[letter] = self
-
-    def key(self, group: int, *parts: int | bytes) -> bytes:
-        return self._key.pack(self.letter, group, *parts)
-
-    def parts(self, key: bytes) -> tuple[int | bytes, ...]:
-        """The parts of a key after the group."""
-        return self._key.unpack(key)[2:]
-
-    def get(self, txn: ReadTransaction, group: int, *parts: int | bytes) -> bytes | None:
-        return txn.get(self._key.pack(self.letter, group, *parts))
-
-    def put(self, txn: WriteTransaction, group: int, *parts: int | bytes, value: bytes) -> None:
-        txn.put(self._key.pack(self.letter, group, *parts), value)
-
-    def delete(self, txn: WriteTransaction, group: int, *parts: int | bytes) -> bool:
-        return txn.delete(self._key.pack(self.letter, group, *parts))
-
-    def bounds(self, group: int, *parts: int | bytes) -> tuple[bytes, bytes]:
-        """Start and stop for `scan` of the rows of a group whose keys begin with `parts`."""
-        start = self._prefixes[len(parts)].pack(self.letter, group, *parts)
-        return start, (int.from_bytes(start, "big") + 1).to_bytes(len(start), "big")
-
-    def rows(
-        self, txn: ReadTransaction, group: int, *parts: int | bytes, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a group whose keys begin with `parts`, as `scan` gives them."""
-        start, stop = self.bounds(group, *parts)
-        return txn.scan(start, stop, reverse=reverse)
-
-
-def delete_group(txn: WriteTransaction, group: int, *, rows_max: int, bytes_max: int) -> bool:
-    """Deletes rows of a group from all tables, up to both bounds; whether none is left.
-
-    Called again in later transactions until it says so. Values count with their bytes; at least one
-    row goes, so that every call makes progress.
-    """
-    assert rows_max > 0
-    keys: list[bytes] = []
-    size = 0
-    done = True
-    for table in ALL.values():
-        for key, value in table.rows(txn, group):
-            size += len(key) + len(value)
-            if len(keys) == rows_max or (keys and size > bytes_max):
-                done = False
-                break
-            keys.append(key)
-        if not done:
-            break
-    for key in keys:
-        txn.delete(key)
-    return done
-
+from querator.storage.environment import WriteTransaction
+from querator.storage.keys import Table
 
 ATTACHMENTS = Table("attachments", b"P", "QI")
 """index, part → CRC-32 and bytes (`storage.attachments`)."""
@@ -176,3 +93,21 @@ QUEUES = Table("queues", b"2", "Q")
 
 NODE = Table("node", b"3", "")
 """(one row, group 0) → whose directory this is (`storage.identity`)."""
+
+
+def put_block(
+    txn: WriteTransaction, group: int, first_seq: int, row: bytes, expiries: Iterable[int]
+) -> None:
+    """Puts the row of a block, and its place in the index of expiries for each instant (ms)."""
+    BLOCKS.put(txn, group, first_seq, value=row)
+    for expire_at_ms in expiries:
+        EXPIRIES.put(txn, group, expire_at_ms, first_seq, value=b"")
+
+
+def delete_block(
+    txn: WriteTransaction, group: int, first_seq: int, expiries: Iterable[int]
+) -> None:
+    """Deletes what `put_block` put."""
+    BLOCKS.delete(txn, group, first_seq)
+    for expire_at_ms in expiries:
+        EXPIRIES.delete(txn, group, expire_at_ms, first_seq)

@@ -8,6 +8,7 @@ from querator.partition import invariants
 from querator.partition.rows import decode_state, encode
 from querator.storage import tables
 from querator.storage.environment import WriteTransaction
+from querator.storage.keys import Table
 from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, produce
 
 
@@ -27,7 +28,7 @@ def log() -> Log:
     return log
 
 
-def first_row(txn: WriteTransaction, table: tables.Table) -> tuple[bytes, bytes]:
+def first_row(txn: WriteTransaction, table: Table) -> tuple[bytes, bytes]:
     return next(iter(table.rows(txn, GROUP)))
 
 

@@ -14,8 +14,9 @@ from querator.placement.placement import Placement
 from querator.placement.reconcile import partition_settings
 from querator.raft.clock import RealClock
 from querator.raft.host import Host
+from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import ALL, SETTINGS
+from querator.storage.tables import SETTINGS
 
 
 class Running:

@@ -15,7 +15,7 @@ from querator.model.entries import Applied, Entry, Proposal
 from querator.model.ids import GroupId
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, WriteTransaction
-from querator.storage.tables import Table
+from querator.storage.keys import Table
 
 REGISTER = Table("test_register", b"\x01", "")
 HELD_PARTS = Table("test_held", b"\x02", "QI")

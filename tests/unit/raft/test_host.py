@@ -18,8 +18,9 @@ from querator.model.limits import (
 from querator.raft.clock import SimulatedClock
 from querator.raft.machine import Machine
 from querator.storage.environment import StorageFailed
+from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import ALL, APPLIED, ATTACHMENTS
+from querator.storage.tables import APPLIED, ATTACHMENTS
 from tests.unit.raft.hosting import CountingClock, CrashAt, Gate, code_of, hosting
 from tests.unit.raft.register import REGISTER, MendedMachine, Owner, RegisterMachine, read
 
