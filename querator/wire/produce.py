@@ -24,7 +24,6 @@ from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_v
 ITEMS_FIELD = 15
 _ITEM_TAG = ITEMS_FIELD << 3 | LEN
 assert _ITEM_TAG < 0x80, "the tag of an item is one byte"
-_HEAD_BYTES = 6
 _TAIL_BYTES_MAX = 512
 
 # Tags of an item's fields, as encoders write them.
@@ -163,9 +162,9 @@ class _Plain:
         """By the first byte of a field: how long its content may be to be within its limit for sure
         (a character has at least one byte); -1 for what is not a plain field."""
         self.heads: dict[bytes, int] = {}
-        """Length of an item that is a payload and nothing else, by its first six bytes: tag, length
-        and payload tag, length, when both lengths take two bytes. They say all there is to check.
-        Filled on demand: one entry for each length, below 2**14 of them."""
+        """Length of an item that is a payload and nothing else, by its first bytes: tag, length,
+        payload tag, length. When both lengths take one byte (four bytes together) or two (six),
+        they say all there is to check. Filled on demand: an entry for each length below 2**14."""
 
 
 _plain_of = lru_cache(maxsize=8)(_Plain)
@@ -198,8 +197,8 @@ class _Walk:
         head_length = self._known.heads.get
         run = pos
         while pos < stop:
-            known = head_length(buffer[pos : pos + _HEAD_BYTES])
-            if known is not None:
+            known = head_length(buffer[pos : pos + 6]) or head_length(buffer[pos : pos + 4])
+            if known:
                 pos += known
                 lengths.append(known)
                 continue
@@ -257,7 +256,7 @@ class _Walk:
                 return
             head, rest = rest, rest + size
             if rest == end:
-                if head - begin == _HEAD_BYTES and pos - begin == _HEAD_BYTES // 2:
+                if head - begin in (4, 6) and head - pos == pos - begin:
                     self._known.heads[buffer[begin:head]] = end - begin
                 return
         if rest > end:
