@@ -116,7 +116,7 @@ unit: setup ## tests/unit: one room at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
 
 .PHONY: integration
-integration: setup ## tests/integration: nodes on this machine
+integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
 	$(BIN)/pytest tests/integration $(PYTEST)
 
 .PHONY: conformance

@@ -224,7 +224,8 @@ def _write_settled(outcomes: Sequence[SettleOutcome], verb: str, *, as_json: boo
         words = f"{count(len(outcome.done), 'item')} {verb}"
         if outcome.repeated:
             words += f", {len(outcome.repeated):,} had been before"
-        click.echo(f"{words}.")
+        if outcome.done or outcome.repeated:
+            click.echo(f"{words}.")
     if lost:
         raise Failure(
             f"The lease does not hold {count(lost, 'item')} any more (LEASE_LOST). Somebody else "

@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 
 from querator.cli.demo import find_problems
 from querator.cli.demo_run import Books
-from querator.cli.flights import Ledger, find_flights, read_flights
+from querator.cli.flights import Ledger
 from querator.client.values import PartitionStats
 
 ROWS = 300
-
-
-def test_the_flights_are_there_and_read_as_they_are() -> None:
-    items = list(read_flights(find_flights(), 3))
-    assert [item.reference for item in items] == ["0", "1", "2"]
-    assert (items[0].kind, items[0].key) == ("UA", "N14228")
-    first = msgspec.json.decode(items[0].payload)
-    assert (first["carrier"], first["flight"], first["arr_delay"]) == ("UA", "1545", "11")
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 50))
