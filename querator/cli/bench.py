@@ -21,6 +21,8 @@ from querator.client import Client, Consumer, LeasedBatch, Producer
 from querator.client.errors import LeaseLost
 from querator.model import limits
 
+IN_FLIGHT = 8
+IN_FLIGHT_MAX = limits.STREAM_UNANSWERED_MAX
 _HEAD = struct.Struct(">Qd")
 """Number of the item, and when it was given to the producer (this process's clock)."""
 
@@ -32,6 +34,7 @@ class BenchView(msgspec.Struct, frozen=True):
 
     items: int
     batch_items: int
+    delivery_items: int
     payload_bytes: int
     producers: int
     consumers: int
@@ -50,6 +53,7 @@ class _Load:
     queue: str
     items: int
     batch_items: int
+    delivery_items: int
     payload_bytes: int
     producers: int
     consumers: int
@@ -85,7 +89,15 @@ class _Books:
     default=100,
     show_default=True,
     metavar="N",
-    help="Items in a produce request, and at most in a delivery.",
+    help="Items in a produce request.",
+)
+@click.option(
+    "--delivery",
+    type=click.IntRange(1, limits.REQUEST_ITEMS_MAX),
+    default=limits.STREAM_BATCH_ITEMS_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="Items in a delivery at most.",
 )
 @click.option(
     "--size",
@@ -114,10 +126,9 @@ class _Books:
 @click.option(
     "--in-flight",
     type=click.IntRange(1, limits.STREAM_UNANSWERED_MAX),
-    default=8,
-    show_default=True,
     metavar="N",
-    help="Unanswered requests of each producer.",
+    help=f"Unanswered requests of each producer; {IN_FLIGHT} unless given, {IN_FLIGHT_MAX} with "
+    "--rate.",
 )
 @click.option(
     "--rate",
@@ -141,10 +152,11 @@ class _Books:
 def bench(
     items: int,
     batch: int,
+    delivery: int,
     size: int,
     producers: int,
     consumers: int,
-    in_flight: int,
+    in_flight: int | None,
     rate: float | None,
     partitions: int,
     queue: str | None,
@@ -166,7 +178,17 @@ def bench(
 
     async def main(client: Client) -> BenchView:
         async with _bench_queue(client, queue, partitions) as name:
-            load = _Load(name, items, batch, size, producers, consumers, in_flight, rate)
+            load = _Load(
+                queue=name,
+                items=items,
+                batch_items=batch,
+                delivery_items=delivery,
+                payload_bytes=size,
+                producers=producers,
+                consumers=consumers,
+                in_flight=in_flight or (IN_FLIGHT if rate is None else IN_FLIGHT_MAX),
+                rate=rate,
+            )
             return await _Bench(client, load).run()
 
     view = target.run(main)
@@ -231,6 +253,7 @@ class _Bench:
         return BenchView(
             items=load.items,
             batch_items=load.batch_items,
+            delivery_items=load.delivery_items,
             payload_bytes=load.payload_bytes,
             producers=load.producers,
             consumers=load.consumers,
@@ -311,8 +334,8 @@ class _Bench:
         load = self._load
         async with self._client.consumer(
             load.queue,
-            prefetch_items=max(1_000, 20 * load.batch_items),
-            batch_items=load.batch_items,
+            prefetch_items=max(1_000, 20 * load.delivery_items),
+            batch_items=load.delivery_items,
         ) as consumer:
             async with asyncio.TaskGroup() as tasks:
                 stopping = tasks.create_task(self._stop_when_done(consumer))
