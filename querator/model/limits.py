@@ -56,6 +56,7 @@ PRODUCE_BYTES_WAITING_MAX = 64 * MIB  # Below what proposals may hold: completes
 SETTLES_WAITING_MAX = 16_384
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
 OVERLOADED_RETRY_MS = 50
+PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
 
 # Times.
 LEASE_TIMEOUT_MS_MIN = 1 * SECOND_MS

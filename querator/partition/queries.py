@@ -4,6 +4,8 @@ Every function reads one committed state and changes nothing. Work is bounded pe
 where to go on. Lanes may move between two calls, sequences never do: pages by sequence are stable.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
@@ -30,6 +32,9 @@ __all__ = [
     "outbox_targets", "peek", "settings_version", "stats",
 ]  # fmt: skip
 
+ReadPart = Callable[[ReadTransaction, int, int, int], bytes | None]
+"""Reads an attachment: (transaction, group, index, part)."""
+
 SCAN_ROWS_MAX = 4_000
 """Rows that one page looks at; a page may be short, or empty, and still name where to go on."""
 
@@ -41,23 +46,32 @@ class ItemPage(msgspec.Struct, frozen=True):
     after_seq: int
 
 
-def load_segment(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> LoadedItems | None:
+def load_segment(
+    txn: ReadTransaction,
+    group: int,
+    first_seq: int,
+    mask: int,
+    *,
+    read: ReadPart = attachments.read,
+) -> LoadedItems | None:
     """What consumers get of items that were leased; None if their block is gone.
 
-    Raises StorageCorrupt when the stored bytes do not hold.
+    `read` may remember: an attachment that a block refers to never changes. Raises StorageCorrupt
+    when the stored bytes do not hold.
     """
     row = BLOCKS.get(txn, group, first_seq)
     if row is None:
         return None
     block = decode_block(row)
-    stored = attachments.read(txn, group, block.index, block.part)
+    stored = read(txn, group, block.index, block.part)
     if stored is None:
         return None
     count = mask.bit_count()
-    plain = mask == masks.full(count)
+    start = masks.low(mask)
+    one_run = mask >> start == masks.full(count)
     return LoadedItems(
-        first_seq=first_seq,
-        ordinals=() if plain else tuple(masks.ordinals(mask)),
+        first_seq=first_seq + start if one_run else first_seq,
+        ordinals=() if one_run else tuple(masks.ordinals(mask)),
         count=count,
         produced_at_ms=block.produced_at_ms,
         overlays=_overlays(txn, group, first_seq, mask),

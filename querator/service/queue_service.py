@@ -50,7 +50,7 @@ from querator.service import produce as parts
 from querator.service import settle
 from querator.service.admission import Admission
 from querator.service.moves import Mover
-from querator.service.replies import load
+from querator.service.replies import PayloadCache, load
 from querator.service.router import Router, stopping_error
 from querator.service.spread import Spread
 from querator.service.subscriptions import Subscription
@@ -94,6 +94,7 @@ class QueueService:
         self._loop = asyncio.get_running_loop()
         self._router = Router(host, lambda: placement.map)
         self._mover = Mover(self._router, environment)
+        self._cache = PayloadCache()
         self._durable = environment.durable
         self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
         self._settles = Admission("settles", calls_max=settles_max)
@@ -199,7 +200,7 @@ class QueueService:
             if not grants:
                 return LeaseReply((), self._durable)
             now_s = self._clock.monotonic_s()
-            batches, late = load(self._environment, queue, grants, now_s=now_s)
+            batches, late = load(self._environment, self._cache, queue, grants, now_s=now_s)
             if late:
                 desk.release(late)
             # A request that names itself has had its lease: only another name gets another one.
@@ -241,6 +242,7 @@ class QueueService:
             desk=self._desk(queue),
             router=self._router,
             environment=self._environment,
+            cache=self._cache,
             clock=self._clock,
             left=self._left,
         )
@@ -404,10 +406,10 @@ class QueueService:
         """
         self._router.stop()
         self._mover.stop()
-        for desk in self._desks.values():
-            desk.stop()
         for subscription in list(self._subscriptions):
             subscription.end(stopping_error())
+        for desk in self._desks.values():
+            desk.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
 
 

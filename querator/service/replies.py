@@ -4,20 +4,59 @@ Payloads are not carried through memory from the grant to the reply: they are re
 which the grant's commit precedes. A block that is gone by then (its lease has lapsed and the items
 were completed by somebody else) is left out. A lease that has less than half of its time left is
 not worth delivering: it is given back to be released politely.
+
+A block is often leased in several pieces, one after the other, and is read and checked as a whole:
+the last ones read are kept, within PAYLOAD_CACHE_BYTES.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from querator.model.calls import LeasedBatch
 from querator.model.ids import LeaseNumber, PartitionNumber, format_lease_id
+from querator.model.limits import PAYLOAD_CACHE_BYTES
 from querator.model.queues import Queue
 from querator.partition import queries
 from querator.service.waiters import Grant
-from querator.storage.environment import Environment
+from querator.storage import attachments
+from querator.storage.environment import Environment, ReadTransaction
+
+
+class PayloadCache:
+    """The attachments of blocks that were read last. What a block refers to never changes, and
+    groups are never reused, so nothing has to be forgotten but for the room.
+    """
+
+    def __init__(self, bytes_max: int = PAYLOAD_CACHE_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._held: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
+
+    def read(self, txn: ReadTransaction, group: int, index: int, part: int) -> bytes | None:
+        """As `storage.attachments.read`."""
+        name = (group, index, part)
+        data = self._held.get(name)
+        if data is not None:
+            self._held.move_to_end(name)
+            return data
+        data = attachments.read(txn, group, index, part)
+        if data is None or len(data) > self._bytes_max:
+            return data
+        self._held[name] = data
+        self._bytes += len(data)
+        while self._bytes > self._bytes_max:
+            _, oldest = self._held.popitem(last=False)
+            self._bytes -= len(oldest)
+        return data
 
 
 def load(
-    environment: Environment, queue: Queue, grants: Sequence[Grant], *, now_s: float
+    environment: Environment,
+    cache: PayloadCache,
+    queue: Queue,
+    grants: Sequence[Grant],
+    *,
+    now_s: float,
 ) -> tuple[list[LeasedBatch], list[Grant]]:
     """The batches to deliver, and the leases to release instead. `now_s` by the monotonic clock."""
     batches: list[LeasedBatch] = []
@@ -32,7 +71,9 @@ def load(
             partition = PartitionNumber(queue.groups.index(group))
             lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))
             for segment in grant.segments:
-                loaded = queries.load_segment(txn, group, segment.first_seq, segment.mask)
+                loaded = queries.load_segment(
+                    txn, group, segment.first_seq, segment.mask, read=cache.read
+                )
                 if loaded is None:
                     continue
                 batches.append(

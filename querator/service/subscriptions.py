@@ -39,8 +39,8 @@ from querator.model.limits import (
     STREAM_LEASES_MAX,
 )
 from querator.model.queues import Queue
-from querator.service.replies import load
-from querator.service.router import Accepted, PartitionView, Router
+from querator.service.replies import PayloadCache, load
+from querator.service.router import Accepted, PartitionView, Router, stopping_error
 from querator.service.waiters import Grant, LeaseDesk, Waiter
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Subscription:
         desk: LeaseDesk,
         router: Router,
         environment: "Environment",
+        cache: PayloadCache,
         clock: "Clock",
         left: Callable[["Subscription"], None],
     ) -> None:
@@ -95,6 +96,7 @@ class Subscription:
         self._desk = desk
         self._router = router
         self._environment = environment
+        self._cache = cache
         self._clock = clock
         self._left = left
         self._loop = asyncio.get_running_loop()
@@ -163,7 +165,7 @@ class Subscription:
 
     def _deliver(self, grants: list[Grant]) -> LeaseReply | None:
         batches, late = load(
-            self._environment, self._queue, grants, now_s=self._clock.monotonic_s()
+            self._environment, self._cache, self._queue, grants, now_s=self._clock.monotonic_s()
         )
         if late:
             self._desk.release(late)
@@ -235,6 +237,9 @@ class Subscription:
             self._ready.append(waiter.grants)
         elif waiter.error is not None:
             self._lease_failed(waiter, waiter.error)
+        else:
+            # A stream's wait has no end of its own: the desk has been closed.
+            self._error = stopping_error()
         self._notify()
         self._pump()
 

@@ -34,18 +34,18 @@ def peek(
 
 
 @pytest.mark.parametrize(
-    ("mask", "data", "ordinals"),
+    ("mask", "data", "first_seq", "ordinals"),
     [
-        (0b11111, b"aabccccdde", ()),
-        (0b00111, b"aabcccc", ()),
-        (0b11100, b"ccccdde", (2, 3, 4)),
-        (0b10101, b"aacccce", (0, 2, 4)),
+        (0b11111, b"aabccccdde", 1, ()),
+        (0b00111, b"aabcccc", 1, ()),
+        (0b11100, b"ccccdde", 3, ()),
+        (0b10101, b"aacccce", 1, (0, 2, 4)),
     ],
 )
-def test_items_are_loaded_as_they_are_stored(log, mask, data, ordinals):
+def test_items_are_loaded_as_they_are_stored(log, mask, data, first_seq, ordinals):
     loaded = load(log, mask)
     assert (loaded.items, loaded.ordinals, loaded.count) == (data, ordinals, mask.bit_count())
-    assert (loaded.first_seq, loaded.produced_at_ms, loaded.overlays) == (1, START_MS, ())
+    assert (loaded.first_seq, loaded.produced_at_ms, loaded.overlays) == (first_seq, START_MS, ())
 
 
 def test_overlays_come_with_their_position_in_the_batch(log):
