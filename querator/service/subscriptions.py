@@ -4,7 +4,9 @@ A stream leases only what its consumer has room for: within the credit it has gr
 while nobody takes deliveries (so that the next one is ready), one more while `next` is awaited.
 Credit is spent when a waiter is posted, and what was not granted comes back. Only one waiter of a
 stream is parked at a time, or one arriving batch would be cut in two; the next is posted when the
-first is on its way to a partition.
+first is on its way to a partition. A batch that nobody takes until half of its time is over is
+released, and nothing is leased ahead until `next` is awaited again: the leases of a reader that has
+stopped reading must not lapse, which would cost its items an attempt.
 
 A stream knows its live leases: what it has delivered, less what was settled on this stream or is
 known to be lost. With `auto_extend` it extends them when a third of their time is over (one timer,
@@ -110,6 +112,10 @@ class Subscription:
         self._posted: dict[Waiter, None] = {}
         self._ready: deque[list[Grant]] = deque()
         self._held: dict[tuple[int, int], _Held] = {}
+        self._stale: asyncio.TimerHandle | None = None
+        """When the batch that is ready has been ready for too long."""
+        self._ahead = True
+        """Whether a batch is leased while `next` is not awaited."""
         self._next: asyncio.Future[None] | None = None
         self._error: QueratorError | None = None
         self._closed = False
@@ -148,7 +154,11 @@ class Subscription:
         Cancelling it loses nothing: the next call delivers.
         """
         assert self._next is None, "one task awaits the next delivery"
+        self._ahead = True
         while True:
+            if self._stale is not None:
+                self._stale.cancel()
+                self._stale = None
             while self._ready:
                 reply = self._deliver(self._ready.popleft())
                 if reply is not None:
@@ -195,8 +205,8 @@ class Subscription:
         """Posts a waiter if there is credit, room, and none parked."""
         if self._closed or self._error is not None:
             return
-        ahead = 2 if self._next is not None else 1
-        if len(self._ready) + len(self._posted) >= ahead:
+        batches_max = self._ahead + (self._next is not None)
+        if len(self._ready) + len(self._posted) >= batches_max:
             return
         if any(not waiter.asked for waiter in self._posted):
             return
@@ -235,6 +245,9 @@ class Subscription:
         if waiter.grants:
             self._bytes_needed = 0
             self._ready.append(waiter.grants)
+            if self._next is None and self._stale is None:
+                length_s = min(grant.length_s for grant in waiter.grants)
+                self._stale = self._loop.call_later(length_s / 2, self._release_stale)
         elif waiter.error is not None:
             self._lease_failed(waiter, waiter.error)
         else:
@@ -242,6 +255,16 @@ class Subscription:
             self._error = stopping_error()
         self._notify()
         self._pump()
+
+    def _release_stale(self) -> None:
+        """Nobody has taken what is ready: gives it back."""
+        self._stale = None
+        self._ahead = False
+        while self._ready:
+            grants = self._ready.popleft()
+            self._desk.release(grants)
+            for grant in grants:
+                self._give_back(grant)
 
     def _lease_failed(self, waiter: Waiter, error: QueratorError) -> None:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
@@ -382,6 +405,9 @@ class Subscription:
         for waiter in list(self._posted):
             self._desk.abandon(waiter)
         self._posted.clear()
+        if self._stale is not None:
+            self._stale.cancel()
+            self._stale = None
         while self._ready:
             self._desk.release(self._ready.popleft())
         self._notify()

@@ -245,6 +245,22 @@ async def test_a_late_prefetched_batch_is_released_not_delivered():
         await stream.close(polite=True)
 
 
+async def test_what_nobody_takes_is_released_before_it_lapses():
+    async with serving() as node:
+        await node.create(lease_timeout_ms=1_000)
+        await node.produce(b"x")
+        stream = await node.subscribe()
+        stream.grant(2, 0)
+        await node.until(lambda: node.counts().leased == 1)
+        await node.until(lambda: node.counts().released == 1)
+        await node.produce(b"y")
+        assert (await node.total()).leased == 0, "nothing is leased ahead any more"
+        [batch, *_] = (await stream.next()).batches
+        assert batch.attempt == 1
+        assert (await node.total()).lapsed == 0
+        await stream.close(polite=True)
+
+
 async def test_a_stream_that_closes_while_items_are_granted_gives_them_back():
     environment = MemoryEnvironment()
     async with serving(environment) as node:
