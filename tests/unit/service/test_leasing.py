@@ -334,3 +334,17 @@ async def test_waiting_calls_are_bounded():
 async def test_unknown_names():
     async with serving() as node:
         assert await code(node.lease(queue="nobody")) is ErrorCode.QUEUE_NOT_FOUND
+
+
+async def test_after_a_restart_ready_and_scheduled_items_are_found():
+    environment = MemoryEnvironment()
+    clock = SimulatedClock()
+    async with serving(environment, clock) as node:
+        await node.create()
+        await node.produce(b"ready")
+        await node.produce(b"later", enqueue_at_ms=clock.wall_ms() + 5_000)
+    async with serving(environment.crash(), clock) as node:
+        assert payloads(*(await node.lease()).batches) == [b"ready"]
+        [waiting] = await park(node, 1)
+        clock.advance(5_001)
+        assert payloads(*(await waiting).batches) == [b"later"]
