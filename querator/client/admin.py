@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from querator.client.channel import Connection
-from querator.client.errors import OutcomeUnknown, QueueNotFound
+from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueNotFound
 from querator.client.items import duration
 from querator.client.results import peeked_item, queue_info, queue_stats
 from querator.client.values import ItemId, ItemState, PeekedItem, QueueInfo, QueueStats
@@ -96,7 +96,7 @@ class Admin:
         except OutcomeUnknown:
             try:
                 await self._connection.call(lambda left: stub(request, timeout=left))
-            except QueueNotFound:
+            except (QueueNotFound, QueueDeleting):
                 # The first attempt has done it.
                 return
 

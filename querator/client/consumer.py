@@ -138,13 +138,19 @@ class Consumer:
                 item = items.popleft()
                 if self._talker.still_leased(item.batch):
                     return item
+                self._talker.give_back(item.batch, 1 << item.index)
             batch = await self._talker.next_batch(self._idle_seconds)
             if batch is None:
                 raise StopAsyncIteration
             items.extend(batch)
 
     async def batches(self) -> AsyncIterator[LeasedBatch]:
-        """Whole runs of items, as they were produced together: the cheapest way to consume."""
+        """Whole runs of items, as they were produced together: the cheapest way to consume.
+
+        A RuntimeError when a run is being handed out item by item.
+        """
+        if self._items:
+            raise RuntimeError("a batch is being handed out item by item: use another consumer")
         while not self._talker.stopping:
             batch = await self._talker.next_batch(self._idle_seconds)
             if batch is None:

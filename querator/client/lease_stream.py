@@ -24,7 +24,8 @@ from querator.client.values import ExtendOutcome
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 
-UPKEEP_SECONDS = 1.0
+# Several times within the shortest lease there is (LEASE_TIMEOUT_MS_MIN, 1 s).
+UPKEEP_SECONDS = 0.25
 # A lease that ended this long ago by our clock is not waited for any more.
 LAPSED_SECONDS = 5.0
 
@@ -112,6 +113,7 @@ class LeaseTalker:
                         batch = self._ready.popleft()
                         if self.still_leased(batch):
                             return batch
+                        self.give_back(batch, batch.left)
                     if self._end is not None:
                         raise self._end_error()
                     await self._wait_for_delivery()
@@ -122,6 +124,8 @@ class LeaseTalker:
     async def _wait_for_delivery(self) -> None:
         reader: asyncio.Future[None] = self._loop.create_future()
         self._readers.append(reader)
+        if self._worth_granting():
+            self._stream.wake()
         try:
             await reader
         except asyncio.CancelledError:
@@ -135,6 +139,13 @@ class LeaseTalker:
         if lease.kept and lease.stream == self._streams:
             return True
         return lease.ends > self._loop.time()
+
+    def give_back(self, batch: LeasedBatch, mask: int) -> None:
+        """Releases what is not handed out. Its lease has ended by our clock; but the server's
+        decides, and would keep a lease that is extended for nobody.
+        """
+        if batch.counted and self._end is None:
+            batch.settle(RELEASE, mask).add_done_callback(_look)
 
     async def flush(self, *, patience: float | None) -> None:
         self._settler.flush()
@@ -163,8 +174,7 @@ class LeaseTalker:
             return
         for batch in list(self._batches):
             if batch.lease.stream != self._streams and batch.left:
-                # Nobody is left to hear that the lease has ended meanwhile.
-                batch.settle(RELEASE, batch.left).add_done_callback(_look)
+                self.give_back(batch, batch.left)
 
     # `leases.Holder`.
 
@@ -230,12 +240,16 @@ class LeaseTalker:
         return None
 
     def _worth_granting(self) -> bool:
-        """Whether the server may be told of so much more that it is worth a frame."""
+        """Whether the server may be told of so much more that it is worth a frame: enough for a
+        whole delivery, or anything at all if somebody waits for it.
+        """
         items = self._prefetch - self.held - self._credit
-        if items >= self._portion or (items > 0 and not self._credit):
-            return True
         size = self._prefetch_bytes - self._held_bytes - self._credit_bytes
-        return size > self._prefetch_bytes // 4 or (size > 0 and self._credit_bytes <= 0)
+        if items >= self._portion or size > self._prefetch_bytes // 4:
+            return True
+        if not self._readers or self._ready:
+            return False
+        return (items > 0 and not self._credit) or (size > 0 and self._credit_bytes <= 0)
 
     def _grant(self) -> bytes:
         items = max(0, self._prefetch - self.held - self._credit)
@@ -405,14 +419,14 @@ class LeaseTalker:
         self._stream.wake()
 
     async def _extend_earlier(self, now: float) -> None:
-        """Extends the leases of earlier streams that are past half of their time."""
+        """Extends the leases of earlier streams that are past a third of their time."""
         if not self._auto_extend or self._release_on_disconnect:
             return
         due = {
             batch.lease.id: batch.lease
             for batch in self._batches
             if batch.lease.stream != self._streams
-            and batch.lease.ends - now < batch.lease.timeout / 2
+            and batch.lease.ends - now < batch.lease.timeout * 2 / 3
         }
         leases = list(due.values())[: limits.REQUEST_LEASES_MAX]
         if not leases:
@@ -431,6 +445,7 @@ class LeaseTalker:
 
 
 def _look(future: "asyncio.Future[None]") -> None:
+    """Nobody is left to hear that the lease had ended."""
     if not future.cancelled():
         future.exception()
 

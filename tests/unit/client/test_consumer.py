@@ -227,3 +227,24 @@ async def test_closing_the_client_ends_its_consumers():
                 await anext(consumer)
             with pytest.raises(Unavailable, match="closed"):
                 await item.complete()
+
+
+async def test_what_comes_too_late_is_given_back_instead_of_handed_out():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.lease_timeout_seconds = 0
+        await node.make_ready(_batch(0, 3))
+        async with client.consumer("q", auto_extend=False, idle_timeout=IDLE) as consumer:
+            assert [item async for item in consumer] == []
+            assert consumer.held == 0
+    (release,) = (frame.retry for frame in node.settles)
+    assert not release.count_attempt
+    assert [(run.first_seq, run.count) for run in release.leases[0].ranges] == [(1, 3)]
+
+
+async def test_a_batch_is_not_handed_out_in_both_ways():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 2))
+        async with client.consumer("q") as consumer:
+            await anext(consumer)
+            with pytest.raises(RuntimeError, match="item by item"):
+                await anext(consumer.batches())

@@ -1,0 +1,68 @@
+"""Short programs of users, in each language whose tools are at hand, over the streams."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from querator import Client, Node
+
+HERE = Path(__file__).parent
+PROTOS = HERE.parents[1] / "proto"
+WORDS = ["hello", "bonjour", "merhaba"]
+
+
+async def _run(*command: str | Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+async def _assert_all_completed(node: Node) -> None:
+    async with Client(node.address) as client:
+        stats = (await client.stats("greetings")).total
+    assert (stats.produced, stats.completed, stats.ready, stats.leased) == (3, 3, 0, 0)
+
+
+async def test_python_in_fifteen_lines(node: Node):
+    out = await _run(sys.executable, HERE / "fifteen_lines.py", node.address)
+    assert out.splitlines() == [f"0-{seq} {word}" for seq, word in enumerate(WORDS, 1)]
+    await _assert_all_completed(node)
+
+
+async def test_python_without_an_event_loop(node: Node):
+    out = await _run(sys.executable, HERE / "without_a_loop.py", node.address)
+    assert out.splitlines() == [f"0-{seq} {word}" for seq, word in enumerate(WORDS, 1)]
+    await _assert_all_completed(node)
+
+
+@pytest.fixture(scope="session")
+def node_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Node.js program with what its lock file names, and nothing else, installed beside it."""
+    place = tmp_path_factory.mktemp("node")
+    for name in ("package.json", "package-lock.json", ".npmrc", "client.js"):
+        shutil.copy(HERE / "node" / name, place)
+    subprocess.run(
+        ["npm", "ci", "--ignore-scripts", "--prefer-offline"], cwd=place, check=True, timeout=100
+    )
+    return place / "client.js"
+
+
+async def test_node_js_in_about_twenty_lines(node: Node, node_program: Path):
+    out = await _run("node", node_program, node.address, PROTOS)
+    assert out.splitlines() == WORDS
+    await _assert_all_completed(node)
