@@ -47,8 +47,9 @@ def _use_everything(address: str) -> None:
         with pytest.raises(LeaseLost):
             client.retry("q", LeaseRef(first.lease_id, (1,)))
         with client.consumer("q", idle_timeout=IDLE) as consumer:
-            for item, _ in zip(consumer, range(50), strict=False):
+            for _, item in zip(range(50), consumer, strict=False):
                 item.complete()
+        with client.consumer("q", idle_timeout=IDLE) as consumer:
             for batch in consumer.batches():
                 batch.complete()
         assert [(item.errors, item.attempt) for item in client.peek("q")] == [(("later",), 1)]
