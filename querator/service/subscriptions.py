@@ -1,12 +1,14 @@
 """Lease streams: deliveries against credit.
 
-A stream leases only what its consumer has room for: within the credit it has granted, one batch
-while nobody takes deliveries (so that the next one is ready), one more while `next` is awaited.
-Credit is spent when a waiter is posted, and what was not granted comes back. Only one waiter of a
-stream is parked at a time, or one arriving batch would be cut in two; the next is posted when the
-first is on its way to a partition. A batch that nobody takes until half of its time is over is
-released, and nothing is leased ahead until `next` is awaited again: the leases of a reader that has
-stopped reading must not lapse, which would cost its items an attempt.
+A stream leases only what its consumer has room for: within the credit it has granted, and at most
+BATCHES_AHEAD_MAX batches ahead of the reader, so that one turn of a partition can lease several.
+Credit is spent when a waiter is posted, and what was not granted comes back. So many waiters of a
+stream are parked as full batches are ready, and one in any case: with more, an arriving batch would
+be cut in pieces; for the same reason credit for less than a batch waits while another batch is on
+its way. How many bytes a batch will have is judged by the last one. A batch that nobody takes
+until half of its time is over is released, and nothing is leased ahead until `next` is awaited
+again: the leases of a reader that has stopped reading must not lapse, which would cost its items
+an attempt.
 
 A stream knows its live leases: what it has delivered, less what was settled on this stream or is
 known to be lost. With `auto_extend` it extends them when a third of their time is over (one timer,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 _Call = TypeVar("_Call", CompleteCall, RetryCall, ExtendCall)
 
+BATCHES_AHEAD_MAX = 8
+"""Batches that are asked for or wait to be taken."""
 EXTEND_SHARE = 3
 """Leases are extended when this part of their time is over."""
 
@@ -105,6 +109,8 @@ class Subscription:
         self._items_max = call.max_items or STREAM_BATCH_ITEMS_DEFAULT
         self._bytes_max = call.max_bytes or REPLY_BYTES_DEFAULT
         self._credit_items = 0
+        self._item_bytes = 0
+        """What an item of the last batch had on average; 0 when it is not known."""
         self._credit_bytes: int | None = 0
         """None: not bounded."""
         self._bytes_needed = 0
@@ -202,22 +208,35 @@ class Subscription:
     # --- demand ------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Posts a waiter if there is credit, room, and none parked."""
+        """Posts waiters while there is credit and room, and something for one more."""
         if self._closed or self._error is not None:
             return
-        batches_max = self._ahead + (self._next is not None)
-        if len(self._ready) + len(self._posted) >= batches_max:
-            return
-        if any(not waiter.asked for waiter in self._posted):
-            return
-        size = self._bytes_max
-        if self._credit_bytes is not None:
-            size = min(size, self._credit_bytes)
+        batches_max = BATCHES_AHEAD_MAX if self._ahead else int(self._next is not None)
+        room = batches_max - len(self._ready) - len(self._posted)
+        parked = sum(not waiter.asked for waiter in self._posted)
+        while room > 0 and self._has_batch_for(parked) and self._post():
+            room -= 1
+            parked += 1
+
+    def _has_batch_for(self, parked: int) -> bool:
+        """Whether a full batch is ready for one more waiter than are parked; the first needs none,
+        for it is the one that waits.
+        """
+        wanted = (parked + 1) * self._items_max
+        return not parked or self._desk.ready(most=wanted) >= wanted
+
+    def _post(self) -> bool:
+        """Posts a waiter for one batch, if the credit allows."""
         items = min(self._items_max, self._credit_items)
+        # Twice the average, for the next items may be larger.
+        wanted = min(self._bytes_max, 2 * items * self._item_bytes or self._bytes_max)
+        size = wanted if self._credit_bytes is None else min(wanted, self._credit_bytes)
         if items <= 0 or size <= 0 or size < self._bytes_needed:
-            return
+            return False
+        if (items < self._items_max or size < wanted) and (self._posted or self._ready):
+            return False
         if len(self._held) >= STREAM_LEASES_MAX and not self._forget_lapsed():
-            return
+            return False
         self._credit_items -= items
         if self._credit_bytes is not None:
             self._credit_bytes -= size
@@ -231,6 +250,7 @@ class Subscription:
         )
         self._posted[waiter] = None
         self._desk.join(waiter)
+        return True
 
     def _answered(self, waiter: Waiter) -> None:
         del self._posted[waiter]
@@ -244,6 +264,7 @@ class Subscription:
             self._credit_bytes += waiter.bytes_max - size
         if waiter.grants:
             self._bytes_needed = 0
+            self._item_bytes = -(-size // items)
             self._ready.append(waiter.grants)
             if self._next is None and self._stale is None:
                 length_s = min(grant.length_s for grant in waiter.grants)
@@ -271,6 +292,9 @@ class Subscription:
             # Whatever was granted lapses; the stream asks again.
             return
         if error.code is ErrorCode.ITEM_TOO_LARGE and waiter.bytes_max < self._bytes_max:
+            self._item_bytes = 0
+            if self._credit_bytes is None or self._credit_bytes > waiter.bytes_max:
+                return
             # It waits for the consumer to grant more bytes.
             self._bytes_needed = waiter.bytes_max + 1
             return

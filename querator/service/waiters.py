@@ -197,6 +197,15 @@ class LeaseDesk:
         for view, leases in by_view.items():
             self._router.post(view, Retry(tuple(leases), count_attempt=False), then=_settled)
 
+    def ready(self, *, most: int) -> int:
+        """Items that partitions which are not being asked have ready; counted up to `most`."""
+        ready = 0
+        for view in self._open:
+            ready += view.ready
+            if ready >= most:
+                break
+        return ready
+
     # --- what happens to the queue -----------------------------------------------------------
 
     def look(self, view: PartitionView) -> None:
@@ -344,10 +353,7 @@ class LeaseDesk:
                     (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
             if orphans:
                 self.release(orphans)
-        # Backwards, for those who are parked again go to the head of the line.
-        for ask in reversed(asks):
-            ask.waiter.asked -= 1
-            self._settle(ask.waiter)
+        self._settle_all([ask.waiter for ask in asks])
         if not view.leases_asked:
             self.look(view)
         if self._parked or self._hasty:
@@ -379,22 +385,37 @@ class LeaseDesk:
         view.leases_asked = False
         self.look(view)
 
-    def _settle(self, waiter: Waiter) -> None:
-        """Decides on a waiter after a partition has answered."""
+    def _settle_all(self, waiters: list[Waiter]) -> None:
+        """After a partition has answered: in its order, so that one who has several gets the
+        oldest items first.
+        """
+        again = []
+        for waiter in waiters:
+            waiter.asked -= 1
+            if not self._settle(waiter):
+                again.append(waiter)
+        # Backwards, for each goes to the head of the line.
+        for waiter in reversed(again):
+            self._park(waiter, first=True)
+
+    def _settle(self, waiter: Waiter) -> bool:
+        """Decides on a waiter after a partition has answered; False: it has to wait on."""
         if waiter.closed:
-            return
+            return True
         if waiter.asked:
             if waiter.grants and waiter.straggler is None:
                 waiter.straggler = self._loop.call_later(
                     STRAGGLER_WAIT_MS / 1000, self._finish, waiter
                 )
-        elif waiter.grants or waiter.error is not None or waiter.over or self._stopped:
+            return True
+        if waiter.grants or waiter.error is not None or waiter.over or self._stopped:
             self._finish(waiter)
-        elif self._ended is not None:
+            return True
+        if self._ended is not None:
             waiter.error = self._ended
             self._finish(waiter)
-        else:
-            self._park(waiter, first=True)
+            return True
+        return False
 
     def _finish(self, waiter: Waiter) -> None:
         self._close(waiter)

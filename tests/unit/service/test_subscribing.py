@@ -8,6 +8,7 @@ import pytest
 from querator.model.calls import CompleteCall, ExtendCall, LeaseRef, RetryCall
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.clock import SimulatedClock
+from querator.service.subscriptions import BATCHES_AHEAD_MAX
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import (
@@ -54,19 +55,46 @@ async def test_without_credit_nothing_is_leased():
         await stream.close(polite=True)
 
 
-async def test_a_slow_reader_holds_one_batch_ahead():
+async def test_a_slow_reader_holds_a_few_batches_ahead():
     async with serving() as node:
         await node.create()
-        await node.produce(*[b"x"] * 100)
+        await node.produce(*[b"x"] * 200)
         stream = await node.subscribe(max_items=10)
-        stream.grant(100, 0)
-        await node.until(lambda: node.counts().leased == 10)
+        stream.grant(200, 0)
+        ahead = 10 * BATCHES_AHEAD_MAX
+        await node.until(lambda: node.counts().leased == ahead)
         for _ in range(3):
             await node.produce(b"y")
-        assert (await node.total()).leased == 10
+        assert (await node.total()).leased == ahead
         await stream.close(polite=True)
         await node.until(lambda: not node.counts().leased)
-        assert (await node.total()).released == 10
+        assert (await node.total()).released == ahead
+
+
+async def test_deliveries_keep_the_order_of_the_items():
+    async with serving() as node:
+        await node.create()
+        await node.produce(*[b"%d" % number for number in range(200)])
+        stream = await node.subscribe(max_items=10)
+        stream.grant(200, 0)
+        seen: list[bytes] = []
+        while len(seen) < 200:
+            seen += payloads(*(await stream.next()).batches)
+        assert seen == [b"%d" % number for number in range(200)]
+        await stream.close(polite=True)
+
+
+async def test_items_larger_than_the_last_batch_had_are_delivered():
+    async with serving() as node:
+        await node.create()
+        await node.produce(*[b"x"] * 10)
+        await node.produce(*[b"x" * 10_000] * 10)
+        stream = await node.subscribe(max_items=10)
+        stream.grant(20, 500_000)
+        counts = 0
+        while counts < 20:
+            counts += sum(batch.loaded.count for batch in (await stream.next()).batches)
+        await stream.close(polite=True)
 
 
 async def test_bytes_of_credit_bound_deliveries():
