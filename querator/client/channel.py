@@ -38,8 +38,8 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     # This client repeats calls itself, and backs off itself: gRPC need not wait up to 2 min.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 3_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
     # A node is reached directly; a proxy for browsing that the environment names is not meant.
     ("grpc.enable_http_proxy", 0),

@@ -1,9 +1,9 @@
 """The consumer's side of a lease stream: credit, deliveries, settles, leases of earlier streams.
 
 Credit is counted in items and in bytes. `held` items are those delivered and not settled; the
-server may send `prefetch_items - held - outstanding credit` more, and is told so in portions of a
-delivery, so that deliveries stay whole. Bytes likewise, but those of a batch are held until the
-last of its items is settled: that is how long their memory is.
+server may send `prefetch_items - held - outstanding credit` more, and is told so in portions, so
+that deliveries stay whole and most of them need no frame of credit. Bytes likewise, but those of a
+batch are held until the last of its items is settled: that is how long their memory is.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class LeaseTalker:
         self._extend = extend
         self._prefetch = prefetch_items
         self._prefetch_bytes = prefetch_bytes
-        self._portion = min(batch_items, max(1, prefetch_items // 2))
+        self._portion = min(max(batch_items, prefetch_items // 4), max(1, prefetch_items // 2))
         self._auto_extend = auto_extend
         self._release_on_disconnect = release_on_disconnect
         self._subscribe = queue_service_pb2.Subscribe(
@@ -70,7 +70,7 @@ class LeaseTalker:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._stream = Stream(connection, "LeaseStream", self)
-        self._settler = Settler(self._send)
+        self._settler = Settler(self._send, lambda: bool(self._frames))
         self._upkeep: asyncio.Task[None] | None = None
         self._ready: deque[LeasedBatch] = deque()
         self._batches: set[LeasedBatch] = set()
@@ -136,9 +136,7 @@ class LeaseTalker:
     def still_leased(self, batch: LeasedBatch) -> bool:
         """Whether the batch may be handed out: its lease has not ended, as far as is known."""
         lease = batch.lease
-        if lease.kept and lease.stream == self._streams:
-            return True
-        return lease.ends > self._loop.time()
+        return lease.kept or lease.ends > self._loop.time()
 
     def give_back(self, batch: LeasedBatch, mask: int) -> None:
         """Releases what is not handed out. Its lease has ended by our clock; but the server's
@@ -207,6 +205,9 @@ class LeaseTalker:
             self._stream.wake()
 
     def _send(self, frame: SettleFrame) -> None:
+        if self._end is not None:
+            frame.fail(self._end_error())
+            return
         frame.number = self._next_number
         frame.deadline = self._loop.time() + self._connection.request_timeout
         self._next_number += 1
@@ -320,6 +321,8 @@ class LeaseTalker:
 
     def _check_quiet(self) -> None:
         if not self._frames:
+            self._settler.flush()
+        if not self._frames:
             quiet, self._quiet = self._quiet, []
             for future in quiet:
                 if not future.done():
@@ -368,6 +371,7 @@ class LeaseTalker:
         """Nothing is sent any more; whoever waits is told."""
         if self._end is None:
             self._end = error
+        self._settler.flush()
         frames, self._frames = self._frames, {}
         for frame in frames.values():
             frame.fail(_unanswered() if frame.maybe_executed else self._end_error())
@@ -405,8 +409,7 @@ class LeaseTalker:
     def _forget_lapsed(self, now: float) -> None:
         for batch in list(self._batches):
             lease = batch.lease
-            watched = lease.kept and lease.stream == self._streams
-            if not watched and lease.ends + LAPSED_SECONDS < now:
+            if not lease.kept and lease.ends + LAPSED_SECONDS < now:
                 self._forget(batch)
 
     def _forget(self, batch: LeasedBatch) -> None:
@@ -425,8 +428,7 @@ class LeaseTalker:
         due = {
             batch.lease.id: batch.lease
             for batch in self._batches
-            if batch.lease.stream != self._streams
-            and batch.lease.ends - now < batch.lease.timeout * 2 / 3
+            if not batch.lease.kept and batch.lease.ends - now < batch.lease.timeout * 2 / 3
         }
         leases = list(due.values())[: limits.REQUEST_LEASES_MAX]
         if not leases:

@@ -1,4 +1,5 @@
-"""Completes and retries, gathered: all of one round of the event loop share a frame.
+"""Completes and retries, gathered: all of one round of the event loop share a frame, and while
+another frame is on its way, all of LINGER_SECONDS do.
 
 A frame is one complete or retry request. It is kept until it is answered; repeating it is safe,
 because the partition remembers what became of a lease's items.
@@ -13,6 +14,8 @@ from querator.client.leases import LeasedBatch, Verb
 from querator.client.results import lease_lost, seqs_of
 from querator.model import limits
 from querator.v1 import queue_service_pb2
+
+LINGER_SECONDS = 0.002
 
 Waiter = tuple[int, "asyncio.Future[None]"]
 
@@ -86,17 +89,23 @@ class SettleFrame:
 
 
 class Settler:
-    """Gathers settles and gives them to `send` as frames."""
+    """Gathers settles and gives them to `send` as frames. `busy` tells whether frames are on their
+    way; when none is any more, `flush` need not wait for the time to pass.
+    """
 
-    def __init__(self, send: Callable[[SettleFrame], None]) -> None:
+    def __init__(
+        self, send: Callable[[SettleFrame], None], busy: Callable[[], bool] = lambda: False
+    ) -> None:
         self._send = send
+        self._busy = busy
+        self._timer: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
         self._gathered: dict[Verb, dict[LeasedBatch, _Part]] = {}
 
     def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = self._loop.create_future()
         if not self._gathered:
-            self._loop.call_soon(self.flush)
+            self._timer = self._loop.call_soon(self._round_over)
         parts = self._gathered.setdefault(verb, {})
         part = parts.get(batch)
         if part is None:
@@ -105,8 +114,17 @@ class Settler:
         part.waiters.append((mask, future))
         return future
 
+    def _round_over(self) -> None:
+        if self._busy():
+            self._timer = self._loop.call_later(LINGER_SECONDS, self.flush)
+        else:
+            self.flush()
+
     def flush(self) -> None:
         """Sends what has been gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         gathered, self._gathered = self._gathered, {}
         for verb, by_batch in gathered.items():
             parts = list(by_batch.values())

@@ -23,6 +23,9 @@ from querator.client.channel import Connection
 from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
 from querator.client.rpc_errors import from_rpc
 
+# Whoever has a stream waits for it: a node that is back shall not go unnoticed for long.
+RECONNECT_SECONDS_MOST = 0.5
+
 
 class Talker(Protocol):
     def wanted(self) -> bool:
@@ -89,7 +92,7 @@ class Stream:
             self._talker.stopped(error)
 
     async def _keep_open(self) -> RequestError | None:
-        backoff = Backoff()
+        backoff = Backoff(most=RECONNECT_SECONDS_MOST)
         while not self._closing:
             if not self._talker.wanted():
                 await self._wait()

@@ -59,30 +59,36 @@ async def test_cut_connections_neither_lose_nor_repeat_what_is_consumed(node: No
         await client.create_queue("q", lease_timeout=timedelta(seconds=1))
         async with client.producer("q") as producer:
             await producer.produce_many(_payloads(1_000))
-        seen: list[bytes] = []
+        given: list[tuple[bytes, asyncio.Future[None]]] = []
         async with client.consumer("q", prefetch_items=50, idle_timeout=LAPSE) as consumer:
             async for item in consumer:
-                seen.append(item.payload)
-                settled = item.complete()
-                if len(seen) in (1, 77, 400, 900):
+                given.append((item.payload, item.complete()))
+                if len(given) in (1, 77, 400, 900):
                     proxy.cut()
-                if len(seen) % 25 == 0:
-                    await settled
+                if len(given) % 25 == 0:
+                    await asyncio.wait((given[-1][1],))
+        # A lease may lapse before its complete is repeated; then the item comes again.
+        completed = [payload for payload, future in given if not _is_lost(future)]
         stats = (await client.stats("q")).total
-    assert sorted(seen) == sorted(_payloads(1_000))
+    assert sorted(completed) == sorted(_payloads(1_000))
     assert (stats.completed, stats.ready, stats.leased) == (1_000, 0, 0)
-    assert stats.lapsed <= 4 * 50
+
+
+def _is_lost(future: "asyncio.Future[None]") -> bool:
+    error = future.exception()
+    assert error is None or isinstance(error, LeaseLost)
+    return error is not None
 
 
 async def test_leases_of_a_broken_stream_are_kept_by_the_consumer(node: Node):
     async with FaultProxy.to(node.address) as proxy, Client(proxy.address) as client:
-        await client.create_queue("q", lease_timeout=timedelta(seconds=2))
+        await client.create_queue("q", lease_timeout=timedelta(seconds=3))
         await client.produce("q", b"long work", b"waiting")
         async with client.consumer("q") as consumer:
             item = await anext(consumer)
             proxy.cut()
             async with Client(node.address) as other:
-                assert await other.lease("q", wait=timedelta(seconds=4)) == []
+                assert await other.lease("q", wait=timedelta(seconds=5)) == []
             await item.complete()
             assert (await anext(consumer)).payload == b"waiting"
         async with Client(node.address) as other:

@@ -15,9 +15,10 @@ PROTOS = HERE.parents[1] / "proto"
 WORDS = ["hello", "bonjour", "merhaba"]
 
 
-async def _run(*command: str | Path) -> str:
+async def _run(*command: str | Path, cwd: Path | None = None) -> str:
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
+        cwd=cwd,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -42,6 +43,14 @@ async def test_python_in_fifteen_lines(node: Node):
     out = await _run(sys.executable, HERE / "fifteen_lines.py", node.address)
     assert out.splitlines() == [f"0-{seq} {word}" for seq, word in enumerate(WORDS, 1)]
     await _assert_all_completed(node)
+
+
+async def test_the_example_with_the_node_inside(tmp_path: Path):
+    text = (HERE.parents[1] / "docs" / "sdk.md").read_text()
+    program = text.split("```python\n")[1].split("```")[0]
+    first = await _run(sys.executable, "-c", program, cwd=tmp_path)
+    again = await _run(sys.executable, "-c", program, cwd=tmp_path)
+    assert [first.split()[1], again.split()[1]] == ["b'hello'", "b'hello'"]
 
 
 async def test_python_without_an_event_loop(node: Node):
