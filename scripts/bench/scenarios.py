@@ -38,7 +38,16 @@ SCENARIOS = (
     Scenario("both", "both", ("both",)),
     Scenario("both, 4 partitions", "both", ("both",), partitions=4),
     Scenario("both, two client processes", "both", ("produce", "consume")),
-    Scenario("latency of 1,000 single items/s", "latency", PRODUCE, batch_items=1, rate=1000),
+    Scenario(
+        "latency of 1,000 single items/s", "latency", PRODUCE, batch_items=1, rate=1000, gather=True
+    ),
+    Scenario(
+        "latency of 1,000 single items/s, one per frame",
+        "latency",
+        PRODUCE,
+        batch_items=1,
+        rate=1000,
+    ),
     Scenario("latency of 10,000/s in hundreds", "latency", PRODUCE, rate=100),
     Scenario(
         "singles gathered by the SDK",
