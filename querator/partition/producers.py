@@ -1,8 +1,8 @@
 """Producers: a request that is repeated gets its first answer, and is never applied again.
 
 Of each producer the partition keeps the highest sequence, and the outcomes of its last requests:
-for the queue's dedup window, PRODUCER_OUTCOMES_MAX at most, the lowest sequences going first. For a
-sequence:
+for the queue's dedup window, the last PRODUCER_OUTCOMES_MAX and FORGET_AT_ONCE more at most, the
+lowest sequences going first. For a sequence:
 
     its outcome is remembered                     the first answer, repeated
     up to the highest that was forgotten          PRODUCER_EXPIRED: it may have been applied
@@ -33,6 +33,8 @@ from querator.partition.turn import Turn, earlier
 from querator.storage.tables import PRODUCER_CHECKS, PRODUCER_OUTCOMES, PRODUCERS
 
 UNKNOWN = ProducerRow(0, 0, 0, 0, 0, 0)
+FORGET_AT_ONCE = 64
+"""Outcomes above PRODUCER_OUTCOMES_MAX are forgotten together: each time costs a scan."""
 
 
 def born_ms(producer_id: bytes) -> int:
@@ -102,8 +104,8 @@ def remember(
         producer.kept + 1,
         check_at_ms,
     )
-    if updated.kept > PRODUCER_OUTCOMES_MAX:
-        updated = _forget(turn, producer_id, updated, 1, everything=True)
+    if updated.kept >= PRODUCER_OUTCOMES_MAX + FORGET_AT_ONCE:
+        updated = _forget(turn, producer_id, updated, FORGET_AT_ONCE, everything=True)
     PRODUCERS.put(txn, group, producer_id, value=encode(updated))
 
 

@@ -113,6 +113,8 @@ class Inbox:
         self._requests.append(request)
         # The sleeper announces itself before it looks at the deque for the last time.
         if self._asleep:
+            # Once for each sleep: more requests until it is over need no further call.
+            self._asleep = False
             self.wake()
 
     def wake(self) -> None:

@@ -14,6 +14,7 @@ from querator.model.limits import (
     PRODUCER_OUTCOMES_MAX,
     PRODUCERS_MAX,
 )
+from querator.partition.producers import FORGET_AT_ONCE
 from querator.partition.rows import decode_state, encode
 from querator.storage.tables import (
     DEDUP_KEYS,
@@ -54,11 +55,12 @@ def test_the_last_outcomes_of_a_producer_are_remembered():
     log = Log()
     log.configure()
     log.checked = False
-    first = log.entry(*(request(n) for n in range(1, PRODUCER_OUTCOMES_MAX + 6)))
+    last = PRODUCER_OUTCOMES_MAX + FORGET_AT_ONCE
+    first = log.entry(*(request(n) for n in range(1, last + 1)))
     log.checked = True
-    assert log.entry(request(5))[0].code is ErrorCode.PRODUCER_EXPIRED
-    again = log.entry(request(6))[0]
-    assert (again.repeated, again.first_seq) == (True, first[5].first_seq)
+    assert log.entry(request(FORGET_AT_ONCE))[0].code is ErrorCode.PRODUCER_EXPIRED
+    again = log.entry(request(FORGET_AT_ONCE + 1))[0]
+    assert (again.repeated, again.first_seq) == (True, first[FORGET_AT_ONCE].first_seq)
     assert count(log, PRODUCER_OUTCOMES) == PRODUCER_OUTCOMES_MAX
 
 
