@@ -12,7 +12,6 @@ streams itself.
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from types import TracebackType
@@ -45,8 +44,9 @@ class Consumer:
                 ...
                 await item.complete()
 
-    Several tasks may iterate over one consumer; each item goes to one of them. Iteration ends when
-    nothing came for `idle_timeout` (None: never), or after `stop`. Leaving the block waits for the
+    Several tasks may iterate over one consumer; each item goes to one of them, also when one
+    delivery brings many. Iteration ends when nothing came for `idle_timeout` (None: never), to none
+    of them, or after `stop`. Leaving the block waits for the
     answers to what was settled; items that are not settled go back to their places.
     """
 
@@ -91,7 +91,6 @@ class Consumer:
             auto_extend=auto_extend,
             release_on_disconnect=release_on_disconnect,
         )
-        self._items: deque[LeasedItem] = deque()
         self.lost = 0
         """Settles that `run` did and that were refused with LEASE_LOST."""
 
@@ -110,7 +109,6 @@ class Consumer:
 
     async def close(self) -> None:
         """Waits for the answers to what was settled, gives the rest back, ends the stream."""
-        self._items.clear()
         await self._talker.close(patience=CLOSE_SECONDS)
 
     def stop(self) -> None:
@@ -130,26 +128,17 @@ class Consumer:
         return self
 
     async def __anext__(self) -> LeasedItem:
-        items = self._items
-        while True:
-            if self._talker.stopping:
-                raise StopAsyncIteration
-            while items:
-                item = items.popleft()
-                if self._talker.still_leased(item.batch):
-                    return item
-                self._talker.give_back(item.batch, 1 << item.index)
-            batch = await self._talker.next_batch(self._idle_seconds)
-            if batch is None:
-                raise StopAsyncIteration
-            items.extend(batch)
+        item = await self._talker.next_item(self._idle_seconds)
+        if item is None:
+            raise StopAsyncIteration
+        return item
 
     async def batches(self) -> AsyncIterator[LeasedBatch]:
         """Whole runs of items, as they were produced together: the cheapest way to consume.
 
         A RuntimeError when a run is being handed out item by item.
         """
-        if self._items:
+        if self._talker.parts:
             raise RuntimeError("a batch is being handed out item by item: use another consumer")
         while not self._talker.stopping:
             batch = await self._talker.next_batch(self._idle_seconds)

@@ -7,15 +7,17 @@ batch are held until the last of its items is settled: that is how long their me
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
 from querator.client.channel import Connection
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
-from querator.client.leases import RELEASE, Lease, LeasedBatch, Verb
+from querator.client.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
 from querator.client.results import lease_lost
 from querator.client.rpc_errors import from_frame
 from querator.client.settling import SettleFrame, Settler
@@ -28,6 +30,8 @@ from querator.v1 import queue_service_pb2
 UPKEEP_SECONDS = 0.25
 # A lease that ended this long ago by our clock is not waited for any more.
 LAPSED_SECONDS = 5.0
+
+T = TypeVar("T")
 
 
 class LeaseTalker:
@@ -73,6 +77,8 @@ class LeaseTalker:
         self._settler = Settler(self._send, lambda: bool(self._frames))
         self._upkeep: asyncio.Task[None] | None = None
         self._ready: deque[LeasedBatch] = deque()
+        self.parts: deque[LeasedItem] = deque()  # Of a run that is handed out item by item.
+        self._came = 0.0
         self._batches: set[LeasedBatch] = set()
         self.held = 0
         self._held_bytes = 0
@@ -103,23 +109,53 @@ class LeaseTalker:
         self._wake_readers()
 
     async def next_batch(self, idle_seconds: float | None) -> LeasedBatch | None:
-        """The next run of items; None after `stop`, or when nothing came in time."""
+        """The next run of items; None after `stop`, or when nothing came for so long."""
+        return await self._next(self._pick_batch, idle_seconds)
+
+    async def next_item(self, idle_seconds: float | None) -> LeasedItem | None:
+        """As `next_batch`, but of a run that several readers share, item by item."""
+        return await self._next(self._pick_item, idle_seconds)
+
+    async def _next(self, pick: Callable[[], T | None], idle_seconds: float | None) -> T | None:
         if self._upkeep is None:
             raise RuntimeError("a consumer is used in its block: async with client.consumer(...)")
-        try:
-            async with asyncio.timeout(idle_seconds):
-                while not self.stopping:
-                    while self._ready:
-                        batch = self._ready.popleft()
-                        if self.still_leased(batch):
-                            return batch
-                        self.give_back(batch, batch.left)
-                    if self._end is not None:
-                        raise self._end_error()
+        began = self._loop.time()
+        while not self.stopping:
+            picked = pick()
+            if picked is not None:
+                return picked
+            if self._end is not None:
+                raise self._end_error()
+            until = None
+            if idle_seconds is not None:
+                # What went to another reader counts as well: the queue is not idle.
+                until = max(began, self._came) + idle_seconds
+                if until <= self._loop.time():
+                    return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
                     await self._wait_for_delivery()
-        except TimeoutError:
-            return None
         return None
+
+    def _pick_batch(self) -> LeasedBatch | None:
+        while self._ready:
+            batch = self._ready.popleft()
+            if self.still_leased(batch):
+                return batch
+            self.give_back(batch, batch.left)
+        return None
+
+    def _pick_item(self) -> LeasedItem | None:
+        while True:
+            while self.parts:
+                item = self.parts.popleft()
+                if self.still_leased(item.batch):
+                    return item
+                self.give_back(item.batch, 1 << item.index)
+            batch = self._pick_batch()
+            if batch is None:
+                return None
+            self.parts.extend(batch)
 
     async def _wait_for_delivery(self) -> None:
         reader: asyncio.Future[None] = self._loop.create_future()
@@ -154,6 +190,7 @@ class LeaseTalker:
 
     async def close(self, *, patience: float) -> None:
         self.stop()
+        self.parts.clear()
         self._closing = True
         if self._upkeep is not None:
             self._upkeep.cancel()
@@ -299,7 +336,9 @@ class LeaseTalker:
             self._credit_bytes -= batch.size
             self._batches.add(batch)
             self._ready.append(batch)
-        self._wake_readers(len(leased.batches))
+        self._came = now
+        # As many as may find something; who reads whole runs may find that they are gone.
+        self._wake_readers(sum(len(message.items) for message in leased.batches))
 
     def _wake_readers(self, count: int | None = None) -> None:
         count = len(self._readers) if count is None else count

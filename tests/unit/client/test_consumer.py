@@ -10,6 +10,7 @@ from querator.client.errors import LeaseLost, Unavailable
 from tests.unit.client.scripted_node import ScriptedNode
 
 IDLE = timedelta(milliseconds=200)
+WAIT_SECONDS = 20
 
 
 def _batch(start: int, count: int) -> list[bytes]:
@@ -173,6 +174,49 @@ async def test_run_completes_retries_and_releases():
     ]
     assert sorted(completed) == [1, 4, 5, 6]
     assert [(str(item), type(error)) for item, error in told] == [("0-2", ValueError)]
+
+
+async def test_the_items_of_one_delivery_are_handled_side_by_side():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 5))
+        everybody = asyncio.Barrier(5)
+
+        async def handler(item: LeasedItem) -> None:
+            await everybody.wait()
+            consumer.stop()
+
+        async with client.consumer("q") as consumer, asyncio.timeout(WAIT_SECONDS):
+            await consumer.run(handler, concurrency=5)
+            assert consumer.held == 0
+
+
+async def test_one_reader_is_not_idle_while_others_are_served(monkeypatch):
+    loop, passed = asyncio.get_running_loop(), 0.0
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed)
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        handled: asyncio.Queue[bytes] = asyncio.Queue()
+        everybody = asyncio.Barrier(3)
+
+        async def handler(item: LeasedItem) -> None:
+            if item.payload >= b"4":
+                await everybody.wait()
+            handled.put_nowait(item.payload)
+
+        idle = timedelta(seconds=WAIT_SECONDS)
+        async with (
+            client.consumer("q", idle_timeout=idle) as consumer,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(consumer.run(handler, concurrency=3))
+            for n in range(4):
+                await node.make_ready(_batch(n, 1))
+                assert await handled.get() == b"%d" % n
+                passed += 0.6 * WAIT_SECONDS
+            await node.make_ready(_batch(4, 3))
+            async with asyncio.timeout(WAIT_SECONDS):
+                assert {await handled.get() for _ in range(3)} == {b"4", b"5", b"6"}
+            consumer.stop()
 
 
 async def test_a_cancelled_run_gives_its_items_back_and_leaves_nothing_behind():
