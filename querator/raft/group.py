@@ -34,6 +34,7 @@ from querator.storage.environment import (
     StorageFull,
     WriteTransaction,
 )
+from querator.storage.sealed import seal, unseal
 from querator.storage.tables import APPLIED
 
 REPLICA = 1
@@ -79,9 +80,8 @@ class Group:
         self._machine = machine
         self._clock = clock
         self.journal = Journal.open(txn, group, bytes_kept=log_bytes_kept)
-        stored = APPLIED.get(txn, group)
-        applied = (0, 0, 0) if stored is None else _APPLIED.unpack(stored)
-        self.applied_index, _, self._applied_ms = applied
+        self._applied_key = APPLIED.key(group)
+        self.applied_index, self._applied_ms = self._restore_applied(txn)
         self.member = Member(
             group, self.journal, replica=REPLICA, applied_index=self.applied_index, chance=chance
         )
@@ -96,6 +96,21 @@ class Group:
         # its state first.
         self._recovered = False
         self.status = self._make_status()
+
+    def _restore_applied(self, txn: ReadTransaction) -> tuple[int, int]:
+        """Index and time (ms) of the last applied entry."""
+        index = now_ms = 0
+        stored = txn.get(self._applied_key)
+        if stored is not None:
+            what = f"applied index of group {self.group}"
+            index, _, now_ms = _APPLIED.unpack(unseal(self._applied_key, stored, what))
+        first, last = self.journal.first_index, self.journal.last_index
+        if not first - 1 <= index <= last:
+            raise StorageCorrupt(
+                f"group {self.group}: entry {index} is the last applied one, "
+                f"and the log has {first} to {last}"
+            )
+        return index, now_ms
 
     @property
     def in_office(self) -> bool:
@@ -199,7 +214,7 @@ class Group:
                     done.append((record, self._apply_one(child, record)))
                 newest = done[-1][0]
                 row = _APPLIED.pack(newest.index, newest.term, newest.now_ms)
-                APPLIED.put(child, self.group, value=row)
+                child.put(self._applied_key, seal(self._applied_key, row))
         except (StorageFull, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others

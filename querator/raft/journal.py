@@ -2,10 +2,13 @@
 
 Rows (`storage.tables`):
 
-    LOG      index → CRC-32, kind, number of attachments, bytes it counts for, term, now_ms,
+    LOG      index → kind, number of attachments, bytes it counts for, term, now_ms,
                      bytes of the log up to here, command
     MEMBERS  → term, vote, where the log begins, and the runs of terms in it
     APPLIED  → index, term and now_ms of the last applied entry (written by `raft.group`)
+
+All are sealed (`storage.sealed`): damage in them is StorageCorrupt, and stops the one group.
+`tests/unit/raft/test_damage.py` holds golden bytes.
 
 Attachments are in `storage.attachments` under (group, index, part): written when their entry is
 appended, released when the head of the log passes it.
@@ -27,7 +30,6 @@ entry before the first one kept. It asks for indexes and terms only; commands ar
 """
 
 import struct
-import zlib
 from bisect import bisect_right
 from typing import Any, Self, overload
 
@@ -45,10 +47,10 @@ from querator.model.limits import (
 from querator.raft.library import NO_OP, LibraryJournal
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
+from querator.storage.sealed import seal, unseal
 from querator.storage.tables import LOG, MEMBERS
 
 _HEAD = struct.Struct(">BIIQQQ")
-_CRC = struct.Struct(">I")
 _KIND_NO_OP = 1
 _KIND_COMMAND = 2
 _NO_ENTRY = Entry(b"")
@@ -135,8 +137,12 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         journal = cls(group, bytes_kept=bytes_kept)
         stored = MEMBERS.get(txn, group)
         if stored is None:
+            if next(LOG.rows(txn, group), None) is not None:
+                raise StorageCorrupt(
+                    f"group {group}: there is a log, and its member row is missing"
+                )
             return journal
-        row = _decode_member(stored)
+        row = _decode_member(unseal(MEMBERS.key(group), stored, f"member row of group {group}"))
         if row.deleting:
             raise GroupDeleted(f"group {group} is being deleted")
         if row.format != _MEMBER_FORMAT:
@@ -202,16 +208,15 @@ class Journal(LibraryJournal):  # type: ignore[misc]
     def _decode(self, key: bytes, value: bytes) -> Record:
         (index,) = LOG.parts(key)
         assert isinstance(index, int)
-        if _CRC.unpack_from(value)[0] != zlib.crc32(value[_CRC.size :], zlib.crc32(key)):
-            raise StorageCorrupt(f"group {self._group}: entry {index} of the log is damaged")
-        kind, parts, size, term, now_ms, log_bytes = _HEAD.unpack_from(value, _CRC.size)
+        body = unseal(key, value, f"entry {index} in the log of group {self._group}")
+        kind, parts, size, term, now_ms, log_bytes = _HEAD.unpack_from(body)
         return Record(
             index=index,
             term=term,
             now_ms=now_ms,
             bytes=size,
             log_bytes=log_bytes,
-            entry=Entry(value[_CRC.size + _HEAD.size :]),
+            entry=Entry(body[_HEAD.size :]),
             attachments_count=parts,
             is_command=kind == _KIND_COMMAND,
         )
@@ -230,7 +235,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             for part, data in enumerate(record.entry.attachments):
                 attachments.write(txn, self._group, index, part, data)
             key = LOG.key(self._group, index)
-            body = _HEAD.pack(
+            head = _HEAD.pack(
                 _KIND_COMMAND if record.is_command else _KIND_NO_OP,
                 record.attachments_count,
                 record.bytes,
@@ -238,8 +243,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
                 record.now_ms,
                 record.log_bytes,
             )
-            crc = zlib.crc32(record.entry.command, zlib.crc32(body, zlib.crc32(key)))
-            txn.put(key, b"".join((_CRC.pack(crc), body, record.entry.command)))
+            txn.put(key, seal(key, head + record.entry.command))
         self._written_index = self.last_index
         if self._member_changed:
             self._write_member(txn)
@@ -256,7 +260,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             base_ms=self._base_ms,
             runs=tuple(self._runs),
         )
-        MEMBERS.put(txn, self._group, value=_encode(row))
+        _put_member(txn, self._group, row)
         self._member_changed = False
 
     def synced(self, applied_index: int) -> None:
@@ -376,8 +380,12 @@ class Journal(LibraryJournal):  # type: ignore[misc]
 
 def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:
     """From now on `Journal.open` refuses the group: half of its rows may be gone."""
-    row = _MemberRow(_MEMBER_FORMAT, True, 0, None, 0, 0, 0, 0, ())
-    MEMBERS.put(txn, group, value=_encode(row))
+    _put_member(txn, group, _MemberRow(_MEMBER_FORMAT, True, 0, None, 0, 0, 0, 0, ()))
+
+
+def _put_member(txn: WriteTransaction, group: GroupId, row: _MemberRow) -> None:
+    key = MEMBERS.key(group)
+    txn.put(key, seal(key, _encode(row)))
 
 
 def _run_first(run: tuple[int, int]) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from querator.model.ids import PLACEMENT_GROUP
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt, StorageError
+from querator.storage.sealed import seal, unseal
 from querator.storage.tables import NODE
 
 FORMAT: Final = 1
@@ -64,20 +65,23 @@ def check_directory(path: Path, *, new: bool) -> None:
 
 
 def read(txn: ReadTransaction) -> Identity | None:
-    """None in an empty environment. Raises DirectoryRefused for a format of a later release."""
+    """None in an empty environment. Raises DirectoryRefused for a format of a later release, and
+    StorageCorrupt.
+    """
     row = NODE.get(txn, PLACEMENT_GROUP)
     if row is None:
         if next(iter(txn.scan(b"\x00", b"\xff")), None) is not None:
             raise StorageCorrupt("there is data, but nothing says whose it is")
         return None
-    # The format comes first in every format.
-    format_ = msgspec.msgpack.decode(row, type=list)[0]
+    # The seal, and the format in the first place, are the same in every format.
+    body = unseal(NODE.key(PLACEMENT_GROUP), row, "the row that tells whose data this is")
+    format_ = msgspec.msgpack.decode(body, type=list)[0]
     if format_ != FORMAT:
         raise DirectoryRefused(
             f"the data is of format {format_}, and this release knows {FORMAT}: use the release "
             "that wrote it, or a later one"
         )
-    return _decode(row)
+    return _decode(body)
 
 
 def claim(environment: Environment, *, new: bool, make_id: Callable[[], str]) -> Identity:
@@ -96,7 +100,8 @@ def claim(environment: Environment, *, new: bool, make_id: Callable[[], str]) ->
         raise DirectoryRefused("a first start did not get far here; add --new to repeat it")
     txn = environment.begin()
     try:
-        NODE.put(txn, PLACEMENT_GROUP, value=_encode(identity))
+        key = NODE.key(PLACEMENT_GROUP)
+        txn.put(key, seal(key, _encode(identity)))
         txn.commit(sync=True)
     except BaseException:
         txn.abort()

@@ -9,7 +9,7 @@ from querator.storage.environment import WriteTransaction
 from querator.storage.keys import Table
 
 ATTACHMENTS = Table("attachments", b"P", "QI")
-"""index, part → CRC-32 and bytes (`storage.attachments`)."""
+"""index, part → bytes, sealed (`storage.attachments`)."""
 ATTACHMENTS_DEAD = Table("attachments_dead", b"d", "QI")
 """index, part → nothing: the state machine has let go of it, the log has not."""
 
@@ -20,7 +20,6 @@ MEMBERS = Table("members", b"M", "")
 """→ term, vote, beginning of the log, runs of terms in it."""
 APPLIED = Table("applied", b"A", "")
 """→ index, term and time of the last applied entry."""
-
 
 # Tables of a partition (querator/partition); the room documents their values in `partition.rows`.
 STATE = Table("state", b"s", "")

@@ -183,7 +183,7 @@ def test_an_entry_in_anothers_place_is_found():
     with environment.snapshot() as snapshot:
         with pytest.raises(StorageCorrupt, match="entry 2 of the log is missing"):
             again.record(snapshot, 2)
-        with pytest.raises(StorageCorrupt, match="entry 3 of the log is damaged"):
+        with pytest.raises(StorageCorrupt, match="entry 3 in the log of group 7: wrong checksum"):
             again.record(snapshot, 3)
 
 

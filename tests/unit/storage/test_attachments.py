@@ -57,6 +57,14 @@ def test_a_flipped_bit_is_corrupt(txn, at):
         attachments.read(txn, GROUP, 1, 0)
 
 
+def test_bytes_in_anothers_place_are_corrupt(txn):
+    attachments.write(txn, GROUP, 1, 0, b"older")
+    attachments.write(txn, GROUP, 2, 0, b"newer")
+    ATTACHMENTS.put(txn, GROUP, 2, 0, value=row_of(txn))
+    with pytest.raises(StorageCorrupt, match="attachment 0 of entry 2 in group 7"):
+        attachments.read(txn, GROUP, 2, 0)
+
+
 @pytest.mark.parametrize("length", [0, 3, 4, 100])
 def test_a_row_cut_short_is_corrupt(txn, length):
     attachments.write(txn, GROUP, 1, 0, b"data" * 100)

@@ -8,6 +8,7 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.storage.environment import Environment, StorageCorrupt
 from querator.storage.identity import FORMAT, DirectoryRefused, Identity, check_directory, claim
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.sealed import seal
 from querator.storage.tables import APPLIED, NODE
 
 
@@ -44,10 +45,23 @@ def test_a_later_format():
     environment = MemoryEnvironment()
     txn = environment.begin()
     row = msgspec.msgpack.encode([FORMAT + 1, {"anything": "else"}])
-    NODE.put(txn, PLACEMENT_GROUP, value=row)
+    NODE.put(txn, PLACEMENT_GROUP, value=seal(NODE.key(PLACEMENT_GROUP), row))
     txn.commit(sync=True)
     with pytest.raises(DirectoryRefused, match=f"format {FORMAT + 1}"):
         claimed(environment, new=True)
+
+
+@pytest.mark.parametrize("position", [0, 4, 5, -1])
+def test_a_flipped_bit_is_found(position: int):
+    environment = MemoryEnvironment()
+    claimed(environment, new=True)
+    txn = environment.begin()
+    row = bytearray(NODE.get(txn, PLACEMENT_GROUP) or b"")
+    row[position] ^= 1
+    NODE.put(txn, PLACEMENT_GROUP, value=bytes(row))
+    txn.commit(sync=True)
+    with pytest.raises(StorageCorrupt, match="whose data this is"):
+        claimed(environment, new=False)
 
 
 @pytest.mark.parametrize("names", [[], ["lost+found"], ["querator.lock", "lock.mdb"]])

@@ -1,0 +1,41 @@
+"""Rows with a checksum in front: CRC-32 of the key and the body, big-endian, then the body.
+
+The back end may not check pages. With the key in the sum, a row that is whole but in another's
+place (a page write that was lost or went astray) is found as well as a flipped bit. Everything that
+Raft's safety rests on is kept so: log, term, vote, applied index; and attachments, the users' data.
+
+The sum is computed in slices: `zlib.crc32` gives the interpreter lock away for longer buffers, and
+getting it back beside a busy thread costs more than the sum itself (100 KiB: 0.05 ms).
+"""
+
+import struct
+import zlib
+
+from querator.storage.environment import StorageCorrupt
+
+_CRC = struct.Struct(">I")
+_SLICE_BYTES = 5 * 1024
+"""The longest buffer that `zlib.crc32` sums up without giving the interpreter lock away."""
+
+
+def seal(key: bytes, body: bytes) -> bytes:
+    """The value to keep under `key`."""
+    return _CRC.pack(_crc32(key, body)) + body
+
+
+def unseal(key: bytes, value: bytes, what: str) -> bytes:
+    """The body of a kept value. Raises StorageCorrupt, which names `what` the row holds."""
+    body = value[_CRC.size :]
+    if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != _crc32(key, body):
+        raise StorageCorrupt(f"{what}: wrong checksum")
+    return body
+
+
+def _crc32(key: bytes, body: bytes) -> int:
+    crc = zlib.crc32(key)
+    if len(body) <= _SLICE_BYTES:
+        return zlib.crc32(body, crc)
+    view = memoryview(body)
+    for start in range(0, len(body), _SLICE_BYTES):
+        crc = zlib.crc32(view[start : start + _SLICE_BYTES], crc)
+    return crc

@@ -1,0 +1,129 @@
+"""Damage in the rows that Raft itself keeps stops the group whose they are, and no other."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from querator.model.entries import Entry
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.raft.clock import SimulatedClock
+from querator.raft.journal import Journal, Stamped, mark_deleting
+from querator.raft.library import NO_OP
+from querator.storage.environment import WriteTransaction
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.sealed import seal
+from querator.storage.tables import APPLIED, LOG, MEMBERS
+from tests.unit.raft.hosting import hosting
+from tests.unit.raft.register import Owner, RegisterMachine, read
+
+G1, G2 = GroupId(1), GroupId(2)
+G7 = GroupId(7)
+
+
+def flip(key: bytes, position: int) -> Callable[[WriteTransaction], None]:
+    def change(txn: WriteTransaction) -> None:
+        row = bytearray(txn.get(key) or b"")
+        row[position] ^= 1
+        txn.put(key, bytes(row))
+
+    return change
+
+
+def cut(key: bytes, length: int) -> Callable[[WriteTransaction], None]:
+    return lambda txn: txn.put(key, (txn.get(key) or b"")[:length])
+
+
+def lose(key: bytes) -> Callable[[WriteTransaction], None]:
+    def change(txn: WriteTransaction) -> None:
+        assert txn.delete(key)
+
+    return change
+
+
+def apply_more_than_the_log_has(txn: WriteTransaction) -> None:
+    key = APPLIED.key(G1)
+    txn.put(key, seal(key, struct.pack(">QQQ", 9, 1, 0)))
+
+
+def lose_entries_that_are_not_applied(txn: WriteTransaction) -> None:
+    key = APPLIED.key(G1)
+    txn.put(key, seal(key, struct.pack(">QQQ", 1, 1, 0)))
+    for index in (1, 2):
+        txn.delete(LOG.key(G1, index))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(flip(MEMBERS.key(G1), position) for position in (0, 4, 6, 7, -1)),
+        cut(MEMBERS.key(G1), 0),
+        cut(MEMBERS.key(G1), 4),
+        lose(MEMBERS.key(G1)),
+        *(flip(APPLIED.key(G1), position) for position in (0, 11, -1)),
+        cut(APPLIED.key(G1), 3),
+        cut(LOG.key(G1, 3), 2),
+        apply_more_than_the_log_has,
+        lose_entries_that_are_not_applied,
+    ],
+)
+async def test_damage_stops_one_group(damage):
+    environment = MemoryEnvironment()
+    async with hosting(environment, RegisterMachine(1), RegisterMachine(2)) as host:
+        await host.propose(G1, 1)
+        await host.propose(G1, 1)
+        await host.propose(G2, 2)
+    txn = environment.begin()
+    damage(txn)
+    txn.commit(sync=True)
+    owner = Owner()
+    async with hosting(environment, RegisterMachine(2), owner=owner) as host:
+        with pytest.raises(QueratorError) as caught:
+            await host.create_group(G1, RegisterMachine(1))
+        assert caught.value.code is ErrorCode.INTERNAL
+        assert (await host.propose(G2, 1))[0] == 3
+    assert owner.failures == []
+    assert [group for group, _ in owner.quarantined] == [G1]
+    with environment.snapshot() as snapshot:
+        assert read(snapshot, 1).value == 2, "what is there is left as it is"
+
+
+def test_golden_bytes():
+    """What a released version wrote is readable for ever: two entries of the log with a no-op and a
+    command, the members' rows of a group that lives and of one being deleted, two attachments.
+    """
+    environment = MemoryEnvironment()
+    with environment.snapshot() as snapshot:
+        journal = Journal.open(snapshot, G7)
+    journal.setCurrentTerm(3, 1)
+    journal.add(NO_OP, 1, 3)
+    journal.add(Stamped(Entry(b"command", (b"one", b"two")), 1_700_000_000_000), 2, 3)
+    txn = environment.begin()
+    journal.flush(txn)
+    mark_deleting(txn, GroupId(8))
+    txn.commit(sync=True)
+    with environment.snapshot() as snapshot:
+        rows = {key.hex(): value.hex() for key, value in snapshot.scan(b"\x00", b"\xff")}
+    assert rows == {
+        "4c00000000000000070000000000000001": "f0fab8b9"
+        "01000000000000008000000000000000030000000000000000" + "0000000000000080",
+        "4c00000000000000070000000000000002": "a74885e3"
+        "02000000020000008d00000000000000030000018bcfe56800"
+        + "000000000000010d"
+        + b"command".hex(),
+        "4d0000000000000007": "83cd9c38" + "9901c203010000000091920103",
+        "4d0000000000000008": "25e32e79" + "9901c300c00000000090",
+        "500000000000000007000000000000000200000000": "c087ef43" + b"one".hex(),
+        "500000000000000007000000000000000200000001": "139d84b1" + b"two".hex(),
+    }
+
+
+async def test_golden_bytes_of_the_applied_index():
+    environment, clock = MemoryEnvironment(), SimulatedClock(wall_ms=1_700_000_000_000)
+    async with hosting(environment, RegisterMachine(1), clock=clock) as host:
+        assert await host.propose(G1, 1) == (1, 2)
+    with environment.snapshot() as snapshot:
+        value = APPLIED.get(snapshot, G1)
+    assert value is not None
+    assert value.hex() == "dac5e32c" + "0000000000000002" + "0000000000000001" + "0000018bcfe56800"
