@@ -167,28 +167,39 @@ def retry(
 
 @click.command(short_help="Move the deadline of leases further away.")
 @click.argument("queue")
-@click.argument("lease_ids", nargs=-1, required=True, metavar="LEASE_ID...")
+@click.argument("lease_ids", nargs=-1, metavar="[LEASE_ID]...")
+@click.option("--client-id", help="All leases of this client; give it instead of LEASE_ID.")
 @click.option("--lease-timeout", type=DURATION, help="From now; else the queue's.")
 @server_options
 @output_option
 def extend(
     queue: str,
     lease_ids: tuple[str, ...],
+    client_id: str | None,
     lease_timeout: timedelta | None,
     target: Target,
     as_json: bool,
 ) -> None:
-    """Move the deadline of each LEASE_ID further away. It never comes nearer.
+    """Move the deadline of each LEASE_ID, or of all leases of a client, further away. It never
+    comes nearer.
 
     \b
-    Example:
+    Examples:
       querator extend mail 1.0.2a --lease-timeout 10m
+      querator extend mail --client-id worker-7
     """
+    if bool(lease_ids) == bool(client_id):
+        raise click.UsageError("Name leases, or all those of one client with --client-id.")
 
     async def main(client: Client) -> Sequence[ExtendOutcome]:
-        return await client.extend(queue, *lease_ids, lease_timeout=lease_timeout)
+        return await client.extend(
+            queue, *lease_ids, lease_timeout=lease_timeout, client_id=client_id or ""
+        )
 
     outcomes = target.run(main)
+    if not outcomes:
+        note(f"{client_id} has no lease in {queue}.")
+        return
     if as_json:
         for outcome in outcomes:
             write_json(

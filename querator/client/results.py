@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.items import decode_dead_letter, decode_item, instant, span
+from querator.client.rpc_errors import code_of
 from querator.client.values import (
     ExtendOutcome,
     ItemId,
@@ -49,6 +50,7 @@ def settle_outcome(outcome: queue_service_pb2.LeaseOutcome) -> SettleOutcome:
         seqs_of(outcome.done),
         seqs_of(outcome.repeated_answer),
         seqs_of(outcome.lost),
+        code_of(outcome.error) if outcome.error else None,
     )
 
 

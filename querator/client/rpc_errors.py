@@ -71,7 +71,7 @@ def connection_failed(address: str, text: str) -> ConnectionFailed:
 def from_frame(message: errors_pb2.Error) -> RequestError:
     """The error of one answer on a stream."""
     return make_error(
-        _code(message.code),
+        code_of(message.code),
         message.message,
         field=message.field,
         limit=message.limit,
@@ -88,7 +88,7 @@ def _never_connected(text: str) -> bool:
     return any(words in lowered for words in _NO_CONNECTION)
 
 
-def _code(number: int) -> ErrorCode:
+def code_of(number: int) -> ErrorCode:
     """A code that a newer node sends is a defect to this client: it cannot know what to do."""
     try:
         return ErrorCode(number)

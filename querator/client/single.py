@@ -184,11 +184,14 @@ async def settle_held(
 
 
 def raise_lost(outcomes: list[SettleOutcome]) -> None:
-    """Raises `LeaseLost` for the first outcome that has lost items."""
+    """Raises `LeaseLost` for the first outcome that has lost items, or of whose lease nothing is
+    known, or nothing that could be done: then it was ended in another way before.
+    """
     for outcome in outcomes:
-        if outcome.lost:
+        if outcome.error is not None or not (outcome.done or outcome.repeated):
             error = lease_lost(outcome.lease_id)
-            error.add_note(f"lost sequences: {', '.join(map(str, outcome.lost[:20]))}")
+            if outcome.lost:
+                error.add_note(f"lost sequences: {', '.join(map(str, outcome.lost[:20]))}")
             raise error
 
 
@@ -199,7 +202,9 @@ def _lease_items(held: Held) -> queue_service_pb2.LeaseItems:
         ranges = held.batch.ranges(1 << held.index)
         return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
     if isinstance(held, LeasedBatch):
-        return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=held.ranges(held.left))
+        # No ranges would mean the whole lease, and that may have more batches than this one.
+        ranges = held.ranges(held.left or (1 << held.count) - 1)
+        return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
     seqs = sorted({_seq(item) for item in held.items})
     runs: list[items_pb2.SeqRange] = []
     for seq in seqs:

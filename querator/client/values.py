@@ -10,6 +10,7 @@ from typing import NamedTuple, overload
 
 import msgspec
 
+from querator.model.errors import ErrorCode
 from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_id
 
 
@@ -179,13 +180,15 @@ class LeaseRef(msgspec.Struct, frozen=True):
 
 class SettleOutcome(msgspec.Struct, frozen=True):
     """What became of the items named for one lease, as sequences of its partition. `repeated`: the
-    same had been done before.
+    same had been done before. `error`: LEASE_LOST when the lease is not known any more (then it may
+    not be known which items are `lost`) or does not hold all of them; None: all is well.
     """
 
     lease_id: str
     done: tuple[int, ...]
     repeated: tuple[int, ...]
     lost: tuple[int, ...]
+    error: ErrorCode | None = None
 
 
 class ExtendOutcome(msgspec.Struct, frozen=True):

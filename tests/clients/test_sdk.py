@@ -8,6 +8,7 @@ import pytest
 from querator import Client, Node
 from querator.client import Consumer, Item, ItemId, ItemState, LeaseRef, Priority
 from querator.client.errors import (
+    ErrorCode,
     LeaseLost,
     LimitExceeded,
     QueueDeleting,
@@ -101,7 +102,7 @@ async def test_settling_by_name(client: Client):
     with pytest.raises(LeaseLost):
         await client.complete("q", LeaseRef(lease, (2,)))
     (outcome,) = await client.complete("q", LeaseRef(lease, (2, 4)), check=False)
-    assert (outcome.done, outcome.lost) == ((4,), (2,))
+    assert (outcome.done, outcome.lost, outcome.error) == ((4,), (2,), ErrorCode.LEASE_LOST)
     (extended,) = await client.extend("q", lease, lease_timeout=timedelta(minutes=5))
     assert extended.remaining > timedelta(minutes=4)
     assert len(await client.extend("q")) == 1
@@ -110,6 +111,35 @@ async def test_settling_by_name(client: Client):
         await client.extend("q", lease)
     (again,) = await client.lease("q", max_items=10)
     assert (again.payload, again.attempt, again.errors) == (b"1", 2, ("again",))
+
+
+async def test_a_lease_without_its_items_is_lost_aloud(client: Client):
+    await client.create_queue("q")
+    (stored,) = await client.produce("q", b"x")
+    (item,) = await client.lease("q")
+    (outcome,) = await client.complete("q", item.lease_id)
+    assert (outcome.done, outcome.error) == ((stored.seq,), None)
+    (outcome,) = await client.complete("q", item.batch)
+    assert (outcome.repeated, outcome.error) == ((stored.seq,), None)
+    with pytest.raises(LeaseLost):
+        await client.retry("q", item.lease_id)
+    never = item.lease_id.rpartition(".")[0] + ".7fff"
+    with pytest.raises(LeaseLost):
+        await client.complete("q", never)
+    (outcome,) = await client.complete("q", never, check=False)
+    assert (outcome.done, outcome.lost, outcome.error) == ((), (), ErrorCode.LEASE_LOST)
+
+
+async def test_a_settled_batch_does_not_stand_for_the_rest_of_its_lease(client: Client):
+    await client.create_queue("q")
+    await client.produce("q", b"a")
+    await client.produce("q", b"b")
+    first, second = await client.lease("q", max_items=2)
+    assert (first.lease_id, first.batch is second.batch) == (second.lease_id, False)
+    await client.complete("q", first.batch)
+    (outcome,) = await client.complete("q", first.batch)
+    assert outcome.repeated == (first.id.seq,)
+    await second.release()
 
 
 async def test_a_lapsed_lease_is_lost_to_its_holder(client: Client):

@@ -103,8 +103,21 @@ async def test_an_item_by_hand(cli: Cli) -> None:
     code, line = await cli.refused("complete", "mail", two["lease_id"], ids[1])
     assert (code, "LEASE_LOST" in line) == (3, True)
     code, line = await cli.refused("complete", "mail", "ffff.0.1")
-    assert code == 3
+    assert (code, "LEASE_LOST" in line) == (3, True)
     assert await cli.lines("lease", "mail") == []
+
+
+async def test_all_leases_of_a_client_are_extended(cli: Cli) -> None:
+    await cli.ok("queue", "create", "mail", "--partitions", "2")
+    await cli.ok("produce", "mail", "one")
+    await cli.ok("produce", "mail", "two")
+    lease = ("lease", "mail", "--wait", "5s", "--client-id")
+    mine = [(await cli.lines(*lease, "me"))[0]["lease_id"] for _ in range(2)]
+    extend = ("extend", "mail", "--lease-timeout", "1h", "--client-id")
+    extended = await cli.lines(*extend, "me")
+    assert {outcome["lease_id"] for outcome in extended} == set(mine)
+    assert all(outcome["lease_remaining_ms"] > 3_500_000 for outcome in extended)
+    assert await cli.lines(*extend, "nobody") == []
 
 
 async def test_dead_letters_go_and_come_back(cli: Cli) -> None:

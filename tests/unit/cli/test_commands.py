@@ -54,6 +54,8 @@ def test_the_reference_page_is_that_of_these_commands() -> None:
         (["produce", "q", "x", "--attribute", "novalue"], "name=value"),
         (["retry", "q", "1.0.1", "--dead", "--release"], "one of"),
         (["retry", "q", "1.0.1", "x"], "partition-sequence"),
+        (["extend", "q"], "--client-id"),
+        (["extend", "q", "1.0.1", "--client-id", "me"], "--client-id"),
         (["dead", "redrive", "q"], "--all"),
         (["dead", "redrive", "q", "0-1", "--all"], "--all"),
         (["queue", "update", "q"], "at least one setting"),
