@@ -30,11 +30,10 @@ class LostItemsError(Exception):
 class ServerProcess:
     """A node in a temporary directory, or in memory."""
 
-    def __init__(self, directory: Path, *, memory: bool, profile: Path | None) -> None:
+    def __init__(self, directory: Path, *, memory: bool) -> None:
         self.directory = directory
         self.address = ""
         self._memory = memory
-        self._profile = profile
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -51,6 +50,17 @@ class ServerProcess:
                 self.address = match[1]
                 return
         raise RuntimeError((self.directory / "server.log").read_text()[-2000:])
+
+    async def profiled(self, seconds: float, flame_graph: Path) -> None:
+        """Samples all threads of the node from outside and draws where they spend their time."""
+        assert self._process is not None
+        sampler = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).with_name("py-spy")), "record", "--threads", "--rate", "300",
+            "--duration", str(round(seconds)), "--output", str(flame_graph),
+            "--pid", str(self._process.pid), stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        if await sampler.wait():
+            raise RuntimeError("py-spy could not watch the node; it may need more rights")
 
     def cpu_seconds(self) -> float:
         assert self._process is not None
@@ -75,7 +85,7 @@ class ServerProcess:
 
 async def run_once(scenario: Scenario, *, memory: bool, profile: Path | None) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="querator-bench-") as name:
-        server = ServerProcess(Path(name), memory=memory, profile=profile)
+        server = ServerProcess(Path(name), memory=memory)
         await server.start()
         try:
             async with Client(server.address) as client:
@@ -89,7 +99,11 @@ async def run_once(scenario: Scenario, *, memory: bool, profile: Path | None) ->
                     await server.start()
                     await first_answer(server.address)
                     restart_seconds = time.monotonic() - started
-            results, server_cpu = await run_clients(scenario, server)
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(run_clients(scenario, server))
+                if profile is not None:
+                    tasks.create_task(server.profiled(scenario.seconds, profile))
+            results, server_cpu = running.result()
             resident = server.resident_bytes()
             await balance(scenario, server.address, results)
         finally:
@@ -200,7 +214,11 @@ async def main() -> None:
     parser.add_argument("--only", default="", help="scenarios whose name has this part")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each scenario")
     parser.add_argument("--memory", action="store_true", help="measure without the disk")
-    parser.add_argument("--profile", action="store_true", help="profile the server's threads")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="draw a flame graph of the node (it slows the node down)",
+    )
     parser.add_argument("--output", type=Path, default=Path("build/bench"))
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -208,7 +226,7 @@ async def main() -> None:
     for scenario in SCENARIOS:
         if arguments.only not in scenario.name:
             continue
-        profile = arguments.output / f"{scenario.name}.profile" if arguments.profile else None
+        profile = arguments.output / f"{scenario.name}.svg" if arguments.profile else None
         runs = []
         for _ in range(arguments.repeat):
             runs.append(await run_once(scenario, memory=arguments.memory, profile=profile))
