@@ -86,8 +86,7 @@ class Group:
             group, self.journal, replica=REPLICA, applied_index=self.applied_index, chance=chance
         )
         self._calls: dict[int, tuple[int, list[Call]]] = {}
-        """Calls of appended entries: index → (term, calls in the order in which they were packed).
-        Calls of appended entries: index → (term, calls in the order in which they were packed)."""
+        """Calls of appended entries: index → (term, calls in the order in which they were packed)."""
         self._time: StateTime | None = None
         self._office_s = 0.0
         self._due_ms: int | None = None
@@ -276,10 +275,17 @@ class Group:
 
     # --- the turn's end --------------------------------------------------------------
 
-    def truncate(self, txn: WriteTransaction, outcome: Outcome) -> None:
-        """Bounds the log behind the applied entries."""
+    @property
+    def log_spare(self) -> int:
+        """Entries that the log keeps and nobody here needs: a lone member has no one to send them
+        to.
+        """
+        return 0 if self.quarantined else max(0, self.applied_index - self.journal.first_index)
+
+    def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
+        """Bounds the log behind the applied entries; with `whole` it keeps the last one alone."""
         try:
-            self.journal.truncate_head(txn, self.applied_index)
+            self.journal.truncate_head(txn, self.applied_index, whole=whole)
         except StorageCorrupt as error:
             self.quarantine(error, outcome)
 

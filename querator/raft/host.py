@@ -69,8 +69,7 @@ class HostEvents(Protocol):
 
 
 class Host:
-    """All Raft groups of a node. Every method is called on the asyncio thread that called `start`.
-    All Raft groups of a node. Every method is called on the asyncio thread that called `start`."""
+    """All Raft groups of a node. Every method is called on the asyncio thread that called `start`."""
 
     def __init__(
         self,
@@ -162,8 +161,7 @@ class Host:
     def propose(
         self, group: GroupId, command: Any, attachment: bytes = b""
     ) -> "asyncio.Future[Any]":
-        """The future of the command's result, or of a QueratorError (see the module's docstring).
-        The future of the command's result, or of a QueratorError (see the module's docstring)."""
+        """The future of the command's result, or of a QueratorError (see the module's docstring)."""
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         size = len(attachment) + PROPOSAL_OVERHEAD_BYTES

@@ -264,8 +264,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         self._member_changed = False
 
     def synced(self, applied_index: int) -> None:
-        """The transaction of the last flush is durable; entries up to `applied_index` are applied.
-        The transaction of the last flush is durable; entries up to `applied_index` are applied."""
+        """The transaction of the last flush is durable; entries up to `applied_index` are applied."""
         self.durable_index = self._written_index
         spare = min(self.durable_index, applied_index)
         while self._cache_bytes > LOG_CACHE_BYTES:
@@ -274,15 +273,17 @@ class Journal(LibraryJournal):  # type: ignore[misc]
                 break
             self._cache_bytes -= self._cache.pop(oldest).bytes
 
-    def truncate_head(self, txn: WriteTransaction, applied_index: int) -> None:
-        """Lets the oldest entries go while more than the window is kept; never one that is not
-        applied.
+    def truncate_head(
+        self, txn: WriteTransaction, applied_index: int, *, whole: bool = False
+    ) -> None:
+        """Lets the oldest entries go while more than the window is kept, or with `whole` all; never
+        one that is not applied, nor the last that is.
 
         At most `TRUNCATE_ENTRIES_TURN_MAX` of them: the rest goes with the next turns.
         """
         for _ in range(TRUNCATE_ENTRIES_TURN_MAX):
             index = self.first_index
-            full = self.bytes_kept > self._bytes_kept or len(self._runs) > LOG_TERMS_MAX
+            full = whole or self.bytes_kept > self._bytes_kept or len(self._runs) > LOG_TERMS_MAX
             if not full or index >= applied_index:
                 return
             record = self.record(txn, index)

@@ -13,7 +13,9 @@ turn that has nothing to write does not commit. While the commit runs the interp
 new requests gather for the next turn: group commit without a timer.
 
 Space is judged before calls are taken on, from `Environment.usage`: calls with an attachment
-leave the environment's reserve free, others go on down to a quarter of it. A transaction that
+leave the environment's reserve free, others go on down to a quarter of it. When little more than
+the reserve is free, the logs give way: whatever their window, they keep their last entry alone, or
+what has been completed would go on to fill the disk. A transaction that
 fails all the same is the end of the process, because memory has moved on and the disk has not;
 whatever `turn` raises means that.
 """
@@ -38,6 +40,10 @@ _FLOOR_PART = 4
 """Calls without attachments go on while this part of the reserve is free."""
 _CALL_BYTES = 4_096
 """What a call may need on disk besides twice its bytes: its rows and their pages."""
+_SHORT_RESERVES = 2
+"""Space is short when no more than so many times the reserve is free."""
+_TRIM_GROUPS_MAX = 16
+"""Logs that give way in one turn, the largest first."""
 
 
 class Turns:
@@ -65,6 +71,7 @@ class Turns:
         self._alarm_of: dict[GroupId, float] = {}
         self._free_bytes = 0
         self._reserve_bytes = 0
+        self._short = False
         self.stats = TurnGatherer()
 
     def turn(self, requests: Sequence[Request]) -> Outcome:
@@ -215,6 +222,7 @@ class Turns:
             return 0, 0, 0
         usage = self._environment.usage()
         self._free_bytes, self._reserve_bytes = usage.free_bytes, usage.reserve_bytes
+        self._short = self._free_bytes <= _SHORT_RESERVES * self._reserve_bytes
         entries = commands = size = 0
         for group_id, waiting in self._batcher.take():
             group = self._groups[group_id]
@@ -246,6 +254,7 @@ class Turns:
                 self._free_bytes -= need
                 calls.append(call)
                 continue
+            self._short = True
             message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
             outcome.errors.append((call, QueratorError(ErrorCode.STORAGE_FULL, message)))
             if call.future is None:
@@ -259,7 +268,8 @@ class Turns:
         """Instants after writing, applying and committing; None: there was nothing to write."""
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
-        if not groups and not self._deleting:
+        trimmed = self._to_trim()
+        if not groups and not trimmed and not self._deleting:
             self._settle(outcome)
             return None
         txn = self._environment.begin()
@@ -271,17 +281,27 @@ class Turns:
                 if group.unapplied:
                     group.apply(txn, outcome)
                     group.truncate(txn, outcome)
+            for group in trimmed:
+                group.truncate(txn, outcome, whole=True)
             removed = self._delete(txn)
             applied = clock()
         except BaseException:
             txn.abort()
             raise
         txn.commit(sync=True)
-        for group in groups:
+        for group in (*groups, *trimmed):
             group.synced()
         outcome.opened.extend((request.future, None) for request in removed)
         self._settle(outcome)
         return written, applied, clock()
+
+    def _to_trim(self) -> list[Group]:
+        """Groups whose logs give way, when the last look at the storage found it short."""
+        if not self._short:
+            return []
+        self._short = False
+        spare = [group for group in self._groups.values() if group.log_spare]
+        return heapq.nlargest(_TRIM_GROUPS_MAX, spare, key=lambda group: group.journal.bytes_kept)
 
     def _settle(self, outcome: Outcome) -> None:
         """After the sync: who is done, who goes on with the next turn, and who wakes when."""
