@@ -15,7 +15,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -80,7 +80,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Annotated[
         LogFormat, Meta(description="`json`, `text`, or `auto`: text on a terminal, else JSON.")
     ] = "auto"
-    log_level: Annotated[LogLevel, Meta(description="Least level that is logged.")] = "info"
+    log_level: Annotated[
+        LogLevel,
+        Meta(description="Least level that is logged: `debug`, `info`, `warning` or `error`."),
+    ] = "info"
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -182,7 +185,13 @@ def _converted(setting: Setting, value: Any, place: str, *, strict: bool) -> Any
     try:
         return msgspec.convert(value, setting.type, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{place}: {error}") from error
+        raise ConfigError(f"{place}: {error}{_choices(setting)}") from error
+
+
+def _choices(setting: Setting) -> str:
+    """What a setting may be, if that is one of a few words; else empty."""
+    bare = get_args(setting.type)[0]
+    return f"; it is one of {', '.join(get_args(bare))}" if get_origin(bare) is Literal else ""
 
 
 def _check(config: Config) -> None:

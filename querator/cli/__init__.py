@@ -67,6 +67,9 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         sys.exit(querator.main(prog_name="querator", standalone_mode=False))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "querator"
         _end(f"{error.format_message()} (see {path} --help)", error.exit_code)

@@ -74,7 +74,7 @@ def dead() -> None:
     """Look at dead letters and send them back."""
 
 
-@dead.command("list")
+@dead.command("list", short_help="Show dead letters.")
 @click.argument("queue")
 @_limit_option
 @server_options
@@ -115,7 +115,7 @@ def list_dead(queue: str, limit: int, target: Target, as_json: bool) -> None:
     _note_more(items, limit)
 
 
-@dead.command()
+@dead.command(short_help="Send dead letters back to their queue.")
 @click.argument("queue")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
 @click.option("--all", "all_items", is_flag=True, help="All dead letters of the queue.")

@@ -100,15 +100,19 @@ class _Tally:
 @click.option("--kind", default="", help="What sort of work it is, for example email.")
 @click.option("--encoding", default="", help="For example application/json.")
 @click.option("--reference", default="", help="Your own name for the item.")
-@click.option("--key", default="", help="Ordering key.")
-@click.option("--group", default="", help="Fair-share group.")
+@click.option("--key", default="", help="Ordering key; carried, without effect so far.")
+@click.option("--group", default="", help="Fair-share group; carried, without effect so far.")
 @click.option(
     "--priority",
     type=click.Choice([priority.name.lower() for priority in Priority]),
-    help="Carried; used by priority queues only.",
+    help="Wish for earlier leasing; carried, without effect so far.",
 )
 @click.option(
-    "--attribute", "attributes", type=ATTRIBUTE, multiple=True, help="May be given often."
+    "--attribute",
+    "attributes",
+    type=ATTRIBUTE,
+    multiple=True,
+    help="An attribute of yours; may be given often.",
 )
 @click.option("--delay", type=DURATION, help="Not leased before this time has passed.")
 @click.option("--at", "enqueue_at", type=INSTANT, help="Not leased before this instant.")

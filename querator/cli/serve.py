@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 import click
 
@@ -27,6 +27,8 @@ from querator.config import SETTINGS, Config, ConfigError, Setting, load
 from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError
 from querator.storage.environment import StorageError
+
+_METAVARS: Final = {"data_dir": "DIR", "listen": "HOST:PORT"}
 
 
 class NotStarted(click.ClickException):
@@ -43,12 +45,20 @@ class Failed(click.ClickException):
 
 def _option(setting: Setting) -> Callable[[Any], Any]:
     """A setting as an option. None means not given: then the environment or the file decides."""
-    bare = get_args(setting.type)[0] if get_origin(setting.type) is not None else setting.type
+    bare = get_args(setting.type)[0]
     text = setting.description.replace("`", "")
     if bare is bool:
         flags = f"{setting.flag}/--no-{setting.flag[2:]}"
         return click.option(flags, setting.name, default=None, help=text)
-    return click.option(setting.flag, setting.name, default=None, help=text)
+    return click.option(
+        setting.flag, setting.name, default=None, metavar=_metavar(setting.name, bare), help=text
+    )
+
+
+def _metavar(name: str, bare: Any) -> str:
+    if get_origin(bare) is Literal:
+        return f"[{'|'.join(get_args(bare))}]"
+    return "N" if bare is int else _METAVARS[name]
 
 
 def _options(command: Any) -> Any:

@@ -17,6 +17,7 @@ _NO_CONNECTION = (
     "failed to connect",
     "connection refused",
     "dns resolution failed",
+    "errors resolving",
     "no route to host",
     "network is unreachable",
     "name resolution",

@@ -267,6 +267,15 @@ async def test_bench_balances_its_counts(cli: Cli) -> None:
     assert await cli.lines("queue", "list") == [[]]
 
 
+@pytest.mark.parametrize("path", [(), ("queue",), ("dead",)])
+async def test_no_command_shows_the_help(path: tuple[str, ...]) -> None:
+    code, out, err = await run(*path)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: querator")
+    assert "Commands:" in err
+    assert "Error" not in err
+
+
 async def test_nobody_at_the_address() -> None:
     code, line = await Cli("127.0.0.1:1").refused("queue", "list")
     assert code == 4

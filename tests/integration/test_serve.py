@@ -102,7 +102,7 @@ def test_a_data_file_that_is_none(tmp_path: Path):
         (["--memory", "--data-dir", "x"], "exclude each other"),
         (["--memory", "--listen", "0.0.0.0:0"], "--insecure"),
         (["--memory", "--listen", "here"], "HOST:PORT"),
-        (["--memory", "--log-level", "loud"], "--log-level"),
+        (["--memory", "--log-level", "loud"], "one of debug, info, warning, error"),
         (["--memory", "--lisen", "127.0.0.1:0"], "--listen"),
     ],
 )

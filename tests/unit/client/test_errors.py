@@ -46,8 +46,14 @@ def test_each_code_has_a_class_of_its_own():
     assert all(issubclass(kind, errors.RequestError) for kind in classes)
 
 
-def test_nobody_listening_says_where_and_what_to_do():
-    text = "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:5: refused"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:5: refused",
+        "errors resolving h: [field:hostname lookup error:address lookup failed for h]",
+    ],
+)
+def test_nobody_listening_says_where_and_what_to_do(text):
     error = from_rpc(_rpc_error(grpc.StatusCode.UNAVAILABLE, text), address="h:5", changes=True)
     assert isinstance(error, errors.ConnectionFailed)
     assert "h:5" in error.message
