@@ -86,7 +86,7 @@ class Group:
             group, self.journal, replica=REPLICA, applied_index=self.applied_index, chance=chance
         )
         self._calls: dict[int, tuple[int, list[Call]]] = {}
-        """Calls of appended entries: index → (term, calls in the order in which they were packed)."""
+        """Calls of appended entries: index → (term, calls in the order of their packing)."""
         self._time: StateTime | None = None
         self._office_s = 0.0
         self._due_ms: int | None = None

@@ -69,7 +69,7 @@ class HostEvents(Protocol):
 
 
 class Host:
-    """All Raft groups of a node. Every method is called on the asyncio thread that called `start`."""
+    """All Raft groups of a node. Every method is called on the event loop that called `start`."""
 
     def __init__(
         self,
@@ -97,6 +97,8 @@ class Host:
         self._bytes = 0
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
+        # All that the two have ever held and that is not done: what is overtaken leaves them early.
+        self._unanswered: set[asyncio.Future[None]] = set()
         self._led: set[GroupId] = set()
         self._closed: QueratorError | None = None
         """Why nothing more is taken on; None while it is."""
@@ -113,7 +115,8 @@ class Host:
     async def stop(self) -> None:
         """Takes nothing more, finishes and answers what was taken on, and ends the thread.
 
-        The environment stays open: it belongs to the caller.
+        Deletions of groups alone are left where they are, with UNAVAILABLE: they may be long. The
+        environment stays open: it belongs to the caller.
         """
         assert self._loop is not None
         if self._closed is None:
@@ -121,6 +124,7 @@ class Host:
             self._inbox.put(Stop())
         await self._loop.run_in_executor(None, self._thread.join)
         self._inbox.close()
+        self._refuse_unanswered(self._closed)
 
     async def create_group(self, group: GroupId, machine: Machine) -> None:
         """Recovers the group from disk, or creates it; returns when it leads and its effects are
@@ -138,7 +142,8 @@ class Host:
         try:
             await asyncio.shield(opened)
         except QueratorError:
-            self._opened.pop(group, None)
+            if self._opened.get(group) is opened:
+                del self._opened[group]
             raise
 
     async def delete_group(self, group: GroupId) -> None:
@@ -147,7 +152,7 @@ class Host:
         After a crash in between, the group can only be deleted further: by calling this again.
         """
         removed = self._removed.get(group)
-        if removed is None:
+        if removed is None or removed.done():
             removed = self._request_future()
             self._removed[group] = removed
             self._opened.pop(group, None)
@@ -155,13 +160,13 @@ class Host:
         try:
             await asyncio.shield(removed)
         finally:
-            if removed.done():
-                self._removed.pop(group, None)
+            if removed.done() and self._removed.get(group) is removed:
+                del self._removed[group]
 
     def propose(
         self, group: GroupId, command: Any, attachment: bytes = b""
     ) -> "asyncio.Future[Any]":
-        """The future of the command's result, or of a QueratorError (see the module's docstring)."""
+        """The future of the result, or of a QueratorError (see the module's docstring)."""
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
@@ -205,7 +210,15 @@ class Host:
         assert self._loop is not None
         if self._closed is not None:
             raise self._closed
-        return self._loop.create_future()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._unanswered.add(future)
+        future.add_done_callback(self._unanswered.discard)
+        return future
+
+    def _refuse_unanswered(self, refused: QueratorError) -> None:
+        for future in tuple(self._unanswered):
+            if not future.done():
+                future.set_exception(refused)
 
     # --- results, on the asyncio thread --------------------------------------------------
 
@@ -262,9 +275,7 @@ class Host:
             if self._answered(call):
                 assert call.future is not None
                 call.future.set_exception(unknown if call.appended else refused)
-        for future in (*self._opened.values(), *self._removed.values()):
-            if not future.done():
-                future.set_exception(refused)
+        self._refuse_unanswered(refused)
         self._led.clear()
         self._events.on_failure(error)
 
@@ -275,7 +286,7 @@ class Host:
         library.bind(self._clock)
         try:
             self._turn_until_stopped(self._loop)
-        except Exception as error:  # noqa: BLE001 - the thread's top
+        except BaseException as error:  # noqa: BLE001 - the thread's top: nobody else would tell
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _turn_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -289,7 +300,7 @@ class Host:
             outcome = turns.turn(requests)
             if outcome:
                 loop.call_soon_threadsafe(self._deliver, outcome)
-            if stopping and turns.idle:
+            if stopping and turns.answered:
                 return
             if not inbox:
                 inbox.wait(turns.wait_s())

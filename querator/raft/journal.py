@@ -264,7 +264,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         self._member_changed = False
 
     def synced(self, applied_index: int) -> None:
-        """The transaction of the last flush is durable; entries up to `applied_index` are applied."""
+        """The last flush is durable; entries up to `applied_index` are applied."""
         self.durable_index = self._written_index
         spare = min(self.durable_index, applied_index)
         while self._cache_bytes > LOG_CACHE_BYTES:

@@ -108,7 +108,14 @@ class Turns:
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting to be done."""
-        return not (self._batcher or self._dirty or self._deleting)
+        return self.answered and not self._deleting
+
+    @property
+    def answered(self) -> bool:
+        """Whether every call that was taken on is answered. Groups may still be on their way out;
+        that goes on whenever it is asked for again.
+        """
+        return not (self._batcher or self._dirty)
 
     def wait_s(self) -> float | None:
         """Seconds until there is something to do without a request; None: for ever."""
