@@ -62,6 +62,13 @@ class GroupStatus(msgspec.Struct, frozen=True):
     quarantined: bool
 
 
+class Packed(msgspec.Struct, frozen=True):
+    """An entry that may be appended, and whose calls it carries, in order."""
+
+    stamped: Stamped
+    calls: list[Call]
+
+
 class Group:
     """Only the raft thread calls it; `status` may be read from anywhere."""
 
@@ -126,8 +133,8 @@ class Group:
 
     # --- proposing ---------------------------------------------------------------
 
-    def propose(self, calls: list[Call], outcome: Outcome) -> int:
-        """Packs calls into one entry and appends it; how many calls were appended.
+    def pack(self, calls: list[Call], outcome: Outcome) -> "Packed | None":
+        """One entry of all calls that pack, for `append`; None when there is none.
 
         A call that does not pack ends with INTERNAL, and is taken out of the entry.
         """
@@ -139,13 +146,16 @@ class Group:
         except Exception:  # noqa: BLE001 - found and reported call by call
             calls = [call for call in calls if self._packs(call, now_ms, outcome)]
             if not calls or self.quarantined is not None:
-                return 0
+                return None
             entry = self._pack(calls, now_ms)
-        index = self.member.append(Stamped(entry, now_ms))
-        for call in calls:
+        return Packed(Stamped(entry, now_ms), calls)
+
+    def append(self, packed: "Packed") -> None:
+        """Puts the entry into the log; its calls are answered when it is applied."""
+        index = self.member.append(packed.stamped)
+        for call in packed.calls:
             call.appended = True
-        self._calls[index] = (self.member.term, calls)
-        return len(calls)
+        self._calls[index] = (self.member.term, packed.calls)
 
     def _pack(self, calls: list[Call], now_ms: int) -> Entry:
         return self._machine.pack([call.proposal for call in calls], now_ms)

@@ -12,7 +12,7 @@ With one voter an entry is appended, committed, applied and answered in one turn
 turn that has nothing to write does not commit. While the commit runs the interpreter is free, and
 new requests gather for the next turn: group commit without a timer.
 
-Space is judged before calls are taken on, from `Environment.usage`: calls with an attachment
+Space is judged before an entry is appended, from `Environment.usage`: calls with an attachment
 leave the environment's reserve free, others go on down to a quarter of it. When little more than
 the reserve is free, the logs give way: whatever their window, they keep their last entry alone, or
 what has been completed would go on to fill the disk. A transaction that
@@ -29,7 +29,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import DELETE_ROWS_TURN_MAX, LOG_BYTES_KEPT, TURN_BYTES_MAX
 from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
-from querator.raft.group import Group, GroupStatus
+from querator.raft.group import Group, GroupStatus, Packed
 from querator.raft.handover import Call, Open, Outcome, Quarantine, Remove, Request, Stop
 from querator.raft.journal import GroupDeleted, mark_deleting
 from querator.raft.stats import TurnGatherer
@@ -39,7 +39,10 @@ from querator.storage.keys import delete_group
 _FLOOR_PART = 4
 """Calls without attachments go on while this part of the reserve is free."""
 _CALL_BYTES = 4_096
-"""What a call may need on disk besides twice its bytes: its rows and their pages."""
+"""What a call may need on disk besides what its bytes tell: its rows and their pages."""
+_COMMAND_FACTOR = 16
+"""What a byte of a command may need: 20 of them ask for a time or a key of one item, which takes a
+row or two of their own in the partition's tables, besides the log."""
 _SHORT_RESERVES = 2
 """Space is short when no more than so many times the reserve is free."""
 _TRIM_GROUPS_MAX = 16
@@ -104,6 +107,10 @@ class Turns:
         if counts[0]:
             self.stats.add(entries=counts[0], commands=counts[1], bytes=counts[2])
         return outcome
+
+    @property
+    def _floor_bytes(self) -> int:
+        return self._reserve_bytes // _FLOOR_PART
 
     @property
     def idle(self) -> bool:
@@ -237,30 +244,41 @@ class Turns:
                 refused = refusal(group_id, group)
                 outcome.errors.extend((call, refused) for call in waiting)
                 continue
-            calls = self._with_space(group, waiting, outcome)
-            if not calls:
+            packed = group.pack(waiting, outcome)
+            if packed is not None and not self._has_space(packed):
+                calls = self._with_space(group, packed.calls, outcome)
+                packed = group.pack(calls, outcome) if calls else None
+            if packed is None:
                 continue
-            appended = group.propose(calls, outcome)
-            if not appended:
-                continue
+            group.append(packed)
             self._dirty[group_id] = group
             entries += 1
-            commands += appended
-            size += sum(call.bytes for call in calls)
+            commands += len(packed.calls)
+            size += sum(call.bytes for call in packed.calls)
         return entries, commands, size
 
+    def _has_space(self, packed: Packed) -> bool:
+        """Whether the entry may be taken on; then its space is taken."""
+        entry = packed.stamped.entry
+        need = 2 * sum(map(len, entry.attachments)) + _COMMAND_FACTOR * len(entry.command)
+        need += _CALL_BYTES * len(packed.calls)
+        kept = self._reserve_bytes if entry.attachments else self._floor_bytes
+        if self._free_bytes - need < kept:
+            return False
+        self._free_bytes -= need
+        return True
+
     def _with_space(self, group: Group, waiting: list[Call], outcome: Outcome) -> list[Call]:
-        """Calls that may be taken on; the others are refused."""
+        """Calls of an entry that has no space, which may be taken on; the others are refused."""
         calls: list[Call] = []
         for call in waiting:
-            need = 2 * call.bytes + _CALL_BYTES
-            kept = self._reserve_bytes
-            if not call.proposal.attachment:
-                kept //= _FLOOR_PART
-            if self._free_bytes - need >= kept:
-                self._free_bytes -= need
+            alone = group.pack([call], outcome)
+            if alone is None:
+                continue
+            if self._has_space(alone):
                 calls.append(call)
                 continue
+            kept = self._reserve_bytes if call.proposal.attachment else self._floor_bytes
             self._short = True
             message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
             outcome.errors.append((call, QueratorError(ErrorCode.STORAGE_FULL, message)))

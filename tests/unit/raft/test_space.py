@@ -1,11 +1,18 @@
 """The log gives way when space is short: it is kept for nobody, and may not keep items out."""
 
+import asyncio
+import time
+from struct import pack
+
+from querator.model.commands import Configure, ItemSpecial, PartitionSettings, Produce
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import KIB, MIB
+from querator.model.limits import KIB, MIB, REQUEST_ITEMS_MAX
+from querator.partition.machine import PartitionMachine
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS
 from tests.unit.raft.hosting import hosting
-from tests.unit.raft.register import HELD, RegisterMachine
+from tests.unit.raft.register import HELD, Owner, RegisterMachine
 
 G1, G2 = GroupId(1), GroupId(2)
 PAYLOAD = b"p" * (64 * KIB)
@@ -34,3 +41,27 @@ async def test_the_log_of_a_group_that_rests_gives_way_to_others():
     async with hosting(environment.crash(), RegisterMachine(1), RegisterMachine(2)) as host:
         assert (await host.propose(G1, 1))[0] == 25
         assert (await host.propose(G2, 1))[0] == 100
+
+
+async def test_what_commands_ask_for_counts_too():
+    environment, owner = MemoryEnvironment(quota_bytes=8 * MIB), Owner()
+    lengths = pack("<I", 1) * REQUEST_ITEMS_MAX
+    codes: set[ErrorCode | None] = set()
+    async with hosting(environment, owner=owner) as host:
+        await host.create_group(G1, PartitionMachine(1))
+        settings = PartitionSettings("default", "mail", 1, 0, 30_000, 0, 10, 3_600_000, 1_000_000)
+        await host.propose(G1, Configure(1, settings))
+        due_ms = time.time_ns() // 1_000_000 + 3_600_000
+        while codes <= {None}:
+            futures = []
+            for _ in range(20):
+                specials = tuple(
+                    ItemSpecial(ordinal, enqueue_at_ms=(due_ms := due_ms + 1))
+                    for ordinal in range(REQUEST_ITEMS_MAX)
+                )
+                command = Produce(lengths, specials=specials)
+                futures.append(host.propose(G1, command, b"x" * REQUEST_ITEMS_MAX))
+            for error in await asyncio.gather(*futures, return_exceptions=True):
+                codes.add(error.code if isinstance(error, QueratorError) else None)
+        assert codes <= {None, ErrorCode.STORAGE_FULL}
+        assert owner.failures == []
