@@ -68,11 +68,11 @@ run: setup ## start one node on ./data
 	$(BIN)/querator serve --data-dir ./data --new
 
 .PHONY: demo
-demo: setup $(VENV)/.demo ## start a cluster, push real data through it, show the result
+demo: setup $(VENV)/.demo ## push real flights through a node of its own, prove none was lost
 	$(PY) -m querator demo
 
 .PHONY: bench
-bench: setup ## measure; see docs for what the numbers mean
+bench: setup ## measure a node and the client beside it
 	$(PY) -m scripts.bench
 
 # --- static checks -----------------------------------------------------------

@@ -50,8 +50,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("querator"), prog_name="querator")
 def querator() -> None:
-    """A clustered lease queue: acknowledged items are on disk, and each is under at most one live
-    lease.
+    """A lease queue: acknowledged items are on disk, and each is under at most one live lease.
 
     Exit codes: 0 done; 1 something is wrong with what was found, or serve could not start; 2 the
     command line or a setting is wrong; 3 refused; 4 no server; 5 the outcome is unknown; 6 serve
