@@ -5,20 +5,15 @@ BATCHES_AHEAD_MAX batches ahead of the reader, so that one turn of a partition c
 Credit is spent when a waiter is posted, and what was not granted comes back. So many waiters of a
 stream are parked as full batches are ready, and one in any case: with more, an arriving batch would
 be cut in pieces; for the same reason credit for less than a batch waits while another batch is on
-its way. How many bytes a batch will have is judged by the last one. A batch that nobody takes
-until half of its time is over is released, and nothing is leased ahead until `next` is awaited
-again: the leases of a reader that has stopped reading must not lapse, which would cost its items
-an attempt.
-
-A stream knows its live leases: what it has delivered, less what was settled on this stream or is
-known to be lost. With `auto_extend` it extends them when a third of their time is over (one timer,
-one command per partition). When it closes politely they are released.
+its way. How many bytes a batch will have is judged by the last one. When a batch that nobody
+takes has half of its time over, all that is ready is released, and nothing is leased ahead until
+`next` is awaited again: the leases of a reader that has stopped reading must not lapse, which would
+cost its items an attempt. What a partition has granted is delivered in its order.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -32,19 +27,16 @@ from querator.model.calls import (
     SettleReply,
     SubscribeCall,
 )
-from querator.model.commands import Extend, ExtendResult, LeaseItems, Retry
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import parse_lease_id
 from querator.model.limits import (
     REPLY_BYTES_DEFAULT,
-    REQUEST_LEASES_MAX,
     STREAM_BATCH_ITEMS_DEFAULT,
     STREAM_CREDIT_ITEMS_MAX,
-    STREAM_LEASES_MAX,
 )
 from querator.model.queues import Queue
+from querator.service.held_leases import HeldLeases
 from querator.service.replies import PayloadCache, load
-from querator.service.router import Accepted, PartitionView, Router, stopping_error
+from querator.service.router import Router, stopping_error
 from querator.service.waiters import Grant, LeaseDesk, Waiter
 
 if TYPE_CHECKING:
@@ -56,25 +48,6 @@ _Call = TypeVar("_Call", CompleteCall, RetryCall, ExtendCall)
 
 BATCHES_AHEAD_MAX = 8
 """Batches that are asked for or wait to be taken."""
-EXTEND_SHARE = 3
-"""Leases are extended when this part of their time is over."""
-
-
-class _Held:
-    """A lease that was delivered; `left`: items not settled, as far as is known here."""
-
-    __slots__ = ("expires_s", "lease", "left", "length_s", "view")
-
-    def __init__(self, grant: Grant, left: int) -> None:
-        self.view = grant.view
-        self.lease = grant.lease
-        self.left = left
-        self.expires_s = grant.expires_s
-        self.length_s = grant.length_s
-
-    @property
-    def extend_s(self) -> float:
-        return self.expires_s - self.length_s * (EXTEND_SHARE - 1) / EXTEND_SHARE
 
 
 class Subscription:
@@ -116,17 +89,23 @@ class Subscription:
         self._bytes_needed = 0
         """The next item is larger than the credit was that asked for it; 0 when it is not known."""
         self._posted: dict[Waiter, None] = {}
-        self._ready: deque[list[Grant]] = deque()
-        self._held: dict[tuple[int, int], _Held] = {}
+        self._ready: deque[Grant] = deque()
+        """Granted and not delivered; those of one partition in its order."""
+        self._held = HeldLeases(
+            router=router,
+            clock=clock,
+            auto_extend=call.auto_extend,
+            lease_timeout_ms=call.lease_timeout_ms,
+            on_room=self._pump,
+        )
         self._stale: asyncio.TimerHandle | None = None
-        """When the batch that is ready has been ready for too long."""
+        """Looks for batches that have been ready for too long; set while any is."""
+        self._stale_s = 0.0
         self._ahead = True
         """Whether a batch is leased while `next` is not awaited."""
         self._next: asyncio.Future[None] | None = None
         self._error: QueratorError | None = None
         self._closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
 
     # --- deliveries --------------------------------------------------------------------------
 
@@ -149,8 +128,7 @@ class Subscription:
     def _undelivered(self) -> int:
         """Credit that is spent and for which nothing has been delivered yet."""
         asked = sum(waiter.items_max for waiter in self._posted)
-        ready = (grant for grants in self._ready for grant in grants)
-        return asked + sum(segment.count for grant in ready for segment in grant.segments)
+        return asked + sum(_size(grant)[0] for grant in self._ready)
 
     async def next(self) -> LeaseReply:
         """The next delivery; it has at least one item. Raises what ended the stream: UNAVAILABLE
@@ -162,11 +140,8 @@ class Subscription:
         assert self._next is None, "one task awaits the next delivery"
         self._ahead = True
         while True:
-            if self._stale is not None:
-                self._stale.cancel()
-                self._stale = None
-            while self._ready:
-                reply = self._deliver(self._ready.popleft())
+            while grants := self._take():
+                reply = self._deliver(grants)
                 if reply is not None:
                     self._pump()
                     return reply
@@ -179,6 +154,31 @@ class Subscription:
             finally:
                 self._next = None
 
+    def _take(self) -> list[Grant]:
+        """Takes from the head of what is ready as much as one delivery may have."""
+        taken: list[Grant] = []
+        items_left, bytes_left = self._items_max, self._bytes_max
+        while self._ready and not self._follows_another(self._ready[0]):
+            items, size = _size(self._ready[0])
+            items_left -= items
+            bytes_left -= size
+            if taken and (items_left < 0 or bytes_left < 0):
+                break
+            taken.append(self._ready.popleft())
+        return taken
+
+    def _follows_another(self, grant: Grant) -> bool:
+        """Whether a waiter that is not answered yet has older items of the same partition."""
+        return any(_is_before(other, grant) for waiter in self._posted for other in waiter.grants)
+
+    def _line_up(self, grant: Grant) -> None:
+        """Makes a grant ready, before younger ones of the same partition."""
+        for place, other in enumerate(self._ready):
+            if _is_before(grant, other):
+                self._ready.insert(place, grant)
+                return
+        self._ready.append(grant)
+
     def _deliver(self, grants: list[Grant]) -> LeaseReply | None:
         batches, late = load(
             self._environment, self._cache, self._queue, grants, now_s=self._clock.monotonic_s()
@@ -190,20 +190,18 @@ class Subscription:
         if not batches:
             return None
         for grant in grants:
-            if grant in late:
-                continue
-            held = _Held(grant, sum(segment.count for segment in grant.segments))
-            self._held[grant.view.group, grant.lease] = held
-            if self._call.auto_extend:
-                self._set_timer(held.extend_s)
+            if grant not in late:
+                self._held.add(grant)
         return LeaseReply(tuple(batches), self.durable)
 
     def _give_back(self, grant: Grant) -> None:
         """What was paid for a grant that is not delivered."""
-        for segment in grant.segments:
-            self._credit_items += segment.count
-            if self._credit_bytes is not None:
-                self._credit_bytes += segment.bytes
+        self._refund(*_size(grant))
+
+    def _refund(self, items: int, size: int) -> None:
+        self._credit_items += items
+        if self._credit_bytes is not None:
+            self._credit_bytes += size
 
     # --- demand ------------------------------------------------------------------------------
 
@@ -212,11 +210,18 @@ class Subscription:
         if self._closed or self._error is not None:
             return
         batches_max = BATCHES_AHEAD_MAX if self._ahead else int(self._next is not None)
-        room = batches_max - len(self._ready) - len(self._posted)
+        room = batches_max - self._batches_ready() - len(self._posted)
         parked = sum(not waiter.asked for waiter in self._posted)
         while room > 0 and self._has_batch_for(parked) and self._post():
             room -= 1
             parked += 1
+
+    def _batches_ready(self) -> int:
+        """How many deliveries what is ready makes, about."""
+        if not self._ready:
+            return 0
+        items, size = map(sum, zip(*map(_size, self._ready), strict=True))
+        return max(-(-items // self._items_max), -(-size // self._bytes_max))
 
     def _has_batch_for(self, parked: int) -> bool:
         """Whether a full batch is ready for one more waiter than are parked; the first needs none,
@@ -227,6 +232,8 @@ class Subscription:
 
     def _post(self) -> bool:
         """Posts a waiter for one batch, if the credit allows."""
+        if self._error is not None:
+            return False
         items = min(self._items_max, self._credit_items)
         # Twice the average, for the next items may be larger.
         wanted = min(self._bytes_max, 2 * items * self._item_bytes or self._bytes_max)
@@ -235,7 +242,7 @@ class Subscription:
             return False
         if (items < self._items_max or size < wanted) and (self._posted or self._ready):
             return False
-        if len(self._held) >= STREAM_LEASES_MAX and not self._forget_lapsed():
+        if not self._held.has_room():
             return False
         self._credit_items -= items
         if self._credit_bytes is not None:
@@ -256,19 +263,16 @@ class Subscription:
         del self._posted[waiter]
         items = size = 0
         for grant in waiter.grants:
-            for segment in grant.segments:
-                items += segment.count
-                size += segment.bytes
-        self._credit_items += waiter.items_max - items
-        if self._credit_bytes is not None:
-            self._credit_bytes += waiter.bytes_max - size
+            its_items, its_size = _size(grant)
+            items += its_items
+            size += its_size
+        self._refund(waiter.items_max - items, waiter.bytes_max - size)
         if waiter.grants:
             self._bytes_needed = 0
             self._item_bytes = -(-size // items)
-            self._ready.append(waiter.grants)
-            if self._next is None and self._stale is None:
-                length_s = min(grant.length_s for grant in waiter.grants)
-                self._stale = self._loop.call_later(length_s / 2, self._release_stale)
+            for grant in waiter.grants:
+                self._line_up(grant)
+            self._watch_ready()
         elif waiter.error is not None:
             self._lease_failed(waiter, waiter.error)
         else:
@@ -277,15 +281,36 @@ class Subscription:
         self._notify()
         self._pump()
 
+    def _watch_ready(self) -> None:
+        """Makes sure that what is ready is looked at when the first of it is stale."""
+        if not self._ready:
+            return
+        stale_s = min(grant.expires_s - grant.length_s / 2 for grant in self._ready)
+        if self._stale is not None:
+            if self._stale_s <= stale_s:
+                return
+            self._stale.cancel()
+        self._stale_s = stale_s
+        delay_s = max(0.0, stale_s - self._clock.monotonic_s())
+        self._stale = self._loop.call_later(delay_s, self._release_stale)
+
     def _release_stale(self) -> None:
-        """Nobody has taken what is ready: gives it back."""
+        """Gives back what nobody takes, and what is asked for without need."""
         self._stale = None
-        self._ahead = False
-        while self._ready:
-            grants = self._ready.popleft()
-            self._desk.release(grants)
-            for grant in grants:
-                self._give_back(grant)
+        now_s = self._clock.monotonic_s()
+        if all(grant.expires_s - now_s > grant.length_s / 2 for grant in self._ready):
+            self._watch_ready()
+            return
+        self._ahead = self._next is not None
+        for grant in self._ready:
+            self._give_back(grant)
+        self._desk.release(list(self._ready))
+        self._ready.clear()
+        for waiter in [waiter for waiter in self._posted if not waiter.asked]:
+            del self._posted[waiter]
+            self._desk.abandon(waiter)
+            self._refund(waiter.items_max, waiter.bytes_max)
+        self._pump()
 
     def _lease_failed(self, waiter: Waiter, error: QueratorError) -> None:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
@@ -309,13 +334,13 @@ class Subscription:
     async def complete(self, call: CompleteCall) -> SettleReply:
         """`namespace` and `queue` may be empty; else they are the subscription's."""
         reply = await self._service.complete(self._own(call))
-        self._note_settled(reply)
+        self._held.settled(reply)
         return reply
 
     async def retry(self, call: RetryCall) -> SettleReply:
         """As `complete`."""
         reply = await self._service.retry(self._own(call))
-        self._note_settled(reply)
+        self._held.settled(reply)
         return reply
 
     async def extend(self, call: ExtendCall) -> ExtendReply:
@@ -325,16 +350,7 @@ class Subscription:
             call = msgspec.structs.replace(call, client_id=self._call.client_id)
         asked_s = self._clock.monotonic_s()
         reply = await self._service.extend(call)
-        for outcome in reply.outcomes:
-            group, _, lease = parse_lease_id(outcome.lease_id, field="lease_id")
-            held = self._held.get((group, lease))
-            if held is None:
-                continue
-            if outcome.deadline_ms:
-                held.length_s = outcome.remaining_ms / 1000
-                held.expires_s = asked_s + held.length_s
-            else:
-                del self._held[group, lease]
+        self._held.extended(reply, asked_s)
         return reply
 
     def _own(self, call: _Call) -> _Call:
@@ -348,78 +364,6 @@ class Subscription:
             return call
         return msgspec.structs.replace(call, namespace=namespace, queue=name)
 
-    def _note_settled(self, reply: SettleReply) -> None:
-        """Forgets leases that are known to be finished, so that what is kept stays bounded."""
-        for outcome in reply.outcomes:
-            group, _, lease = parse_lease_id(outcome.lease_id, field="lease_id")
-            held = self._held.get((group, lease))
-            if held is None:
-                continue
-            named = (*outcome.done, *outcome.lost)
-            held.left -= sum(count for _, count in named)
-            unknown = outcome.error is ErrorCode.LEASE_LOST and not named
-            if held.left <= 0 or unknown:
-                del self._held[group, lease]
-        self._pump()
-
-    def _forget_lapsed(self) -> bool:
-        """Forgets leases whose time is over; whether there is room for another."""
-        now_s = self._clock.monotonic_s()
-        for key, held in list(self._held.items()):
-            if held.expires_s < now_s:
-                del self._held[key]
-        return len(self._held) < STREAM_LEASES_MAX
-
-    # --- automatic extension -----------------------------------------------------------------
-
-    def _set_timer(self, due_s: float) -> None:
-        """Makes sure that the timer fires by then."""
-        if self._closed:
-            return
-        if self._timer is not None:
-            if self._timer_s <= due_s:
-                return
-            self._timer.cancel()
-        self._timer_s = due_s
-        delay_s = max(0.0, due_s - self._clock.monotonic_s())
-        self._timer = self._loop.call_later(delay_s, self._extend_due)
-
-    def _extend_due(self) -> None:
-        """Extends what is due, and what will be soon."""
-        self._timer = None
-        now_s = self._clock.monotonic_s()
-        due: dict[PartitionView, list[int]] = {}
-        for held in self._held.values():
-            if held.extend_s <= now_s + held.length_s / (2 * EXTEND_SHARE):
-                due.setdefault(held.view, []).append(held.lease)
-                # Should the extension fail, the next is tried after a third of what is left.
-                held.length_s = max(0.1, held.expires_s - now_s)
-        for view, leases in due.items():
-            for start in range(0, len(leases), REQUEST_LEASES_MAX):
-                command = Extend(
-                    tuple(leases[start : start + REQUEST_LEASES_MAX]),
-                    lease_timeout_ms=self._call.lease_timeout_ms,
-                )
-                self._router.post(view, command, then=partial(self._extended, view, now_s))
-        if self._held:
-            self._set_timer(min(held.extend_s for held in self._held.values()))
-
-    def _extended(
-        self, view: PartitionView, asked_s: float, outcome: Accepted | QueratorError
-    ) -> None:
-        if isinstance(outcome, QueratorError):
-            return
-        assert isinstance(outcome, ExtendResult)
-        for lease, deadline_ms in outcome.outcomes:
-            held = self._held.get((view.group, lease))
-            if held is None:
-                continue
-            if deadline_ms:
-                held.length_s = (deadline_ms - outcome.now_ms) / 1000
-                held.expires_s = asked_s + held.length_s
-            else:
-                del self._held[view.group, lease]
-
     # --- the end -----------------------------------------------------------------------------
 
     def end(self, error: QueratorError) -> None:
@@ -432,8 +376,8 @@ class Subscription:
         if self._stale is not None:
             self._stale.cancel()
             self._stale = None
-        while self._ready:
-            self._desk.release(self._ready.popleft())
+        self._desk.release(list(self._ready))
+        self._ready.clear()
         self._notify()
 
     async def close(self, *, polite: bool) -> None:
@@ -444,20 +388,20 @@ class Subscription:
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
         self.end(QueratorError(ErrorCode.UNAVAILABLE, "the stream is closed"))
-        if polite or self._call.release_on_disconnect:
-            by_view: dict[PartitionView, list[LeaseItems]] = {}
-            for held in self._held.values():
-                by_view.setdefault(held.view, []).append(LeaseItems(held.lease))
-            for view, leases in by_view.items():
-                for start in range(0, len(leases), REQUEST_LEASES_MAX):
-                    batch = tuple(leases[start : start + REQUEST_LEASES_MAX])
-                    self._router.post(view, Retry(batch, count_attempt=False), then=_released)
-        self._held.clear()
+        self._held.close(release=polite or self._call.release_on_disconnect)
         self._left(self)
 
 
-def _released(_outcome: Accepted | QueratorError) -> None:
-    """A release that failed leaves the leases to lapse; the consumer has gone."""
+def _size(grant: Grant) -> tuple[int, int]:
+    """Items and bytes."""
+    items = size = 0
+    for segment in grant.segments:
+        items += segment.count
+        size += segment.bytes
+    return items, size
+
+
+def _is_before(one: Grant, other: Grant) -> bool:
+    """Whether a partition has granted both, and `one` first."""
+    return one.view is other.view and one.lease < other.lease

@@ -289,6 +289,72 @@ async def test_what_nobody_takes_is_released_before_it_lapses():
         await stream.close(polite=True)
 
 
+async def test_what_is_ready_behind_a_batch_that_was_taken_is_released_before_it_lapses():
+    async with serving() as node:
+        await node.create(lease_timeout_ms=1_000)
+        await node.produce(*[b"x"] * 20)
+        stream = await node.subscribe(max_items=10)
+        stream.grant(20, 0)
+        await node.until(lambda: node.counts().leased == 20)
+        await stream.next()
+        await node.until(lambda: node.counts().leased <= 10)
+        total = await node.total()
+        assert (total.released, total.lapsed) == (10, 0)
+        await stream.close(polite=True)
+
+
+async def test_a_reader_that_has_stopped_takes_nothing_from_others():
+    async with serving() as node:
+        await node.create(lease_timeout_ms=1_000)
+        await node.produce(b"x")
+        stream = await node.subscribe(max_items=1)
+        stream.grant(10, 0)
+        await node.until(lambda: node.counts().released == 1)
+        for _ in range(3):
+            await node.produce(b"y")
+        total = await node.total()
+        assert (total.leased, total.ready, total.delivered) == (0, 4, 1)
+        assert [payloads(*(await stream.next()).batches) for _ in range(4)] == [
+            [b"x"], [b"y"], [b"y"], [b"y"]
+        ]  # fmt: skip
+        await stream.close(polite=True)
+
+
+async def test_a_lost_item_does_not_end_the_care_for_the_others_of_its_lease():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(lease_timeout_ms=1_000)
+        await node.produce(b"a", b"b")
+        stream = await node.subscribe(auto_extend=True)
+        stream.grant(2, 0)
+        [batch] = (await stream.next()).batches
+        one, two = seqs(batch)
+        first = LeaseRef(batch.lease_id, ((one, 1),))
+        await stream.retry(RetryCall("", "", (first,), dead=True))
+        assert (await stream.complete(completing(first))).outcomes[0].lost == ((one, 1),)
+        index = node.index()
+        clock.advance(400)
+        await node.until(lambda: node.index() > index)
+        clock.advance(700)
+        second = completing(LeaseRef(batch.lease_id, ((two, 1),)))
+        assert (await stream.complete(second)).outcomes[0].done == ((two, 1),)
+        await stream.close(polite=True)
+
+
+@pytest.mark.parametrize("auto_extend", [False, True])
+async def test_a_stream_full_of_leases_that_end_elsewhere_goes_on(monkeypatch, auto_extend):
+    monkeypatch.setattr("querator.service.held_leases.STREAM_LEASES_MAX", 3)
+    async with serving() as node:
+        await node.create(lease_timeout_ms=1_000)
+        await node.produce(*[b"x"] * 24)
+        stream = await node.subscribe(max_items=1, auto_extend=auto_extend)
+        stream.grant(100, 0)
+        for _ in range(24):
+            await node.complete(*(await stream.next()).batches)
+        assert (await node.total()).completed == 24
+        await stream.close(polite=True)
+
+
 async def test_a_stream_that_closes_while_items_are_granted_gives_them_back():
     environment = MemoryEnvironment()
     async with serving(environment) as node:

@@ -1,0 +1,106 @@
+"""Whatever happens to a lease stream: its credit is kept to, all of it can be used in the end, and
+each partition's items come in their order.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from querator.model.calls import CompleteCall, LeasedBatch
+from querator.service.subscriptions import BATCHES_AHEAD_MAX, Subscription
+from tests.unit.service.serving import Node, seqs, serving, whole
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("produce"), st.integers(1, 25), st.sampled_from([1, 200, 3_000])),
+        st.tuples(st.just("grant"), st.integers(1, 30), st.sampled_from([500, 2_000, 20_000])),
+        st.tuples(st.just("take"), st.integers(1, 30)),
+        st.tuples(st.just("steal"), st.integers(1, 9)),
+    ),
+    min_size=3,
+    max_size=14,
+)
+
+
+class Reader:
+    """One consumer of one stream, and what it has been given."""
+
+    def __init__(self, node: Node, stream: Subscription) -> None:
+        self.node = node
+        self.stream = stream
+        self.granted = 0
+        self.granted_bytes = 0
+        self.taken = 0
+        self.taken_bytes = 0
+        self.last: Counter[int] = Counter()
+
+    def grant(self, items: int, size: int) -> None:
+        self.granted += items
+        self.granted_bytes += size
+        self.stream.grant(items, size)
+
+    async def take(self) -> None:
+        batches = (await self.stream.next()).batches
+        assert batches
+        for batch in batches:
+            self._note(batch)
+        refs = tuple(map(whole, batches))
+        outcomes = (await self.stream.complete(CompleteCall("", "", refs))).outcomes
+        assert all(outcome.error is None for outcome in outcomes)
+
+    def _note(self, batch: LeasedBatch) -> None:
+        assert batch.attempt == 1
+        found = seqs(batch)
+        assert found == sorted(found)
+        assert found[0] > self.last[batch.partition], "the partition's order"
+        self.last[batch.partition] = found[-1]
+        self.taken += len(found)
+        self.taken_bytes += len(batch.loaded.items)
+        assert self.taken <= self.granted
+        assert self.taken_bytes <= self.granted_bytes
+
+    async def try_to_take(self, patience: int) -> None:
+        """Waits for a few rounds of the loop, and thinks better of it."""
+        waiting = asyncio.get_running_loop().create_task(self.take())
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled() or waiting.result() is None
+
+
+async def play(steps: list[tuple[Any, ...]], *, partitions: int, max_items: int) -> None:
+    async with serving() as node:
+        await node.create(partitions=partitions)
+        stream = await node.subscribe(max_items=max_items, max_bytes=8_000)
+        reader = Reader(node, stream)
+        for step in steps:
+            match step:
+                case "produce", count, size:
+                    await node.produce(*[b"x" * size] * count)
+                case "grant", items, size:
+                    reader.grant(items, size)
+                case "take", patience:
+                    await reader.try_to_take(patience)
+                case "steal", count:
+                    for batch in (await node.lease(count, client_id="thief")).batches:
+                        await node.complete(batch)
+        # All that was granted can be had; the bytes no longer stand in the way.
+        stream.grant(0, 10_000_000)
+        reader.granted_bytes += 10_000_000
+        while reader.taken < reader.granted:
+            await node.produce(*[b"y"] * 20)
+            await reader.take()
+        for _ in range(BATCHES_AHEAD_MAX):
+            await node.produce(b"z")
+        assert (await node.total()).leased == 0, "without credit nothing is leased"
+        await stream.close(polite=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS, partitions=st.sampled_from([1, 3]), max_items=st.sampled_from([1, 4, 10]))
+def test_credit_is_kept_and_none_is_lost(steps, partitions, max_items):
+    asyncio.run(play(steps, partitions=partitions, max_items=max_items))
