@@ -27,5 +27,8 @@ settings.load_profile(
 @pytest.fixture(autouse=True, scope="session")
 def _no_blocking_calls() -> Iterator[None]:
     """A blocking call (file, socket, sleep) that Querator makes on an event loop is an error."""
-    with blockbuster_ctx("querator"):
+    with blockbuster_ctx("querator") as guard:
+        # gRPC joins its poller thread when its last object is freed. That may be garbage of an
+        # earlier test, which the collector happens to meet while Querator runs.
+        guard.functions["threading.Lock.acquire"].can_block_in("threading.py", "join")
         yield
