@@ -216,7 +216,7 @@ class LeaseDesk:
                 self._wake()
         else:
             self._open.pop(view, None)
-            if view in self._pinned and view.led and not view.leases_asked:
+            if view in self._pinned and not view.leases_asked:
                 self._wake()
 
     def end(self, error: QueratorError) -> None:
@@ -250,6 +250,7 @@ class LeaseDesk:
         if self._ended is not None or self._stopped:
             return
         asks: dict[PartitionView, list[_Ask]] = {}
+        self._unpin()
         for view, waiters in self._pinned.items():
             if view.led and not view.leases_asked:
                 asking = [
@@ -263,8 +264,19 @@ class LeaseDesk:
             self._plan(asks)
         for view, asking in asks.items():
             self._ask(view, asking)
-        if self._hasty and not self._busy:
+        if self._hasty:
             self._dismiss()
+
+    def _unpin(self) -> None:
+        """Frees those who wait for one large item that is not to be had any more."""
+        for view in list(self._pinned):
+            if view.leases_asked or (view.ready and view.led):
+                continue
+            strays = [waiter for waiter in self._pinned[view] if waiter.home is None]
+            for waiter in reversed(strays):
+                self._unpark(waiter)
+                waiter.pinned = None
+                self._park(waiter, first=True)
 
     def _plan(self, asks: dict[PartitionView, list[_Ask]]) -> None:
         """Shares what is ready among the parked, as far as either goes."""
@@ -320,8 +332,15 @@ class LeaseDesk:
                 ask.waiter.on_asked()
 
     def _dismiss(self) -> None:
-        """Answers those who do not wait and for whom nothing is to be had."""
-        for waiter in list(self._hasty):
+        """Answers those who do not wait and for whom nothing is to be had: whoever may ask any
+        partition, when none is busy; whoever may ask one only, when that is not.
+        """
+        if self._busy:
+            idle = [there for view, there in self._pinned.items() if not view.leases_asked]
+            waiters = [waiter for there in idle for waiter in there if not waiter.patient]
+        else:
+            waiters = list(self._hasty)
+        for waiter in waiters:
             if not waiter.asked:
                 self._finish(waiter)
 

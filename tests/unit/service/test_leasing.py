@@ -6,7 +6,9 @@ from collections import Counter
 import pytest
 
 from querator.model.calls import LeaseReply
+from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
@@ -210,6 +212,54 @@ async def test_a_repeat_of_what_was_never_granted_waits_at_its_partition():
         expected = b"a" if first.batches[0].partition == 1 else b"b"
         assert {first.batches[0].partition, second.batches[0].partition} == {0, 1}
         assert payloads(batch) == [expected]
+
+
+async def test_who_does_not_wait_is_not_kept_by_another_partition():
+    environment = MemoryEnvironment()
+    async with serving(environment) as node:
+        await node.create(partitions=2)
+        produced = await node.produce(b"x")
+        gate = Gate(environment)
+        gate.close()
+        [waiting] = await park(node, 1)
+        await gate.reached()
+        empty = 1 - produced.batches[0].partition
+        try:
+            async with asyncio.timeout(5):
+                assert (await node.lease(partition=empty)).batches == ()
+        finally:
+            gate.open()
+        assert payloads(*(await waiting).batches) == [b"x"]
+
+
+async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone():
+    async with serving() as node:
+        queue = await node.create(partitions=2)
+        for _ in range(2):
+            await node.produce(b"x" * 4_000)
+
+        # Both items are too large for half of the bytes, so the caller would ask the last partition
+        # alone. Before it does, what is there expires, say.
+        loop = asyncio.get_running_loop()
+        refused, told = asyncio.Event(), node.on_effects
+
+        def gone() -> None:
+            for group in queue.groups:
+                node.queues.on_effects(group, PartitionEffects(ready=0, outbox=0))
+            refused.set()
+
+        def on_effects(group: GroupId, effects: PartitionEffects) -> None:
+            told(group, effects)
+            if group == queue.groups[1]:
+                loop.call_soon(gone)
+
+        node.on_effects = on_effects
+        [waiting] = await park(node, 2, max_bytes=5_000)
+        await refused.wait()
+        node.on_effects = told
+        assert not waiting.done()
+        assert (await node.produce(b"y")).batches[0].partition == 0
+        assert payloads(*(await waiting).batches)
 
 
 async def test_a_partition_that_the_queue_has_not():
