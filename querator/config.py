@@ -30,6 +30,11 @@ LogFormat = Literal["auto", "json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+STORAGE_QUOTA_BYTES_MIN = 512 * 1024 * 1024
+"""An eighth of the quota, 64 MiB at most, is kept free for completes and deletes: with less, what
+many partitions lease in one turn may not fit into it."""
+
+
 class ConfigError(Exception):
     """A setting cannot be used; the message is one line that says which, where and why."""
 
@@ -66,7 +71,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             description="Most bytes that data may take; 0 means what the disk has (with `memory`: "
-            "1 GiB). Beyond it produce is refused with STORAGE_FULL.",
+            "1 GiB), else at least 512 MiB. Beyond it produce is refused with STORAGE_FULL.",
         ),
     ] = 0
     shutdown_timeout_ms: Annotated[
@@ -195,7 +200,12 @@ def _choices(setting: Setting) -> str:
 
 
 def _check(config: Config) -> None:
-    """What one setting demands of another."""
+    """What one setting demands of another, and what its type cannot say."""
+    if 0 < config.storage_quota_bytes < STORAGE_QUOTA_BYTES_MIN:
+        raise ConfigError(
+            f"storage_quota_bytes is {config.storage_quota_bytes}; "
+            f"the least is {STORAGE_QUOTA_BYTES_MIN}, or 0 for what the disk has"
+        )
     if config.memory and config.data_dir:
         raise ConfigError("data_dir and memory exclude each other: choose --data-dir or --memory")
     if not config.memory and not config.data_dir:

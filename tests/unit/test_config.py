@@ -46,8 +46,13 @@ def test_switches_in_the_environment(text: str, value: bool):
 
 
 def test_numbers_in_the_environment():
-    config = load(flags=DATA, environment={"QUERATOR_STORAGE_QUOTA_BYTES": "1000000"})
-    assert config.storage_quota_bytes == 1_000_000
+    config = load(flags=DATA, environment={"QUERATOR_STORAGE_QUOTA_BYTES": "600000000"})
+    assert config.storage_quota_bytes == 600_000_000
+
+
+def test_a_small_quota_is_refused_by_name_limit_and_value():
+    with pytest.raises(ConfigError, match=r"storage_quota_bytes is 1000; the least is 536870912"):
+        load(flags=DATA | {"storage_quota_bytes": 1000}, environment={})
 
 
 @pytest.mark.parametrize(
