@@ -12,12 +12,19 @@ lowest sequences going first. For a sequence:
 A producer that is silent for PRODUCER_RETENTION_MS is forgotten. Its id tells when it was born
 (UUIDv7), and an unknown producer born longer ago than that is refused: it may be one that was
 forgotten.
+
+When there are PRODUCERS_MAX of them, those that have been silent for longest make room, if no
+outcome of theirs is remembered any more; from then on unknown producers that are not younger than
+the youngest of these are refused as well. So clients that make an identity for each request meet
+the bound only if they are too many within the dedup window.
 """
 
 from querator.model.commands import ProduceResult, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
+    APPLY_SEGMENTS_MAX,
     MINUTE_MS,
+    PRODUCER_ID_BYTES,
     PRODUCER_OUTCOMES_MAX,
     PRODUCER_RETENTION_MS,
     PRODUCERS_MAX,
@@ -36,6 +43,9 @@ UNKNOWN = ProducerRow(0, 0, 0, 0, 0, 0)
 FORGET_AT_ONCE = 64
 """Outcomes above PRODUCER_OUTCOMES_MAX are forgotten together: each time costs a scan."""
 
+DISPLACED_AT_ONCE = 64
+"""Producers that make room together: each time costs a scan."""
+
 
 def born_ms(producer_id: bytes) -> int:
     return int.from_bytes(producer_id[:6], "big")
@@ -51,14 +61,16 @@ def admit(
     raw = PRODUCERS.get(txn, group, producer_id)
     if raw is None:
         producer = UNKNOWN
-        if born_ms(producer_id) + PRODUCER_RETENTION_MS < turn.now_ms:
+        born = born_ms(producer_id)
+        if born + PRODUCER_RETENTION_MS < turn.now_ms or born <= turn.state.displaced_ms:
             return _expired(
                 "the producer is older than the partition remembers producers", sequence
             )
-        if turn.state.producers >= PRODUCERS_MAX:
+        if turn.state.producers >= PRODUCERS_MAX and not _make_room(turn):
             return Refusal(
                 ErrorCode.TOO_MANY_PRODUCERS,
-                f"the partition remembers {PRODUCERS_MAX} producers and takes no new ones",
+                f"the partition remembers {PRODUCERS_MAX} producers with their last outcomes; new "
+                "ones are taken when outcomes have left the dedup window",
                 field="producer_id",
                 limit=str(PRODUCERS_MAX),
             )
@@ -149,6 +161,35 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
         )  # fmt: skip
         PRODUCERS.put(txn, group, producer_id, value=encode(updated))
     return done
+
+
+def _make_room(turn: Turn) -> bool:
+    """Forgets the producers that have been silent for longest, DISPLACED_AT_ONCE at most; whether
+    there were any.
+    """
+    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    window_ms = turn.queue.dedup_window_ms
+    doomed: list[tuple[bytes, bytes]] = []
+    # The checks of producers without outcomes are due when they are to be forgotten: behind those
+    # of the others, which are due within the window, and in the order of their last requests.
+    _, stop = PRODUCER_CHECKS.bounds(group)
+    start = PRODUCER_CHECKS.key(
+        group, _check_after(now_ms + window_ms) + 1, bytes(PRODUCER_ID_BYTES)
+    )
+    for seen, (key, _) in enumerate(txn.scan(start, stop)):
+        if seen == APPLY_SEGMENTS_MAX or len(doomed) == DISPLACED_AT_ONCE:
+            break
+        producer_id = key[-PRODUCER_ID_BYTES:]
+        raw = PRODUCERS.get(txn, group, producer_id)
+        assert raw is not None
+        if not decode_producer(raw).kept and born_ms(producer_id) + window_ms <= now_ms:
+            doomed.append((key, producer_id))
+    for key, producer_id in doomed:
+        txn.delete(key)
+        PRODUCERS.delete(txn, group, producer_id)
+        turn.state.displaced_ms = max(turn.state.displaced_ms, born_ms(producer_id))
+    turn.state.producers -= len(doomed)
+    return bool(doomed)
 
 
 def _forget(

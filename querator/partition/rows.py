@@ -31,7 +31,10 @@ class DeadReason(IntEnum):
 
 
 class State(msgspec.Struct, array_like=True):
-    """The one row that changes with every entry. Heads are lower bounds of due times; 0: none."""
+    """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
+
+    `displaced_ms` is when the youngest producer was born that had to make room for another.
+    """
 
     index: int = 0
     term: int = 0
@@ -64,6 +67,7 @@ class State(msgspec.Struct, array_like=True):
     schedule_head_ms: int = 0
     expiry_head_ms: int = 0
     cleanup_head_ms: int = 0
+    displaced_ms: int = 0
 
     @property
     def items(self) -> int:

@@ -74,6 +74,39 @@ def test_there_are_only_so_many_producers():
     assert log.entry(request(2))[0].count == 1
 
 
+def born(log: Log, name: int) -> bytes:
+    """A producer born now."""
+    return log.now_ms.to_bytes(6, "big") + bytes([name] * 10)
+
+
+def test_producers_of_which_nothing_is_remembered_make_room(monkeypatch):
+    monkeypatch.setattr("querator.partition.producers.PRODUCERS_MAX", 3)
+    monkeypatch.setattr("querator.partition.producers.DISPLACED_AT_ONCE", 1)
+    log = Log()
+    log.configure(dedup_window_ms=10 * MINUTE_MS)
+    names = []
+    for name in range(3):
+        names.append(born(log, name))
+        assert log.entry(request(1, names[-1]))[0].count == 1
+        log.advance(MINUTE_MS)
+    log.entry(request(2, names[0]))
+    refused = log.entry(request(1, born(log, 9)))[0]
+    assert refused.code is ErrorCode.TOO_MANY_PRODUCERS, "all are within the window"
+    log.advance(30 * MINUTE_MS)
+    fresh = born(log, 3)
+    assert log.entry(request(1, fresh))[0].count == 1
+    # The second one was silent for longest. It, and whoever might have been forgotten like it, is
+    # never applied again; the others go on.
+    assert log.entry(request(1, names[1]))[0].code is ErrorCode.PRODUCER_EXPIRED
+    assert log.entry(request(2, names[1]))[0].code is ErrorCode.PRODUCER_EXPIRED
+    older = START_MS.to_bytes(6, "big") + bytes([7] * 10)
+    assert log.entry(request(1, older))[0].code is ErrorCode.PRODUCER_EXPIRED
+    assert log.entry(request(3, names[0]))[0].count == 1
+    assert log.entry(request(2, names[2]))[0].count == 1
+    assert log.entry(request(1, fresh))[0].repeated
+    assert count(log, PRODUCERS) == 3
+
+
 def test_the_oldest_ended_lease_goes_first():
     log = Log()
     log.configure()
