@@ -19,6 +19,7 @@ from querator.client.consumer import (
     PREFETCH_DEFAULT,
     Consumer,
 )
+from querator.client.errors import ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.leases import COMPLETE, LeasedItem, retry_verb
 from querator.client.producer import Producer
@@ -212,7 +213,13 @@ class Client:
             sequence=self._sequence,
         ).SerializeToString()
         request = b"".join((head, *encoded.pieces))
-        answer = await connection.call(lambda left: connection.produce_bytes(request, timeout=left))
+        try:
+            answer = await connection.call(
+                lambda left: connection.produce_bytes(request, timeout=left)
+            )
+        except ProducerExpired:
+            self._identity = None
+            raise
         response = queue_service_pb2.ProduceResponse.FromString(answer)
         return ProducedItems(((len(items), produced_runs(response)),), response.durable)
 

@@ -65,7 +65,7 @@ def cut(call: ProduceCall, *, home: int, partitions: int) -> list[Part]:
         raise invalid(
             "ordered",
             f"cannot be combined with dedup_key in a queue of {partitions} partitions: keys decide "
-            "on the partition, and order is kept in one partition",
+            "on the partition, and order is kept in one partition; use ordered=false",
         )
     lengths = struct.unpack(f"<{len(call.lengths) // 4}I", call.lengths)
     placed = [home] * len(lengths)

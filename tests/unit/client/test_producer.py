@@ -11,6 +11,7 @@ from querator.client.errors import (
     InvalidArgument,
     LimitExceeded,
     OutcomeUnknown,
+    ProducerExpired,
     QueueFull,
     QueueNotFound,
     Unavailable,
@@ -68,6 +69,21 @@ async def test_a_single_call_is_idempotent_as_well():
     assert node.stored == [b"a", b"b"]
     assert [item.seq for item in stored] == [1, 2]
     assert len({request.sequence for request in node.requests}) == 1
+
+
+async def test_after_single_calls_were_forgotten_the_next_one_has_a_new_identity():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await client.produce("q", b"a")
+        forgotten = node.requests[-1].producer_id
+
+        def decide(request):
+            return refusal("PRODUCER_EXPIRED") if request.producer_id == forgotten else None
+
+        node.decide = decide
+        with pytest.raises(ProducerExpired):
+            await client.produce("q", b"b")
+        await client.produce("q", b"c")
+    assert node.stored == [b"a", b"c"]
 
 
 async def test_a_refusal_for_the_time_being_keeps_the_order():

@@ -126,6 +126,7 @@ async def test_order_and_keys_exclude_each_other_over_many_partitions():
         }
         error = await refusal(node.produce(b"x", queue="many", **call))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "ordered")
+        assert "use ordered=false" in error.message
         assert partitions_of(await node.produce(b"x", queue="one", **call)) == [0]
 
 
