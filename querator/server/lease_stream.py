@@ -19,6 +19,9 @@ from querator.service.subscriptions import Subscription
 from querator.wire import frames
 from querator.wire.frames import Credit
 
+CUT_NOTICED_S = 0.05
+"""How long after the end of a stream its cancellation may come."""
+
 _METHOD = "LeaseStream"
 
 
@@ -60,7 +63,11 @@ class LeaseStream:
                     outbox.drop_deliveries()
                 await outbox.until(outbox.is_answered)
                 outbox.close()
-            half_closed = self._ending is None
+            if self._ending is None:
+                # A connection that is cut may read as the end of the stream a moment before gRPC
+                # cancels this task; what the client holds must not be released then.
+                await asyncio.sleep(CUT_NOTICED_S)
+                half_closed = True
         finally:
             if self._subscription is not None and self._call is not None:
                 polite = half_closed or self._call.release_on_disconnect
