@@ -108,7 +108,7 @@ proto-check: setup ## lint proto/ and check that querator/v1 comes from it
 
 # Each tier is a folder of tests/. A tier that has no folder is left out of `test`; one that has a
 # folder must find tests in it (pytest exits 5 when it finds none).
-TIERS := unit integration conformance clients
+TIERS := unit integration clients
 PRESENT := $(foreach tier,$(TIERS),$(if $(wildcard tests/$(tier)/.),$(tier)))
 
 .PHONY: unit
@@ -118,10 +118,6 @@ unit: setup ## tests/unit: one room at a time
 .PHONY: integration
 integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
 	$(BIN)/pytest tests/integration $(PYTEST)
-
-.PHONY: conformance
-conformance: setup ## tests/conformance: the protocol from outside
-	$(BIN)/pytest tests/conformance $(PYTEST)
 
 .PHONY: clients
 clients: setup ## tests/clients: the clients in each language
