@@ -1,6 +1,7 @@
 """Promises of a queue over restarts, stops and changed settings."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ async def test_repeats_after_a_restart_meet_their_first_outcome():
     environment = MemoryEnvironment()
     clock = SimulatedClock()
     name = producer_id()
-    identity = {"producer_id": name, "sequence": 1, "ordered": True}
+    identity: dict[str, Any] = {"producer_id": name, "sequence": 1, "ordered": True}
     clock.step_wall(int.from_bytes(name[:6], "big") - clock.wall_ms())
     async with serving(environment, clock) as node:
         await node.create()

@@ -232,7 +232,9 @@ async def test_who_does_not_wait_is_not_kept_by_another_partition():
         assert payloads(*(await waiting).batches) == [b"x"]
 
 
-async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone():
+async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+):
     async with serving() as node:
         queue = await node.create(partitions=2)
         for _ in range(2):
@@ -253,10 +255,10 @@ async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone
             if group == queue.groups[1]:
                 loop.call_soon(gone)
 
-        node.on_effects = on_effects
+        monkeypatch.setattr(node, "on_effects", on_effects)
         [waiting] = await park(node, 2, max_bytes=5_000)
         await refused.wait()
-        node.on_effects = told
+        monkeypatch.setattr(node, "on_effects", told)
         assert not waiting.done()
         assert (await node.produce(b"y")).batches[0].partition == 0
         assert payloads(*(await waiting).batches)
