@@ -1,6 +1,7 @@
 """Random work on every form against a dictionary that is copied at each step."""
 
 import tempfile
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ class StorageModel(RuleBasedStateMachine):
 
     disk: Disk
 
+    @abstractmethod
     def new_disk(self) -> Disk:
-        raise NotImplementedError
+        """Each form's own, empty."""
 
     @initialize()
     def start(self) -> None:
