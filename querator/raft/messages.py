@@ -1,0 +1,156 @@
+"""What replicas of a group, and nodes, say to each other, and how it is written in a frame.
+
+Messages of a group travel in an `Envelope`. Terms make every message of an older leadership
+recognisable: a receiver drops it, or answers with its own term. The numbers follow Ongaro,
+Consensus: Bridging Theory and Practice; figures 3.1 and 5.3, sections 3.10 (transfer), 6.4 (reads),
+9.6 (pre-vote).
+
+A frame is a list of messages between two nodes in msgpack, each `[tag, field, …]`. Its bytes are
+bounded by the transport. Whatever does not decode to exactly this is a MessageError: the sender is
+not a node of this release, and the connection ends.
+"""
+
+import msgspec
+
+from querator.model.ids import GroupId
+
+
+class MessageError(Exception):
+    """The bytes are no frame of messages."""
+
+
+class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry on its way; its index follows from its place. `kind` as of `raft.journal`."""
+
+    term: int
+    now_ms: int
+    kind: int
+    command: bytes
+    attachments: tuple[bytes, ...] = ()
+
+
+class RequestVote(msgspec.Struct, frozen=True, array_like=True, tag="v", gc=False):
+    """The candidate's term and the end of its log.
+
+    `pre`: would you vote for me in this term? Changes nothing at either side. `transfer`: the
+    leader itself asked for this election, so that it does not count that it was heard lately.
+    """
+
+    term: int
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = False
+
+
+class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False):
+    """`term` of the request when granted, else the voter's own."""
+
+    term: int
+    granted: bool
+    pre: bool = False
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
+    """Entries that follow (prev_index, prev_term). `sequence` counts the leader's messages to this
+    follower in its term; the reply repeats it, and `read_round`.
+    """
+
+    term: int
+    sequence: int
+    read_round: int
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    entries: tuple[LogEntry, ...] = ()
+
+
+class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
+    """After the follower's sync. `success`: its log equals the leader's up to `index`, on disk.
+
+    Else `index` is where the leader should try: the first of the follower's entries of
+    `conflict_term`, which is the term it has at prev_index, or the end of its log (0: it has none
+    there). A reply of a higher term says only that.
+    """
+
+    term: int
+    sequence: int
+    read_round: int
+    success: bool
+    index: int
+    conflict_term: int = 0
+
+
+class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
+    """The leader wants this follower, which has all of its log, to stand for election at once."""
+
+    term: int
+
+
+GroupMessage = RequestVote | VoteReply | Append | AppendReply | TimeoutNow
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
+    """A message of a group from replica `sender` to replica `to`."""
+
+    group: GroupId
+    to: int
+    sender: int
+    message: GroupMessage
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A leader's empty message to a follower whose log it knows: `commit_index` is at most what the
+    follower has acknowledged in this term.
+    """
+
+    group: GroupId
+    to: int
+    sender: int
+    term: int
+    commit_index: int
+
+
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="h", gc=False):
+    """The beats of all groups that the sender leads and the receiver follows."""
+
+    round: int
+    wall_ms: int
+    beats: tuple[Beat, ...]
+
+
+class Stale(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A beat that was not followed: the replica is gone (term 0), or in a higher term, or does not
+    have what it is said to have acknowledged (the term of the beat).
+    """
+
+    group: GroupId
+    to: int
+    sender: int
+    term: int
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=False):
+    """Says of all beats of the round that they were followed, but for those named."""
+
+    round: int
+    wall_ms: int
+    stale: tuple[Stale, ...] = ()
+
+
+PeerMessage = Envelope | Heartbeat | HeartbeatReply
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[PeerMessage]).decode
+
+
+def encode_frame(messages: list[PeerMessage]) -> bytes:
+    return _encode(messages)
+
+
+def decode_frame(frame: bytes | memoryview) -> list[PeerMessage]:
+    """Raises MessageError."""
+    try:
+        return _decode(frame)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise MessageError(f"not a frame of messages: {error}") from error
