@@ -19,6 +19,7 @@ from querator import telemetry
 from querator.model import limits
 from querator.model.calls import CompleteCall, ExtendCall, LeaseCall, ProduceCall, RetryCall
 from querator.model.errors import ErrorCode, QueratorError
+from querator.server.call_counts import CANCELLED, OK, CallCounts
 from querator.wire.errors import error_status
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -73,12 +74,14 @@ async def abort(context: Context, error: QueratorError, *, request_id: str) -> N
 
 
 class LiveCalls:
-    """Counts the calls that are being answered, so that a drain knows when they all are.
+    """Counts the calls that are being answered, so that a drain knows when they all are, and in
+    `counts` what became of them.
 
     `draining` is set by the drain: no call is taken on any more.
     """
 
     def __init__(self) -> None:
+        self.counts = CallCounts()
         self.draining = False
         self._count = 0
         self._idle = asyncio.Event()
@@ -99,16 +102,26 @@ class LiveCalls:
 
 def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
     """`work` as a handler whose failures are answered."""
+    counts = live.counts
 
     async def handle(data: bytes, context: Context) -> bytes:
         request_id = new_request_id()
+        began_s = time.perf_counter()
         if live.draining:
+            counts.refused(method, DRAINING, began_s)
             await abort(context, DRAINING, request_id=request_id)
         with live:
             try:
-                return await work(data, context)
+                answer = await work(data, context)
             except Exception as error:  # noqa: BLE001 - the top of the call's task
                 refusal = refusal_of(error, request_id=request_id, method=method)
+            except asyncio.CancelledError:
+                counts.ended(method, CANCELLED, began_s)
+                raise
+            else:
+                counts.ended(method, OK, began_s)
+                return answer
+            counts.refused(method, refusal, began_s)
             _log.debug("grpc.refused", method=method, request_id=request_id, code=refusal.code.name)
             await abort(context, refusal, request_id=request_id)
 

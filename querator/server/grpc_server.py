@@ -21,6 +21,7 @@ from querator import telemetry
 from querator.model import limits
 from querator.server.admin_calls import AdminCalls
 from querator.server.answers import Context, LiveCalls, Unary, answering
+from querator.server.call_counts import CallCounts
 from querator.server.lease_stream import LeaseStream
 from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
@@ -82,6 +83,10 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
+    @property
+    def counts(self) -> CallCounts:
+        return self._calls.counts
+
     async def start(self) -> str:
         """Listens and serves; the address with its real port. Raises `ListenError`."""
         assert self._server is None, "started once"
@@ -127,10 +132,11 @@ class GrpcServer:
         _log.info("grpc.stopped")
 
     def _produce_stream(self, context: Context, request_id: str) -> ProduceStream:
-        return ProduceStream(context, request_id, self._queue_service, self._limits)
+        counts = self._calls.counts
+        return ProduceStream(context, request_id, self._queue_service, self._limits, counts)
 
     def _lease_stream(self, context: Context, request_id: str) -> LeaseStream:
-        return LeaseStream(context, request_id, self._queue_service)
+        return LeaseStream(context, request_id, self._queue_service, self._calls.counts)
 
     def _stream(
         self, method: str, make: Callable[[Context, str], ProduceStream | LeaseStream]

@@ -8,10 +8,13 @@ gets no more leases than it can be told of.
 """
 
 import asyncio
+import time
+from typing import Final
 
 from querator.model.calls import CompleteCall, ExtendCall, RetryCall, SubscribeCall
 from querator.model.errors import QueratorError
 from querator.server.answers import DRAINING, Context, now_ms, refusal_of
+from querator.server.call_counts import OK, CallCounts
 from querator.server.outbox import Outbox
 from querator.server.streams import read_frame
 from querator.service.queue_service import QueueService
@@ -23,15 +26,24 @@ CUT_NOTICED_S = 0.05
 """How long after the end of a stream its cancellation may come."""
 
 _METHOD = "LeaseStream"
+_METHODS: Final[dict[type[object], str]] = {
+    CompleteCall: f"{_METHOD}/Complete",
+    RetryCall: f"{_METHOD}/Retry",
+    ExtendCall: f"{_METHOD}/Extend",
+}
+_FRAME = f"{_METHOD}/Frame"
 
 
 class LeaseStream:
     """One stream; see `streams.Stream`."""
 
-    def __init__(self, context: Context, request_id: str, service: QueueService) -> None:
+    def __init__(
+        self, context: Context, request_id: str, service: QueueService, counts: CallCounts
+    ) -> None:
         self._context = context
         self._request_id = request_id
         self._service = service
+        self._counts = counts
         self._outbox = Outbox()
         self._call: SubscribeCall | None = None
         self._subscription: Subscription | None = None
@@ -132,7 +144,7 @@ class LeaseStream:
                 return
         self._outbox.took(len(frame))
         if isinstance(said, QueratorError):
-            self._refuse(number, len(frame), said)
+            self._refuse(number, len(frame), said, _FRAME, time.perf_counter())
         else:
             tasks.create_task(self._settle(number, len(frame), said, subscription))
 
@@ -143,6 +155,7 @@ class LeaseStream:
         call: CompleteCall | RetryCall | ExtendCall,
         subscription: Subscription,
     ) -> None:
+        method, began_s = _METHODS[type(call)], time.perf_counter()
         try:
             if isinstance(call, CompleteCall):
                 completed = await subscription.complete(call)
@@ -154,11 +167,15 @@ class LeaseStream:
                 extended = await subscription.extend(call)
                 answer = frames.encode_extended_frame(number, extended)
         except Exception as error:  # noqa: BLE001 - the top of the request's task
-            self._refuse(number, size, error)
+            self._refuse(number, size, error, method, began_s)
         else:
             self._outbox.answer(answer, size)
+            self._counts.ended(method, OK, began_s)
 
-    def _refuse(self, number: int, size: int, error: Exception) -> None:
+    def _refuse(
+        self, number: int, size: int, error: Exception, method: str, began_s: float
+    ) -> None:
         request_id = f"{self._request_id}/{number}"
-        refusal = refusal_of(error, request_id=request_id, method=_METHOD)
+        refusal = refusal_of(error, request_id=request_id, method=method)
+        self._counts.refused(method, refusal, began_s)
         self._outbox.answer(frames.encode_lease_error(number, refusal, request_id=request_id), size)

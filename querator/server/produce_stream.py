@@ -5,17 +5,19 @@ as soon as it is done, in any order.
 """
 
 import asyncio
+import time
 
 from querator.model.calls import ProduceCall
 from querator.model.errors import QueratorError
 from querator.server.answers import DRAINING, Context, now_ms, refusal_of
+from querator.server.call_counts import OK, CallCounts
 from querator.server.outbox import Outbox
 from querator.server.streams import read_frame
 from querator.service.queue_service import QueueService
 from querator.wire import frames
 from querator.wire.door import RequestLimits
 
-_METHOD = "ProduceStream"
+_METHOD = "ProduceStream/Produce"
 
 
 class ProduceStream:
@@ -27,11 +29,13 @@ class ProduceStream:
         request_id: str,
         service: QueueService,
         request_limits: RequestLimits,
+        counts: CallCounts,
     ) -> None:
         self._context = context
         self._request_id = request_id
         self._service = service
         self._limits = request_limits
+        self._counts = counts
         self._outbox = Outbox()
         self._reader: asyncio.Task[QueratorError | None] | None = None
         self._draining = False
@@ -68,21 +72,24 @@ class ProduceStream:
                 return error
             outbox.took(len(frame))
             if isinstance(call, QueratorError):
-                self._refuse(number, len(frame), call)
+                self._refuse(number, len(frame), call, time.perf_counter())
             else:
                 tasks.create_task(self._produce(number, len(frame), call))
         return DRAINING
 
     async def _produce(self, number: int, size: int, call: ProduceCall) -> None:
+        began_s = time.perf_counter()
         try:
             reply = await self._service.produce(call)
         except Exception as error:  # noqa: BLE001 - the top of the request's task
-            self._refuse(number, size, error)
+            self._refuse(number, size, error, began_s)
         else:
             self._outbox.answer(frames.encode_produced_frame(number, reply), size)
+            self._counts.ended(_METHOD, OK, began_s)
 
-    def _refuse(self, number: int, size: int, error: Exception) -> None:
+    def _refuse(self, number: int, size: int, error: Exception, began_s: float) -> None:
         request_id = f"{self._request_id}/{number}"
         refusal = refusal_of(error, request_id=request_id, method=_METHOD)
         frame = frames.encode_produce_error(number, refusal, request_id=request_id)
         self._outbox.answer(frame, size)
+        self._counts.refused(_METHOD, refusal, began_s)

@@ -7,6 +7,7 @@ gRPC cancels the handler's task, and the tasks inside of it with it.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
@@ -22,6 +23,7 @@ from querator.server.answers import (
     new_request_id,
     refusal_of,
 )
+from querator.server.call_counts import CANCELLED, OK
 
 
 class Stream(Protocol):
@@ -52,22 +54,32 @@ class Streams:
     def handler(self, method: str, make: Callable[[Context, str], Stream]) -> Handler:
         """A handler of stream calls: `make` gets the context and the request id of the call."""
 
+        counts = self._calls.counts
+
         async def handle(_: object, context: Context) -> None:
             request_id = new_request_id()
+            began_s = time.perf_counter()
             if self._calls.draining:
+                counts.refused(method, DRAINING, began_s)
                 await abort(context, DRAINING, request_id=request_id)
             stream = make(context, request_id)
             self._live.add(stream)
+            counts.stream_began(method)
+            code = CANCELLED
             with self._calls:
                 try:
                     ending = await stream.run()
+                    code = OK if ending is None else ending.code.name
                 except Exception as error:  # noqa: BLE001 - the top of the call's task
                     if _is_broken(error, context):
                         log_broken(method, request_id)
                         return
                     ending = refusal_of(error, request_id=request_id, method=method)
+                    code = ending.code.name
                 finally:
                     self._live.discard(stream)
+                    counts.stream_ended(method)
+                    counts.ended(method, code, began_s)
                 if ending is not None:
                     await abort(context, ending, request_id=request_id)
 
