@@ -18,7 +18,7 @@ Errors, all `StorageError`:
 * StorageCorrupt: a checksum or a page does not hold.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -93,9 +93,23 @@ class ReadTransaction(Protocol):
         """
         ...
 
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        """The keys that `scan` gives, without reading long values."""
+        ...
+
 
 class WriteTransaction(ReadTransaction, Protocol):
     """The one write transaction. Ends by `commit` or `abort`."""
+
+    def changes(self) -> Mapping[bytes, bytes | None]:
+        """Every key that was written so far, with its value; None: deleted. Changes with the
+        transaction.
+        """
+        ...
+
+    def before(self, key: bytes) -> bytes | None:
+        """What the committed state beneath the transaction holds."""
+        ...
 
     def put(self, key: bytes, value: bytes) -> None: ...
 

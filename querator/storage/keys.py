@@ -3,6 +3,9 @@
 A key is the table's letter, the group id (u64, never reused), then the parts of the layout, all
 big-endian, so that the order of keys is the order of the parts. No user string is part of a key:
 names are interned or hashed (BLAKE2b-128, with the full value compared in the row).
+
+Tables that are not `in_generations` belong to the node: what is deleted with a group, or copied to
+another replica of it, does not include them (`storage.generations`).
 """
 
 import re
@@ -21,11 +24,14 @@ _CODE = re.compile(r"\d*[a-zA-Z?]")
 class Table:
     """Rows of one kind. `layout`: struct codes of the key parts after the group, `QI` or `16s`."""
 
-    __slots__ = ("_key", "_prefixes", "letter", "name")
+    __slots__ = ("_key", "_prefixes", "in_generations", "letter", "name")
 
-    def __init__(self, name: str, letter: bytes, layout: str) -> None:
+    def __init__(
+        self, name: str, letter: bytes, layout: str, *, in_generations: bool = True
+    ) -> None:
         self.name = name
         self.letter = letter
+        self.in_generations = in_generations
         codes = _CODE.findall(layout)
         assert "".join(codes) == layout
         self._prefixes = [
@@ -36,6 +42,11 @@ class Table:
         assert letter not in ALL, f"the letter of {name} is taken"
         assert self._key.size <= KEY_BYTES_STORED_MAX
         ALL[letter] = self
+
+    @property
+    def key_bytes(self) -> int:
+        """Length of a key."""
+        return self._key.size
 
     def key(self, group: int, *parts: int | bytes) -> bytes:
         return self._key.pack(self.letter, group, *parts)
@@ -67,7 +78,8 @@ class Table:
 
 
 def delete_group(txn: WriteTransaction, group: int, *, rows_max: int, bytes_max: int) -> bool:
-    """Deletes rows of a group from all tables, up to both bounds; whether none is left.
+    """Deletes rows of one generation of a group from all its tables, up to both bounds; whether
+    none is left.
 
     Called again in later transactions until it says so. Values count with their bytes; at least one
     row goes, so that every call makes progress.
@@ -77,6 +89,8 @@ def delete_group(txn: WriteTransaction, group: int, *, rows_max: int, bytes_max:
     size = 0
     done = True
     for table in ALL.values():
+        if not table.in_generations:
+            continue
         for key, value in table.rows(txn, group):
             size += len(key) + len(value)
             if len(keys) == rows_max or (keys and size > bytes_max):

@@ -322,6 +322,17 @@ class _Base:
         except lmdb.Error as error:
             raise _translated(error) from error
 
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        try:
+            with self._txn.cursor() as cursor:
+                if cursor.set_range(start):
+                    for key in cursor.iternext(keys=True, values=False):
+                        if key >= stop:
+                            return
+                        yield key
+        except lmdb.Error as error:
+            raise _translated(error) from error
+
 
 class _Cache:
     """Small rows of the last committed state, the longest untouched go first. Raft thread only."""

@@ -192,6 +192,9 @@ class _Base:
         for key in rows.irange(start, stop, inclusive=(True, False), reverse=reverse):
             yield key, rows[key]
 
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        yield from self._rows.irange(start, stop, inclusive=(True, False))
+
 
 class _Snapshot:
     """One committed state: the rows, with the old values of the keys changed since on top."""
@@ -217,6 +220,9 @@ class _Snapshot:
                 stop = last
             else:
                 start = last + b"\0"
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        return (key for key, _ in self.scan(start, stop))
 
     def _piece(self, start: bytes, stop: bytes, *, reverse: bool) -> list[Row]:
         with self._mutex:

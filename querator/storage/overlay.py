@@ -9,9 +9,9 @@ A child transaction is an undo list: the value that each key had among the pendi
 child first touched it. Leaving the block by an exception puts those back.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -21,6 +21,7 @@ from querator.storage.environment import ReadTransaction
 Changes = dict[bytes, bytes | None]
 """Net changes of a transaction; None deletes."""
 Row = tuple[bytes, bytes]
+_T = TypeVar("_T")
 
 
 class Ending(Protocol):
@@ -84,12 +85,26 @@ class OverlayTransaction:
         assert self._open
         rows = self._base.scan(start, stop, reverse=reverse)
         if self._pending:
-            if self._fresh:
-                self._keys.update(self._fresh)
-                self._fresh.clear()
+            self._sort()
             keys = self._keys.irange(start, stop, inclusive=(True, False), reverse=reverse)
             rows = merged(rows, keys, self._pending, reverse=reverse)
         return self._unchanged(rows, self._version)
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        assert self._open
+        keys = self._base.keys(start, stop)
+        if self._pending:
+            self._sort()
+            changed = self._keys.irange(start, stop, inclusive=(True, False))
+            rows = merged(((key, b"") for key in keys), changed, self._pending, reverse=False)
+            keys = (key for key, _ in rows)
+        return self._unchanged(keys, self._version)
+
+    def changes(self) -> Mapping[bytes, bytes | None]:
+        return self._pending
+
+    def before(self, key: bytes) -> bytes | None:
+        return self._base.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
         assert self._open
@@ -140,7 +155,12 @@ class OverlayTransaction:
         self._fresh = list(self._pending)
         self._version += 1
 
-    def _unchanged(self, rows: Iterator[Row], version: int) -> Iterator[Row]:
+    def _sort(self) -> None:
+        if self._fresh:
+            self._keys.update(self._fresh)
+            self._fresh.clear()
+
+    def _unchanged(self, rows: Iterator[_T], version: int) -> Iterator[_T]:
         for row in rows:
             assert self._version == version, "the transaction changed during a scan"
             yield row

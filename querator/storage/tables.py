@@ -90,8 +90,15 @@ NAMESPACES = Table("namespaces", b"1", "16s")
 QUEUES = Table("queues", b"2", "Q")
 """queue id → queue, version of the settings that all its partitions have."""
 
-NODE = Table("node", b"3", "")
+NODE = Table("node", b"3", "", in_generations=False)
 """(one row, group 0) → whose directory this is (`storage.identity`)."""
+GENERATIONS = Table("generations", b"x", "", in_generations=False)
+"""→ which copy of the group's rows is in use, and which others there are."""
+INCOMING = Table("incoming", b"y", "", in_generations=False)
+"""→ how far a snapshot from another replica has come (`raft.snapshot_receiver`)."""
+
+# What raft keeps of a group: everything else in a generation is the state of its machine.
+RAFT_TABLES = (ATTACHMENTS, ATTACHMENTS_DEAD, LOG, MEMBERS, APPLIED)
 
 
 def put_block(

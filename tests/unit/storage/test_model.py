@@ -82,12 +82,23 @@ class StorageModel(RuleBasedStateMachine):
     @rule(key=KEYS)
     def get(self, key: bytes) -> None:
         assert self.txn.get(key) == self.layers[-1].get(key)
+        assert self.txn.before(key) == self.committed.get(key)
+
+    @precondition(lambda self: self.txn is not None)
+    @rule()
+    def changes(self) -> None:
+        changes = self.txn.changes()
+        rows = {key: value for key, value in self.committed.items() if key not in changes}
+        rows.update((key, value) for key, value in changes.items() if value is not None)
+        assert rows == self.layers[-1]
 
     @precondition(lambda self: self.txn is not None)
     @rule(start=BOUNDS, stop=BOUNDS, reverse=st.booleans())
     def scan(self, start: bytes, stop: bytes, reverse: bool) -> None:
         found = list(self.txn.scan(start, stop, reverse=reverse))
         assert found == between(self.layers[-1], start, stop, reverse=reverse)
+        rows = between(self.layers[-1], start, stop, reverse=False)
+        assert list(self.txn.keys(start, stop)) == [key for key, _ in rows]
 
     @precondition(lambda self: self.txn is not None and len(self.children) < 3)
     @rule()
@@ -137,6 +148,8 @@ class StorageModel(RuleBasedStateMachine):
         for _, snapshot, rows in self.snapshots:
             found = list(snapshot.scan(start, stop, reverse=reverse))
             assert found == between(rows, start, stop, reverse=reverse)
+            keys = [key for key, _ in between(rows, start, stop, reverse=False)]
+            assert list(snapshot.keys(start, stop)) == keys
             assert snapshot.get(key) == rows.get(key)
 
     @precondition(lambda self: self.snapshots)

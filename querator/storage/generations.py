@@ -1,0 +1,192 @@
+"""Copies of a group's rows on one node: the one in use, one on its way in, and those on their way
+out.
+
+A replica that is far behind gets the whole state from another one (`raft.snapshot`), over many
+transactions, while its own stays in use. So a group may have several *generations* of its rows.
+Each lies under a storage group of its own: the group's id, with the number of the generation above
+its lowest 48 bits. One row per group says which is in use; to change it is all that a switch takes.
+
+Everybody else works with a *view* of the transaction, which has the group's rows under its own id,
+whatever generation they are of. So a machine, its digest and the checksums of sealed rows do not
+depend on generations. Generation 0 is the plain id, and its view is the transaction itself.
+
+    current    the rows in use
+    staged     those on their way in, or none
+    doomed     those to be deleted, in bounded steps, also after a restart
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import msgspec
+
+from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
+from querator.storage.keys import delete_group
+from querator.storage.sealed import seal, unseal
+from querator.storage.tables import GENERATIONS, INCOMING
+
+_GROUP_BITS = 48
+GENERATIONS_MAX = 1 << 16
+"""Numbers of generations; they are used again when the rows are gone."""
+_GROUP_MAX = 1 << _GROUP_BITS
+_FORMAT = 1
+_GROUP = slice(1, 9)
+"""Where the group is in a key."""
+
+
+class Generations(msgspec.Struct, frozen=True, array_like=True):
+    format: int = _FORMAT
+    current: int = 0
+    staged: int | None = None
+    doomed: tuple[int, ...] = ()
+
+    def next(self) -> int:
+        """A number that no rows lie under."""
+        taken = {self.current, self.staged, *self.doomed}
+        number = (self.current + 1) % GENERATIONS_MAX
+        while number in taken:
+            number = (number + 1) % GENERATIONS_MAX
+        return number
+
+
+_FIRST = Generations()
+_decode = msgspec.msgpack.Decoder(Generations).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def read(txn: ReadTransaction, group: int) -> Generations:
+    """Raises StorageCorrupt."""
+    key = GENERATIONS.key(group)
+    stored = txn.get(key)
+    if stored is None:
+        return _FIRST
+    row = _decode(unseal(key, stored, f"generations of group {group}"))
+    if row.format != _FORMAT:
+        raise StorageCorrupt(f"group {group}: generations of unknown format {row.format}")
+    return row
+
+
+def write(txn: WriteTransaction, group: int, generations: Generations) -> None:
+    key = GENERATIONS.key(group)
+    if generations == _FIRST:
+        txn.delete(key)
+    else:
+        txn.put(key, seal(key, _encode(generations)))
+
+
+def storage_group(group: int, generation: int) -> int:
+    """What the keys of a generation's rows have for a group."""
+    assert 0 <= group < _GROUP_MAX - 1
+    assert 0 <= generation < GENERATIONS_MAX
+    return generation << _GROUP_BITS | group
+
+
+def group_of(storage: int) -> int:
+    """The group whose rows lie under a storage group."""
+    return storage % _GROUP_MAX
+
+
+def view(txn: ReadTransaction, group: int) -> ReadTransaction:
+    """The rows of the generation in use. Raises StorageCorrupt."""
+    return view_of(txn, group, read(txn, group).current)
+
+
+def view_of(txn: ReadTransaction, group: int, generation: int) -> ReadTransaction:
+    return txn if generation == 0 else _View(txn, group, generation)
+
+
+def write_view(txn: WriteTransaction, group: int, generation: int) -> WriteTransaction:
+    return txn if generation == 0 else _WriteView(txn, group, generation)
+
+
+def delete_generations(txn: WriteTransaction, group: int, *, rows_max: int, bytes_max: int) -> bool:
+    """Deletes a group with all its generations, as `keys.delete_group` does; whether none is left.
+
+    The one in use goes last: its rows tell that the group is being deleted.
+    """
+    row = read(txn, group)
+    for number in (*row.doomed, row.staged, row.current):
+        if number is None:
+            continue
+        storage = storage_group(group, number)
+        if not delete_group(txn, storage, rows_max=rows_max, bytes_max=bytes_max):
+            return False
+    INCOMING.delete(txn, group)
+    GENERATIONS.delete(txn, group)
+    return True
+
+
+class _View:
+    """Reads of one generation, under the group's own id."""
+
+    def __init__(self, txn: ReadTransaction, group: int, generation: int) -> None:
+        self._txn = txn
+        self._group = group
+        self._storage = storage_group(group, generation)
+        self._theirs = group.to_bytes(8, "big")
+        self._ours = self._storage.to_bytes(8, "big")
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._txn.get(self._inner(key))
+
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        theirs = self._theirs
+        rows = self._txn.scan(self._inner(start), self._stop(stop), reverse=reverse)
+        return ((key[:1] + theirs + key[9:], value) for key, value in rows)
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        theirs = self._theirs
+        keys = self._txn.keys(self._inner(start), self._stop(stop))
+        return (key[:1] + theirs + key[9:] for key in keys)
+
+    def _inner(self, key: bytes) -> bytes:
+        assert key[_GROUP] == self._theirs, "a view is of one group"
+        return key[:1] + self._ours + key[9:]
+
+    def _stop(self, key: bytes) -> bytes:
+        """The end of a range may be the beginning of the next group."""
+        group = int.from_bytes(key[_GROUP], "big")
+        assert self._group <= group <= self._group + 1, "a view is of one group"
+        return key[:1] + (self._storage + group - self._group).to_bytes(8, "big") + key[9:]
+
+
+class _WriteView(_View):
+    """Changes in one generation; whoever has the transaction ends it."""
+
+    def __init__(self, txn: WriteTransaction, group: int, generation: int) -> None:
+        super().__init__(txn, group, generation)
+        self._writes = txn
+        self._generation = generation
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._writes.put(self._inner(key), value)
+
+    def delete(self, key: bytes) -> bool:
+        return self._writes.delete(self._inner(key))
+
+    def before(self, key: bytes) -> bytes | None:
+        return self._writes.before(self._inner(key))
+
+    def changes(self) -> Mapping[bytes, bytes | None]:
+        theirs, ours = self._theirs, self._ours
+        return {
+            key[:1] + theirs + key[9:]: value
+            for key, value in self._writes.changes().items()
+            if key[_GROUP] == ours
+        }
+
+    def child(self) -> AbstractContextManager[WriteTransaction]:
+        return self._child()
+
+    @contextmanager
+    def _child(self) -> Iterator[WriteTransaction]:
+        with self._writes.child() as child:
+            yield _WriteView(child, self._group, self._generation)
+
+    def commit(self, *, sync: bool) -> None:
+        raise AssertionError("a view does not end its transaction")
+
+    def abort(self) -> None:
+        raise AssertionError("a view does not end its transaction")
