@@ -24,6 +24,7 @@ process alone unless `switch_interval_s` is given.
 import asyncio
 import contextlib
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -32,16 +33,18 @@ import uuid_utils
 
 from querator import telemetry
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.model.placement_map import PlacementMap
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
 from querator.placement.placement import Placement
+from querator.placement.standing import Standing
 from querator.raft.clock import RealClock
 from querator.raft.host import Host
 from querator.server.grpc_server import GrpcServer
 from querator.service.admin_service import AdminService
 from querator.service.queue_service import QueueService
 from querator.storage.environment import Environment
-from querator.storage.identity import Identity, check_directory, claim
+from querator.storage.identity import Empty, Identity, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
 
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_S: Final = 0.000_5
 """Of `querator serve`. At the interpreter's 5 ms a turn of 0.4 ms takes 11 beside a busy event
 loop; shorter intervals cost both threads more than they save."""
+
+NAME_DEFAULT: Final = "node-1"
+VERSION: Final = version("querator")
 
 _log = telemetry.logger(__name__)
 
@@ -164,7 +170,20 @@ class Node:
         host = Host(environment, clock=clock, events=self)
         await host.start()
         self._running.push_async_callback(host.stop)
-        placement = Placement(host, PartitionMachine, on_failure=self.on_failure)
+        standing = Standing(
+            cluster_id=self.identity.cluster_id,
+            node=PlacedNode(
+                self.identity.name,
+                self.identity.incarnation,
+                peer_address="",
+                client_address="",
+                boots=self.identity.boots,
+                version=VERSION,
+            ),
+            replicas=self.identity.replicas,
+            founders=self.identity.founders,
+        )
+        placement = Placement(host, PartitionMachine, standing=standing, on_failure=self.on_failure)
         self._placement = placement
         service = QueueService(host=host, placement=placement, environment=environment, clock=clock)
         self._service = service
@@ -179,17 +198,21 @@ class Node:
     def _open(self) -> Environment:
         """Opens the environment and claims it. Blocks, for as long as opening takes."""
         environment: Environment
+        empty = Empty.NEW_CLUSTER if self._new else Empty.REFUSED
         if self._environment is not None:
             environment = self._environment
         elif self._data_dir is not None:
-            check_directory(self._data_dir, new=self._new)
+            check_directory(self._data_dir, empty=empty)
             environment = open_lmdb(self._data_dir, quota_bytes=self._quota_bytes or None)
         else:
             quota_bytes = self._quota_bytes or MEMORY_QUOTA_BYTES_DEFAULT
             environment = MemoryEnvironment(quota_bytes=quota_bytes)
         try:
             self._identity = claim(
-                environment, new=self._new, make_id=lambda: uuid_utils.uuid7().hex
+                environment,
+                name=NAME_DEFAULT,
+                empty=empty,
+                make_id=lambda: uuid_utils.uuid7().hex,
             )
         except BaseException:
             environment.close()
@@ -231,6 +254,9 @@ class Node:
             self._placement.on_effects(effects)
         else:
             self._service.on_effects(group, effects)
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
+        """Calls go to the leader by way of the router."""
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         assert self._service is not None

@@ -34,7 +34,7 @@ from querator.storage.environment import (
     StorageError,
     StorageLocked,
 )
-from querator.storage.identity import DirectoryRefused
+from querator.storage.identity import DirectoryRefused, Empty
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.tables import ATTACHMENTS, STATE
 
@@ -186,7 +186,7 @@ def verify(data_dir: Path, as_json: bool) -> None:
 
 def _verify(data_dir: Path) -> VerifyView:
     try:
-        identity.check_directory(data_dir, new=False)
+        identity.check_directory(data_dir, empty=Empty.REFUSED)
     except DirectoryRefused:
         raise Failure(f"{data_dir}: no data of Querator there.", ExitCode.USAGE) from None
     try:

@@ -4,17 +4,33 @@ The life of a queue as the commands drive it; what is absent is refused or chang
 
     state      command           next       who proposes it
     (none)     CreateQueue       CREATING   a client
-    CREATING   QueueConfigured   ACTIVE     reconcile, when all partitions have their settings
+    CREATING   QueueConfigured   ACTIVE     the leader of group 0, when all partitions have their
+                                            settings
     CREATING   UpdateQueue       CREATING   a client
     ACTIVE     UpdateQueue       ACTIVE     a client
     CREATING   DeleteQueue       DELETING   a client
     ACTIVE     DeleteQueue       DELETING   a client
-    DELETING   QueueGone         (none)     reconcile, when all data of its groups is gone
+    DELETING   ReplicasGone      DELETING   each node, when its data of the queue is gone
+    DELETING   ReplicasGone      (none)     the last node of those that held any
+
+The nodes, whose names are never given to others:
+
+    state      command           next       who proposes it
+    (no map)   FormCluster       known      the first leader of group 0, with the founding nodes
+    known      RegisterNode      known      the leader of group 0, when a node says other things of
+                                            itself than the map does
+    known      HandOffNode       known      a node that is about to stop: it gets no leaderships
+                                            until it starts again
+    known      ReplaceNode       known      an operator, when a node has lost its data
+
+Tag 5 is not given to another command: logs of 0.1 have it.
 """
 
 import msgspec
 
 from querator.model.ids import QueueId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedNode
 from querator.model.queues import Queue, QueueSettings
 
 
@@ -50,13 +66,54 @@ class QueueConfigured(msgspec.Struct, frozen=True, array_like=True, tag=4):
     settings_version: int
 
 
-class QueueGone(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """All groups of a DELETING queue and their data are gone; its name is free again."""
+class FormCluster(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The founding nodes, once: repeats change nothing."""
+
+    cluster_id: str
+    nodes: tuple[PlacedNode, ...]
+
+
+class RegisterNode(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """What a node says of itself, in the start that `node.boots` counts. Its `handoff_boots` are
+    not looked at.
+    """
+
+    node: PlacedNode
+
+
+class ReplaceNode(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """The node of this name has lost its data of incarnation `lost`, and goes on as `node`."""
+
+    node: PlacedNode
+    lost: str
+
+
+class HandOffNode(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """The node gives its leaderships away, in the start that `boots` counts."""
+
+    name: str
+    incarnation: str
+    boots: int
+
+
+class ReplicasGone(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """The node holds no data any more of a queue that is being deleted."""
 
     queue_id: QueueId
+    node: NodeKey
 
 
-Command = CreateQueue | UpdateQueue | DeleteQueue | QueueConfigured | QueueGone
+Command = (
+    CreateQueue
+    | UpdateQueue
+    | DeleteQueue
+    | QueueConfigured
+    | FormCluster
+    | RegisterNode
+    | ReplaceNode
+    | HandOffNode
+    | ReplicasGone
+)
 
 
 class QueueCreated(msgspec.Struct, frozen=True):

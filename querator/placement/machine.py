@@ -4,27 +4,33 @@ Implements `raft.machine.Machine`. Deterministic: no clock, no chance, no I/O bu
 time comes with the entry. The rules are in `placement.rules`, the rows in `placement.rows`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from querator.model.entries import Applied, Entry, Proposal
 from querator.model.ids import QueueId
+from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueState
 from querator.placement import entry, rows
 from querator.placement.commands import Command
-from querator.placement.rules import View, decide
+from querator.placement.rules import decide
+from querator.placement.view import View
 from querator.storage.environment import ReadTransaction, WriteTransaction
 
 
 class PlacementEffects(msgspec.Struct, frozen=True):
-    """The whole truth, so that none of it can be missed: the map, and the queues for which there is
-    something left to do (being created or deleted, or with settings not yet in all partitions).
+    """The whole truth, so that none of it can be missed: the map, the queues for which there is
+    something left to do (being created or deleted, or with settings not yet in all partitions), and
+    of those being deleted the nodes that have done so. Queues with ids below `next_queue_id` are in
+    the map, or have been.
     """
 
     map: PlacementMap
     pending: frozenset[QueueId]
+    deleted_on: Mapping[QueueId, tuple[NodeKey, ...]]
+    next_queue_id: QueueId
 
 
 class PlacementMachine:
@@ -73,4 +79,4 @@ def _effects(view: View) -> PlacementEffects:
         if queue.state is not QueueState.ACTIVE
         or view.configured[queue.id] < queue.settings_version
     )
-    return PlacementEffects(view.map, pending)
+    return PlacementEffects(view.map, pending, view.deleted_on, view.next_queue_id)

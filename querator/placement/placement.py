@@ -1,22 +1,30 @@
 """The placement of this node: the map as it is now, changes to it, and the work that follows.
 
-Changes are entries of group 0. A change is answered when the groups of the queue have followed it
-(a deletion: when it can no longer be undone); the work goes on whether or not its caller waits.
+Changes are entries of group 0, which a node proposes through `propose`, wherever its leader is. A
+change is answered when the groups of the queue have followed it (a deletion: when it can no longer
+be undone) and the map of this node shows it; the work goes on whether or not its caller waits.
+
+Every node does what the map asks of its own replicas; what concerns the whole cluster (forming it,
+giving partitions their settings) is done by the node that leads group 0.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
 from querator import telemetry
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, QueueId
+from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement.commands import CreateQueue, DeleteQueue, UpdateQueue
+from querator.placement.commands import Command, CreateQueue, DeleteQueue, FormCluster, UpdateQueue
 from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.placement.reconcile import MachineFactory, Reconciler
+from querator.placement.standing import Propose, Standing
 from querator.raft.host import Host
 
 SETTLING_MAX = 16
@@ -26,9 +34,20 @@ AGAIN_AFTER_S_MIN = 0.02
 AGAIN_AFTER_S_MAX = 2.0
 """Pause after a failed attempt, doubled each time: a full disk or a stopped group stays a while."""
 
+SHOWN_WITHIN_S = 1.0
+"""After this a step that the map does not show is done again."""
+
 _log = telemetry.logger(__name__)
 
 Watcher = Callable[[PlacementMap], None]
+
+
+class Step(Enum):
+    """Of one queue on one node; `placement.reconcile` says what each is."""
+
+    OPEN = "open"
+    CONFIGURE = "configure"
+    DELETE = "delete"
 
 
 class Placement:
@@ -41,21 +60,28 @@ class Placement:
         host: Host,
         machine_for: MachineFactory,
         *,
+        standing: Standing,
         on_failure: Callable[[BaseException], None],
+        propose: Propose | None = None,
     ) -> None:
         """`machine_for` makes the machine of a partition's group. `on_failure` is told of a defect
-        that stopped the work behind the map.
+        that stopped the work behind the map. `propose` None: the host's own, for a node that leads
+        all groups.
         """
         self._host = host
-        self._reconciler = Reconciler(host, machine_for)
+        self._standing = standing
+        self._propose: Propose = propose or host.propose
+        self._reconciler = Reconciler(host, machine_for, node=standing.key, propose=self._propose)
         self._on_failure = on_failure
-        self._map = PlacementMap()
-        self._pending: frozenset[QueueId] = frozenset()
-        self._known: asyncio.Event = asyncio.Event()
+        self._effects = _NOTHING
+        self._known = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set, and replaced, by each of the effects."""
         self._watchers: list[Watcher] = []
         self._settling: dict[QueueId, asyncio.Task[None]] = {}
+        self._forming: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(SETTLING_MAX)
-        self._waiting: dict[QueueId, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[QueueId, list[_Waiter]] = {}
         self._running = False
 
     # --- the map -----------------------------------------------------------------
@@ -63,12 +89,17 @@ class Placement:
     @property
     def map(self) -> PlacementMap:
         """The last version that this node knows; empty before `start`."""
-        return self._map
+        return self._effects.map
 
     @property
     def pending(self) -> frozenset[QueueId]:
-        """Queues for which there is something left to do."""
-        return self._pending
+        """Queues for which there is something left to do, here or elsewhere."""
+        return self._effects.pending
+
+    @property
+    def deleted_on(self) -> Mapping[QueueId, tuple[NodeKey, ...]]:
+        """Of queues being deleted: the nodes that hold nothing of them any more."""
+        return self._effects.deleted_on
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
         """`callback` gets each new map, on the event loop; the returned function ends that."""
@@ -77,17 +108,18 @@ class Placement:
 
     def on_effects(self, effects: PlacementEffects) -> None:
         """What an entry of group 0, or its recovery, made of the map."""
-        newer = effects.map.epoch > self._map.epoch or not self._known.is_set()
-        self._map = effects.map
-        self._pending = effects.pending
+        before = self._effects.map
+        newer = effects.map.epoch > before.epoch or not self._known.is_set()
+        self._effects = effects
         self._known.set()
+        self._moved.set()
+        self._moved = asyncio.Event()
         if newer:
             for watcher in tuple(self._watchers):
-                watcher(self._map)
-        self._work()
+                watcher(effects.map)
+        self._work(since=before)
         for queue_id in tuple(self._waiting):
-            if self._settled(queue_id):
-                self._release(queue_id, None)
+            self._release(queue_id)
 
     # --- life --------------------------------------------------------------------
 
@@ -99,13 +131,15 @@ class Placement:
         await self._host.create_group(PLACEMENT_GROUP, PlacementMachine())
         await self._known.wait()
         self._running = True
-        live = [queue for queue in self._map if queue.state is not QueueState.DELETING]
+        live = [queue for queue in self.map if queue.state is not QueueState.DELETING]
         await asyncio.gather(*(self._open(queue) for queue in live))
         self._work()
+        if len(self._standing.replicas) == 1 and self._forming is not None:
+            await asyncio.wait((self._forming,))
 
     async def _open(self, queue: Queue) -> None:
         try:
-            await self._reconciler.open(queue)
+            await self._reconciler.open(self.map, queue)
         except QueratorError as error:
             _log.error(
                 "placement.open_failed", queue=queue.name, queue_id=queue.id, error=str(error)
@@ -116,16 +150,21 @@ class Placement:
         the host has failed, or before `stop`.
         """
         self._running = False
-        for task in self._settling.values():
+        for task in self._tasks():
             task.cancel()
         message = "the node stopped before all partitions had followed; the change is kept"
         for queue_id in tuple(self._waiting):
-            self._release(queue_id, QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
+            for waiter in self._waiting.pop(queue_id):
+                waiter.end(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
 
     async def stop(self) -> None:
         """Ends the work behind the map where it is; it goes on at the next start."""
         self.end()
-        await asyncio.gather(*self._settling.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        forming = () if self._forming is None else (self._forming,)
+        return [*self._settling.values(), *forming]
 
     # --- changes -----------------------------------------------------------------
 
@@ -137,7 +176,7 @@ class Placement:
         QUEUE_EXISTS with other settings, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and what is
         wrong with the dead queue (INVALID_ARGUMENT, QUEUE_NOT_FOUND, UNAVAILABLE).
         """
-        result = await self._propose(CreateQueue(namespace, name, settings))
+        result = await self._decided(CreateQueue(namespace, name, settings))
         return await self._followed(result.queue), result.created
 
     async def update_queue(
@@ -154,7 +193,7 @@ class Placement:
         VERSION_CONFLICT, INVALID_ARGUMENT, and as `create_queue` for the dead queue.
         """
         command = UpdateQueue(namespace, name, settings, mask, expected_version)
-        result = await self._propose(command)
+        result = await self._decided(command)
         return await self._followed(result.queue)
 
     async def delete_queue(self, namespace: str, name: str) -> None:
@@ -162,10 +201,14 @@ class Placement:
 
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE.
         """
-        await self._propose(DeleteQueue(namespace, name))
+        await self._decided(DeleteQueue(namespace, name))
 
-    async def _propose(self, command: CreateQueue | UpdateQueue | DeleteQueue) -> Any:
-        result = await self._host.propose(PLACEMENT_GROUP, command)
+    async def change(self, command: Command) -> Any:
+        """Proposes a command about nodes; its result. Raises QueratorError, also for a refusal."""
+        return await self._decided(command)
+
+    async def _decided(self, command: Command) -> Any:
+        result = await self._propose(PLACEMENT_GROUP, command)
         if isinstance(result, Refusal):
             raise QueratorError(
                 result.code,
@@ -177,68 +220,159 @@ class Placement:
         return result
 
     async def _followed(self, queue: Queue) -> Queue:
-        """The queue as it is when nothing is left to do for it."""
+        """The queue as it is when the map of this node shows it with nothing left to do."""
         if not self._running:
             raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the node is stopping")
-        if not self._settled(queue.id):
-            waiter = asyncio.get_running_loop().create_future()
+        if not self._settled(queue):
+            waiter = _Waiter(queue, asyncio.get_running_loop().create_future())
             self._waiting.setdefault(queue.id, []).append(waiter)
-            await waiter
-        settled = self._map.get(queue.id)
+            await waiter.future
+        settled = self.map.get(queue.id)
         if settled is None or settled.state is QueueState.DELETING:
             message = f"queue {queue.name} was deleted meanwhile"
             raise QueratorError(ErrorCode.QUEUE_DELETING, message, field="queue", value=queue.name)
         return settled
 
-    def _settled(self, queue_id: QueueId) -> bool:
-        """Whether nothing that a caller waits for is left to do."""
-        queue = self._map.get(queue_id)
+    def _settled(self, asked: Queue) -> bool:
+        """Whether nothing that a caller waits for is left to do. The map of this node may be behind
+        the one in which `asked` was decided.
+        """
+        if asked.id >= self._effects.next_queue_id:
+            return False
+        queue = self.map.get(asked.id)
         if queue is None or queue.state is QueueState.DELETING:
             return True
-        return queue_id not in self._pending
+        return queue.settings_version >= asked.settings_version and asked.id not in self.pending
 
-    def _release(self, queue_id: QueueId, error: QueratorError | None) -> None:
-        for waiter in self._waiting.pop(queue_id, ()):
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+    def _release(self, queue_id: QueueId) -> None:
+        waiting = self._waiting.pop(queue_id)
+        left = [waiter for waiter in waiting if not self._settled(waiter.queue)]
+        if left:
+            self._waiting[queue_id] = left
+        for waiter in waiting:
+            if self._settled(waiter.queue):
+                waiter.end(None)
 
     # --- the work behind the map -------------------------------------------------
 
-    def _work(self) -> None:
-        """Sees to it that every queue with something left to do has a task that does it."""
+    def _work(self, *, since: PlacementMap | None = None) -> None:
+        """Sees to it that every queue with something left to do here has a task that does it.
+
+        `since`: the map before this one. Looked at are the queues that are pending, those that it
+        did not have, and all when nodes have changed, for these may have got other replicas.
+        """
         if not self._running:
             return
-        for queue_id in self._pending.difference(self._settling):
-            # Owned: `_settling` keeps it, it ends itself there, and `stop` waits for it.
-            task = asyncio.get_running_loop().create_task(self._settle(queue_id))
-            self._settling[queue_id] = task
+        loop = asyncio.get_running_loop()
+        looked_at = set(self.pending)
+        if since is not None:
+            everywhere = since.nodes != self.map.nodes
+            looked_at |= {
+                queue.id for queue in self.map if everywhere or since.get(queue.id) is None
+            }
+        for queue_id in looked_at:
+            if queue_id not in self._settling and self._step_for(queue_id) is not None:
+                # Owned: `_settling` keeps it, it ends itself there, and `stop` waits for it.
+                self._settling[queue_id] = loop.create_task(self._settle(queue_id))
+        if self._forming is None and not self.map.nodes and self._host.leads(PLACEMENT_GROUP):
+            # Owned: `_forming` keeps it, and `stop` waits for it.
+            self._forming = loop.create_task(self._form())
+
+    def _step_for(self, queue_id: QueueId) -> Step | None:
+        """What this node has to do next for the queue."""
+        placed = self.map
+        queue = placed.get(queue_id)
+        if queue is None:
+            return None
+        if queue.state is QueueState.DELETING:
+            deleted = self._standing.key in self.deleted_on.get(queue_id, ())
+            return None if deleted else Step.DELETE
+        if self._reconciler.missing(placed, queue):
+            return Step.OPEN
+        if queue_id in self.pending and self._host.leads(PLACEMENT_GROUP):
+            return Step.CONFIGURE
+        return None
+
+    async def _take(self, step: Step, queue_id: QueueId) -> None:
+        placed = self.map
+        queue = placed.get(queue_id)
+        if queue is None:
+            return
+        match step:
+            case Step.OPEN:
+                await self._reconciler.open(placed, queue)
+            case Step.CONFIGURE:
+                await self._reconciler.configure(placed, queue)
+            case Step.DELETE:
+                await self._reconciler.delete(queue)
 
     async def _settle(self, queue_id: QueueId) -> None:
         pause_s = AGAIN_AFTER_S_MIN
         try:
-            while queue_id in self._pending:
-                queue = self._map.get(queue_id)
-                assert queue is not None
+            while (step := self._step_for(queue_id)) is not None:
+                moved = self._moved
                 try:
                     async with self._slots:
-                        await self._reconciler.settle(self._map, queue)
+                        await self._take(step, queue_id)
                 except QueratorError as error:
                     _log.warning(
                         "placement.again",
-                        queue=queue.name,
+                        step=step.value,
                         queue_id=queue_id,
-                        state=queue.state.name,
                         error=str(error),
                         pause_s=pause_s,
                     )
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, AGAIN_AFTER_S_MAX)
+                    continue
+                if self._step_for(queue_id) is step:
+                    # The map of this node may be behind the one that the step has changed.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(SHOWN_WITHIN_S):
+                            await moved.wait()
         except Exception as error:  # noqa: BLE001 - the top of the task: the node must know
             _log.exception("placement.failed", queue_id=queue_id)
             self._on_failure(error)
         finally:
             del self._settling[queue_id]
+
+    async def _form(self) -> None:
+        """Tells the map its first nodes, while this node leads and they are not known."""
+        pause_s = AGAIN_AFTER_S_MIN
+        command = FormCluster(self._standing.cluster_id, self._standing.founders)
+        try:
+            while not self.map.nodes and self._host.leads(PLACEMENT_GROUP):
+                try:
+                    await self._decided(command)
+                    return
+                except QueratorError as error:
+                    _log.warning("placement.form_again", error=str(error), pause_s=pause_s)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, AGAIN_AFTER_S_MAX)
+        except Exception as error:  # noqa: BLE001 - the top of the task: the node must know
+            _log.exception("placement.form_failed")
+            self._on_failure(error)
+        finally:
+            self._forming = None
+
+
+class _Waiter:
+    """Somebody who waits for a queue to be as decided in `queue`."""
+
+    __slots__ = ("future", "queue")
+
+    def __init__(self, queue: Queue, future: "asyncio.Future[None]") -> None:
+        self.queue = queue
+        self.future = future
+
+    def end(self, error: QueratorError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
+_NOTHING = PlacementEffects(PlacementMap(), frozenset(), {}, QueueId(0))
+"""Before the first effects."""

@@ -1,17 +1,18 @@
 """Makes the groups of this node equal to the map, one queue at a time.
 
 What is to be done follows from the queue alone, so that it goes on after a crash wherever it
-stopped; every step may be done again:
+stopped; every step may be done again, and by several nodes at once:
 
-    queue in the map         steps, in order
-    CREATING, or settings    open each group (which makes it when it is not there) · Configure in
-    not yet in all           each · QueueConfigured
+    queue in the map         each node that holds replicas     the leader of group 0
+    CREATING, or settings    open each group (which makes it   Configure in each · QueueConfigured
+    not yet in all           when it is not there)
     partitions
-    DELETING                 delete each group with its data · QueueGone
+    DELETING                 delete each group with its data
+                             · ReplicasGone
     ACTIVE, all configured   open each group
 
 A group is made only after the entry that names it is applied, and its queue leaves the map only
-after the group's data is gone: no data is ever without a name.
+after the group's data is gone everywhere: no data is ever without a name.
 """
 
 import asyncio
@@ -21,13 +22,18 @@ from typing import Any
 from querator.model.commands import Configure, DeadTarget, PartitionSettings, Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import Queue, QueueState
-from querator.placement.commands import QueueConfigured, QueueGone
+from querator.model.queues import Queue
+from querator.placement.commands import QueueConfigured, ReplicasGone
+from querator.placement.standing import Propose
 from querator.raft.host import Host
 from querator.raft.machine import Machine
 
 MachineFactory = Callable[[GroupId], Machine]
+
+CONFIGURING_MAX = 64
+"""Partitions of one queue that are given their settings at once."""
 
 
 def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> PartitionSettings:
@@ -61,42 +67,63 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
 class Reconciler:
     """The steps on one host. Not concurrent for one queue; the caller sees to that."""
 
-    def __init__(self, host: Host, machine_for: MachineFactory) -> None:
+    def __init__(
+        self, host: Host, machine_for: MachineFactory, *, node: NodeKey, propose: Propose
+    ) -> None:
         self._host = host
         self._machine_for = machine_for
+        self._node = node
+        self._propose = propose
         self._open: set[GroupId] = set()
 
-    async def open(self, queue: Queue) -> None:
-        """Opens the queue's groups that are not open. Raises what the host raises for the first one
-        that fails; the others are open all the same.
+    def missing(self, placed: PlacementMap, queue: Queue) -> list[GroupId]:
+        """The queue's groups of which this node should hold a replica and has none open."""
+        return [
+            group
+            for group in queue.groups
+            if group not in self._open and self._should_hold(placed, group)
+        ]
+
+    def _should_hold(self, placed: PlacementMap, group: GroupId) -> bool:
+        known = placed.placed(group)
+        return known is not None and known.replica_on(self._node) is not None
+
+    async def open(self, placed: PlacementMap, queue: Queue) -> None:
+        """Opens the queue's groups that are missing here. Raises what the host raises for the first
+        one that fails; the others are open all the same.
         """
-        missing = [group for group in queue.groups if group not in self._open]
-        await _all(self._open_group(group) for group in missing)
+        await _all(self._open_group(group) for group in self.missing(placed, queue))
 
     async def _open_group(self, group: GroupId) -> None:
         await self._host.create_group(group, self._machine_for(group))
         self._open.add(group)
 
-    async def settle(self, placed: PlacementMap, queue: Queue) -> None:
-        """All steps for a queue with something left to do. Raises QueratorError; then again."""
-        if queue.state is QueueState.DELETING:
-            await _all(self._delete_group(group) for group in queue.groups)
-            await self._accepted(PLACEMENT_GROUP, QueueGone(queue.id))
-            return
-        await self.open(queue)
+    async def configure(self, placed: PlacementMap, queue: Queue) -> None:
+        """Brings the settings to all partitions. Raises QueratorError; then again."""
         version = queue.settings_version
+        slots = asyncio.Semaphore(CONFIGURING_MAX)
+
+        async def one(group: GroupId, settings: PartitionSettings) -> None:
+            async with slots:
+                await self._accepted(group, Configure(version, settings))
+
         await _all(
-            self._accepted(group, Configure(version, partition_settings(placed, queue, partition)))
+            one(group, partition_settings(placed, queue, partition))
             for partition, group in enumerate(queue.groups)
         )
         await self._accepted(PLACEMENT_GROUP, QueueConfigured(queue.id, version))
+
+    async def delete(self, queue: Queue) -> None:
+        """Deletes what this node holds of a queue. Raises QueratorError; then again."""
+        await _all(self._delete_group(group) for group in queue.groups)
+        await self._accepted(PLACEMENT_GROUP, ReplicasGone(queue.id, self._node))
 
     async def _delete_group(self, group: GroupId) -> None:
         await self._host.delete_group(group)
         self._open.discard(group)
 
     async def _accepted(self, group: GroupId, command: Any) -> None:
-        result = await self._host.propose(group, command)
+        result = await self._propose(group, command)
         if isinstance(result, Refusal):
             raise QueratorError(
                 ErrorCode.INTERNAL, f"group {group} refused {command}: {result.message}"

@@ -1,11 +1,14 @@
 """What each placement command does, as pure functions from a view to a change.
 
+The rules about nodes are in `placement.node_rules`.
+
 Rules that hold after every command, whatever the commands were:
 
 * ids of queues and groups come from counters and are never used again;
 * a dead queue is another queue of the same namespace that is not being deleted; it has no dead
   queue itself, so dead letters never travel in chains;
 * the number of partitions of a queue never changes;
+* each of them has a place on the nodes that are known;
 * all queues together have at most `NODE_PARTITIONS_MAX` partitions, those being deleted included,
   for their data is still there.
 """
@@ -14,43 +17,29 @@ import msgspec
 
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
-from querator.model.ids import GroupId, QueueId
+from querator.model.ids import GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.placement import node_rules
+from querator.placement.assign import REPLICAS_DEFAULT, assign
 from querator.placement.commands import (
     Command,
     CreateQueue,
     DeleteQueue,
+    FormCluster,
+    HandOffNode,
     QueueConfigured,
     QueueCreated,
-    QueueGone,
     QueueUpdated,
+    RegisterNode,
+    ReplaceNode,
+    ReplicasGone,
     UpdateQueue,
 )
+from querator.placement.view import Change, View
 
 SETTINGS_FIELDS = QueueSettings.__struct_fields__
-
-
-class View(msgspec.Struct, frozen=True):
-    """What a rule may look at. `configured` has the version of the settings that all partitions of
-    a queue are known to have; `now_ms` never goes backwards.
-    """
-
-    map: PlacementMap
-    configured: dict[QueueId, int]
-    next_queue_id: QueueId
-    next_group: GroupId
-    now_ms: int
-
-
-class Change(msgspec.Struct, frozen=True):
-    """What a command does. `put` replaces the queue of its id; `configured` belongs to it."""
-
-    result: Refusal | QueueCreated | QueueUpdated | Done
-    put: Queue | None = None
-    configured: int = 0
-    gone: QueueId | None = None
 
 
 def decide(view: View, command: Command) -> Change:
@@ -64,8 +53,16 @@ def decide(view: View, command: Command) -> Change:
             return _delete(view, command)
         case QueueConfigured():
             return _configured(view, command)
-        case QueueGone():
-            return _gone(view, command)
+        case ReplicasGone():
+            return _replicas_gone(view, command)
+        case FormCluster():
+            return node_rules.form(view, command)
+        case RegisterNode():
+            return node_rules.register(view, command)
+        case ReplaceNode():
+            return node_rules.replace(view, command)
+        case HandOffNode():
+            return node_rules.hand_off(view, command)
 
 
 def _create(view: View, command: CreateQueue) -> Change:
@@ -73,8 +70,12 @@ def _create(view: View, command: CreateQueue) -> Change:
     if existing is not None:
         return Change(_repeat_of_create(existing, command.settings))
     partitions = command.settings.partitions
-    refusal = _refuse_partitions(view.map, partitions) or _refuse_dead_queue(
-        view.map, command.namespace, command.name, command.settings.dead_queue
+    refusal = (
+        _refuse_unformed(view.map)
+        or _refuse_partitions(view.map, partitions)
+        or _refuse_dead_queue(
+            view.map, command.namespace, command.name, command.settings.dead_queue
+        )
     )
     if refusal is not None:
         return Change(refusal)
@@ -88,7 +89,9 @@ def _create(view: View, command: CreateQueue) -> Change:
         created_at_ms=view.now_ms,
         groups=tuple(GroupId(view.next_group + p) for p in range(partitions)),
     )
-    return Change(QueueCreated(queue, created=True), put=queue)
+    nodes = view.map.nodes
+    groups = {group: assign(nodes, group, replicas=REPLICAS_DEFAULT) for group in queue.groups}
+    return Change(QueueCreated(queue, created=True), put=queue, groups=groups)
 
 
 def _repeat_of_create(existing: Queue, settings: QueueSettings) -> Refusal | QueueCreated:
@@ -107,6 +110,12 @@ def _repeat_of_create(existing: Queue, settings: QueueSettings) -> Refusal | Que
         field="queue",
         value=existing.name,
     )
+
+
+def _refuse_unformed(placed: PlacementMap) -> Refusal | None:
+    if placed.nodes:
+        return None
+    return Refusal(ErrorCode.UNAVAILABLE, "the cluster is being formed; try again")
 
 
 def _refuse_partitions(placed: PlacementMap, partitions: int) -> Refusal | None:
@@ -280,8 +289,18 @@ def _configured(view: View, command: QueueConfigured) -> Change:
     return Change(Done(1), put=active, configured=command.settings_version)
 
 
-def _gone(view: View, command: QueueGone) -> Change:
+def _replicas_gone(view: View, command: ReplicasGone) -> Change:
     queue = view.map.get(command.queue_id)
     if queue is None or queue.state is not QueueState.DELETING:
         return Change(Done())
-    return Change(Done(1), gone=queue.id)
+    known = view.deleted_on.get(queue.id, ())
+    if view.map.holders(queue) <= {*known, command.node}:
+        return Change(Done(1), gone=queue.id)
+    if command.node in known:
+        return Change(Done())
+    return Change(
+        Done(1),
+        put=queue,
+        configured=view.configured[queue.id],
+        deleted_on=(*known, command.node),
+    )

@@ -88,7 +88,11 @@ PLACEMENT = Table("placement", b"0", "")
 NAMESPACES = Table("namespaces", b"1", "16s")
 """hash of name → name."""
 QUEUES = Table("queues", b"2", "Q")
-"""queue id → queue, version of the settings that all its partitions have."""
+"""queue id → queue, version of the settings that all its partitions have, where it is deleted."""
+NODES = Table("nodes", b"4", "16s")
+"""hash of name → node."""
+GROUPS = Table("groups", b"5", "Q")
+"""group → its founding and target replicas."""
 
 NODE = Table("node", b"3", "", in_generations=False)
 """(one row, group 0) → whose directory this is (`storage.identity`)."""

@@ -4,21 +4,31 @@ from typing import Any
 import pytest
 
 from querator.model.entries import Proposal
-from querator.model.placement_map import PlacementMap
-from querator.placement.commands import Command
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.placement.commands import Command, FormCluster
 from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.storage.memory_environment import MemoryEnvironment
 
 
-class Group:
-    """The placement machine with a log of its own: what raft does with it, without raft."""
+def node(name: str, incarnation: str = "1", **more: Any) -> PlacedNode:
+    fields = {"peer_address": f"{name}:4471", "client_address": f"{name}:4470", **more}
+    return PlacedNode(name, incarnation, **fields)
 
-    def __init__(self) -> None:
+
+class Group:
+    """The placement machine with a log of its own: what raft does with it, without raft.
+
+    `nodes` are the names of the founding nodes; empty: the cluster is not formed.
+    """
+
+    def __init__(self, nodes: str = "a") -> None:
         self.environment = MemoryEnvironment()
         self.machine = PlacementMachine()
         self.log: list[bytes] = []
         self.now_ms = 1_000
         self.effects: PlacementEffects = self.recovered()
+        if nodes:
+            self.propose(FormCluster("c", tuple(node(name) for name in nodes)))
 
     @property
     def map(self) -> PlacementMap:

@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueState
 from querator.partition.machine import PartitionMachine
 from querator.partition.rows import SettingsRow, decode_settings
 from querator.placement.placement import Placement
 from querator.placement.reconcile import partition_settings
+from querator.placement.standing import alone
 from querator.raft.clock import RealClock
 from querator.raft.host import Host
 from querator.storage.keys import ALL
@@ -27,11 +29,15 @@ class Running:
         self.failed = asyncio.Event()
         self.failures: list[BaseException] = []
         self.host = Host(environment, clock=RealClock(), events=self)
-        self.placement = Placement(self.host, PartitionMachine, on_failure=self.on_failure)
+        self.placement = Placement(
+            self.host, PartitionMachine, standing=alone(), on_failure=self.on_failure
+        )
 
     def on_effects(self, group: GroupId, effects: Any) -> None:
         if group == PLACEMENT_GROUP:
             self.placement.on_effects(effects)
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         pass

@@ -1,14 +1,20 @@
 import pytest
 
 from querator.model.ids import QueueId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedNode
 from querator.model.queues import QueueSettings
 from querator.placement import entry
 from querator.placement.commands import (
     Command,
     CreateQueue,
     DeleteQueue,
+    FormCluster,
+    HandOffNode,
     QueueConfigured,
-    QueueGone,
+    RegisterNode,
+    ReplaceNode,
+    ReplicasGone,
     UpdateQueue,
 )
 
@@ -26,6 +32,8 @@ SETTINGS = QueueSettings(
 # [now, [[tag, ...]]] by hand from the msgpack specification. Never changed once released; a command
 # that gets a field keeps its old bytes here and adds new ones.
 SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
+NODE = PlacedNode("a", "i", "p:1", "c:2", "z", 3, "v", 2)
+NODE_BYTES = "98 a161 a169 a3703a31 a3633a32 a17a 03 a176 02"
 GOLDEN: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
     (
@@ -34,7 +42,11 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (DeleteQueue("n", "q"), "93 03 a16e a171"),
     (QueueConfigured(QueueId(300), 2), "93 04 cd012c 02"),
-    (QueueGone(QueueId(300)), "92 05 cd012c"),
+    (FormCluster("c", (NODE,)), f"93 06 a163 91 {NODE_BYTES}"),
+    (RegisterNode(NODE), f"92 07 {NODE_BYTES}"),
+    (ReplaceNode(NODE, "j"), f"93 08 {NODE_BYTES} a16a"),
+    (HandOffNode("a", "i", 3), "94 09 a161 a169 03"),
+    (ReplicasGone(QueueId(300), NodeKey("a/i")), "93 0a cd012c a3612f69"),
 ]
 
 

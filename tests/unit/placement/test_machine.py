@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
-from querator.model.ids import GroupId, QueueId
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
+from querator.model.nodes import NodeKey
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.placement.commands import (
     Command,
@@ -17,11 +18,14 @@ from querator.placement.commands import (
     DeleteQueue,
     QueueConfigured,
     QueueCreated,
-    QueueGone,
     QueueUpdated,
+    ReplicasGone,
     UpdateQueue,
 )
 from tests.unit.placement.conftest import Group
+
+A = NodeKey("a/1")
+B = NodeKey("b/1")
 
 
 def create(group: Group, name: str, *, active: bool = True, **settings: Any) -> Queue:
@@ -57,6 +61,14 @@ def test_an_empty_map_has_the_default_namespace(group: Group):
     assert group.effects.pending == frozenset()
 
 
+def test_no_queue_before_there_are_nodes():
+    group = Group(nodes="")
+    assert group.map.epoch == 0
+    result = group.propose(CreateQueue("n", "q", QueueSettings()))
+    assert "being formed" in refused(result, ErrorCode.UNAVAILABLE, "")
+    assert list(group.map) == []
+
+
 def test_life_of_a_queue(group: Group):
     queue = create(group, "q", active=False, partitions=3)
     assert queue == Queue(
@@ -87,7 +99,7 @@ def test_life_of_a_queue(group: Group):
     assert group.propose(DeleteQueue("n", "q")) == Done(1)
     assert state(group, "q") is QueueState.DELETING
     assert group.effects.pending == {1}
-    assert group.propose(QueueGone(QueueId(1))) == Done(1)
+    assert group.propose(ReplicasGone(QueueId(1), A)) == Done(1)
     assert group.map.find("n", "q") is None
     assert group.map.by_group(GroupId(2)) is None
     assert group.map.namespaces == ("default", "n")
@@ -97,7 +109,7 @@ def test_life_of_a_queue(group: Group):
 def test_ids_of_a_deleted_queue_are_never_used_again(group: Group):
     create(group, "q", partitions=2)
     group.propose(DeleteQueue("n", "q"))
-    group.propose(QueueGone(QueueId(1)))
+    group.propose(ReplicasGone(QueueId(1), A))
     group.restart()
     again = create(group, "q", partitions=2)
     assert (again.id, again.groups) == (2, (3, 4))
@@ -155,11 +167,11 @@ def test_what_is_not_there(group: Group, command: Any):
 def test_reports_about_queues_that_are_gone_change_nothing(group: Group):
     epoch = group.map.epoch
     assert group.propose(QueueConfigured(QueueId(7), 1)) == Done()
-    assert group.propose(QueueGone(QueueId(7))) == Done()
+    assert group.propose(ReplicasGone(QueueId(7), A)) == Done()
+    assert group.map.epoch == epoch
     create(group, "q")
-    assert group.propose(QueueGone(QueueId(1))) == Done(), "it is not being deleted"
+    assert group.propose(ReplicasGone(QueueId(1), A)) == Done(), "it is not being deleted"
     assert group.map.find("n", "q") is not None
-    assert epoch == 0
 
 
 def test_partitions_have_limits(group: Group):
@@ -175,7 +187,7 @@ def test_partitions_have_limits(group: Group):
     group.propose(DeleteQueue("n", "a"))
     result = group.propose(CreateQueue("n", "c", QueueSettings()))
     refused(result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
-    group.propose(QueueGone(QueueId(1)))
+    group.propose(ReplicasGone(QueueId(1), A))
     create(group, "c")
 
 
@@ -311,7 +323,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     ),
     st.builds(DeleteQueue, st.just("n"), NAMES),
     st.builds(QueueConfigured, st.integers(1, 8).map(QueueId), st.integers(1, 3)),
-    st.builds(QueueGone, st.integers(1, 8).map(QueueId)),
+    st.builds(ReplicasGone, st.integers(1, 8).map(QueueId), st.sampled_from([A, B])),
 )
 
 
@@ -333,11 +345,15 @@ def assert_rules_hold(group: Group) -> None:
             assert dead.settings.dead_queue == ""
         if queue.state is not QueueState.ACTIVE:
             assert queue.id in group.effects.pending
+        for one in queue.groups:
+            assert [replica.node for replica in placed.replicas(one)] == [A, B]
+    assert placed.groups.keys() == {PLACEMENT_GROUP, *groups}
+    assert group.effects.deleted_on.keys() <= group.effects.pending
 
 
 @given(st.lists(st.lists(COMMANDS, min_size=1, max_size=3), max_size=25), st.data())
 def test_any_commands_keep_the_rules(entries: list[list[Command]], data: st.DataObject):
-    group = Group()
+    group = Group(nodes="ab")
     used: dict[int, int] = {}
     for commands in entries:
         group.now_ms = data.draw(st.integers(0, 10_000))
@@ -350,7 +366,7 @@ def test_any_commands_keep_the_rules(entries: list[list[Command]], data: st.Data
                 assert used.setdefault(one, queue.id) == queue.id, "a group was used again"
 
     # A replica that restarts before every entry ends where the one that never did ends.
-    replica = Group()
+    replica = Group(nodes="")
     for entry in group.log:
         replica.restart()
         replica.apply(entry)

@@ -26,10 +26,12 @@ from querator.model.commands import ItemSpecial, Ranges
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import MIB
+from querator.model.nodes import NodeKey
 from querator.model.queues import Queue, QueueSettings
 from querator.partition import invariants, queries
 from querator.partition.machine import PartitionMachine
 from querator.placement.placement import Placement
+from querator.placement.standing import alone
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.service.admin_service import AdminService, total_of
@@ -48,7 +50,9 @@ class Node:
         self.clock = clock
         self.failures: list[BaseException] = []
         self.host = Host(environment, clock=clock, events=self)
-        self.placement = Placement(self.host, PartitionMachine, on_failure=self.failures.append)
+        self.placement = Placement(
+            self.host, PartitionMachine, standing=alone(), on_failure=self.failures.append
+        )
         self.queues = QueueService(
             host=self.host,
             placement=self.placement,
@@ -68,6 +72,8 @@ class Node:
         else:
             self.queues.on_effects(group, effects)
         self._changed.set()
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         self.queues.on_leadership(group, leads)

@@ -1,0 +1,45 @@
+"""What a placement rule looks at, and what it may change."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from querator.model.commands import Done, Refusal
+from querator.model.ids import GroupId, QueueId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedGroup, PlacedNode, PlacementMap
+from querator.model.queues import Queue
+from querator.placement.commands import QueueCreated, QueueUpdated
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a rule may look at. `configured` has the version of the settings that all partitions of
+    a queue are known to have, `deleted_on` the nodes that hold nothing any more of a queue that is
+    being deleted; `now_ms` never goes backwards.
+    """
+
+    map: PlacementMap
+    configured: dict[QueueId, int]
+    deleted_on: dict[QueueId, tuple[NodeKey, ...]]
+    next_queue_id: QueueId
+    next_group: GroupId
+    now_ms: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a command does. `put` replaces the queue of its id; `configured` and `deleted_on` belong
+    to it. `nodes` and `groups` are added or replaced; `cluster_id` is set when it is not empty.
+    """
+
+    result: Refusal | QueueCreated | QueueUpdated | Done
+    put: Queue | None = None
+    configured: int = 0
+    deleted_on: tuple[NodeKey, ...] = ()
+    gone: QueueId | None = None
+    cluster_id: str = ""
+    nodes: tuple[PlacedNode, ...] = ()
+    groups: Mapping[GroupId, PlacedGroup] = {}
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.put or self.gone is not None or self.cluster_id or self.nodes)
