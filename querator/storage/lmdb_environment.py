@@ -27,7 +27,6 @@ threads more than it saves: Python code would be interrupted at every turn of th
 
 import contextlib
 import errno
-import fcntl
 import os
 import time
 from collections import OrderedDict
@@ -40,13 +39,13 @@ import lmdb
 import lmdb.verify
 
 from querator.model.limits import MIB
+from querator.storage.directory import lock_directory, sync, sync_names
 from querator.storage.environment import (
     ReadTransaction,
     StorageCorrupt,
     StorageError,
     StorageFailed,
     StorageFull,
-    StorageLocked,
     Usage,
     WriteTransaction,
     reserve_bytes,
@@ -68,7 +67,7 @@ CACHE_VALUE_BYTES_MAX = 1_024
 """Rows kept in memory for the write transaction: so many, and none longer than this."""
 
 _DATA_NAME: Final = "data.mdb"
-_LOCK_NAME: Final = "querator.lock"
+_NEW_DATA_NAME: Final = "data.new"
 _META_PAGES: Final = 2
 _LMDB_ENGINE: Final = 0
 """py-lmdb brings LMDB 0.9 and 1.0, which cannot read each other's files. The choice is part of our
@@ -124,8 +123,10 @@ class LmdbEnvironment:
         self._failure: str | None = None
         self._writing = False
         self._closed = False
-        self._lock_file = _lock_directory(self.path)
+        self._lock_file, made_in = lock_directory(self.path)
         try:
+            _make_data_file(self.path, map_bytes)
+            sync_names(self.path, made_in)
             self._lmdb = _open(self.path, map_bytes)
         except BaseException:
             os.close(self._lock_file)
@@ -390,22 +391,28 @@ class _Ending:
         self._environment._abort(self._txn)
 
 
-def _lock_directory(path: Path) -> int:
-    """Makes the directory and takes its lock, which lasts as long as the descriptor."""
+def _make_data_file(path: Path, map_bytes: int) -> None:
+    """Makes an empty data file in the directory `path` unless there is one; all of it or nothing.
+
+    LMDB leaves its first two pages unsynced, and does not open a file of which power loss left
+    one.
+    """
+    data, new = path / _DATA_NAME, path / _NEW_DATA_NAME
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock_file = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if data.exists():
+            if data.stat().st_size == 0:
+                raise StorageCorrupt(f"{data}: the file is empty; what it held is lost")
+            return
+        new.unlink(missing_ok=True)
+        lmdb.open(
+            str(new), subdir=False, lock=False, map_size=map_bytes, lib_version=_LMDB_ENGINE
+        ).close()
+        sync(new)
+        new.rename(data)
     except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
-    try:
-        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock_file)
-        raise StorageLocked(f"{path}: another process has this directory") from error
-    except OSError as error:
-        os.close(lock_file)
-        raise StorageFailed(f"{path}: {error.strerror}") from error
-    return lock_file
+        raise StorageFailed(f"{data}: {error.strerror}") from error
+    except lmdb.Error as error:
+        raise _translated(error) from error
 
 
 def _open(path: Path, map_bytes: int) -> lmdb.Environment:
@@ -427,8 +434,6 @@ def _open(path: Path, map_bytes: int) -> lmdb.Environment:
     except BaseException:
         environment.close()
         raise
-    _sync_directory(path)
-    _sync_directory(path.parent)
     return environment
 
 
@@ -450,18 +455,6 @@ def _check_length(path: Path, environment: lmdb.Environment) -> None:
             f"{data}: the file is cut short at {file_bytes} bytes of {map_bytes}: {problems[0]}"
         )
     os.truncate(data, map_bytes)
-
-
-def _sync_directory(path: Path) -> None:
-    """Makes the names in it durable."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
 
 
 def _translated(error: lmdb.Error) -> StorageError:

@@ -1,10 +1,11 @@
 """Real `querator` processes on loopback: start, wait until ready, kill -9, stop, verify."""
 
 import asyncio
+import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,6 +23,8 @@ class ServerProcess:
         self.address = "127.0.0.1:0"
         self.log = data_dir.with_name(data_dir.name + ".log")
         """What the servers wrote to standard error, one after the other."""
+        self.environment: dict[str, str] = {}
+        """Variables that the next server has besides those of the tests."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -45,6 +48,7 @@ class ServerProcess:
                 *self.options,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **self.environment},
             )
         try:
             async with asyncio.timeout(START_S):
@@ -97,7 +101,9 @@ async def server(data_dir: Path, *options: str) -> AsyncIterator[ServerProcess]:
             await process.kill()
 
 
-async def run(*command: str, stdin: bytes = b"") -> tuple[int, str, str]:
+async def run(
+    *command: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
     """Runs `querator` with these arguments: exit code, standard output, standard error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -107,13 +113,14 @@ async def run(*command: str, stdin: bytes = b"") -> tuple[int, str, str]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
     )
     out, err = await process.communicate(stdin)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 
 
-async def verify(data_dir: Path) -> None:
+async def verify(data_dir: Path, environment: Mapping[str, str] | None = None) -> None:
     """`querator verify` on the directory of a node that is not running: every invariant holds."""
-    code, out, err = await run("verify", "--data-dir", str(data_dir))
+    code, out, err = await run("verify", "--data-dir", str(data_dir), environment=environment)
     assert code == 0, f"verify found:\n{out}\n{err}"

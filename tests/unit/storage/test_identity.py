@@ -159,3 +159,11 @@ def test_a_file(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(DirectoryRefused, match="Not a directory"):
         check_directory(tmp_path / "file", empty=Empty.NEW_CLUSTER)
+
+
+def test_what_a_start_that_was_cut_short_leaves_is_no_data(tmp_path: Path):
+    for name in ("data.new", "lock.mdb", "querator.lock"):
+        (tmp_path / name).touch()
+    check_directory(tmp_path, empty=Empty.NEW_CLUSTER)
+    with pytest.raises(DirectoryRefused, match="--new"):
+        check_directory(tmp_path, empty=Empty.REFUSED)

@@ -1,5 +1,6 @@
 """What only the durable form does: kill, lock, damage, a full map and a full disk."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -156,6 +157,21 @@ def test_a_data_file_of_something_else_is_refused(path):
     # The refusal leaves no lock behind.
     (path / "data.mdb").unlink()
     open_lmdb(path).close()
+
+
+def test_an_empty_data_file_is_refused(path):
+    """Never taken for a new environment: what was in it is lost."""
+    open_lmdb(path).close()
+    os.truncate(path / "data.mdb", 0)
+    with pytest.raises(StorageCorrupt, match="empty"):
+        open_lmdb(path)
+
+
+def test_a_data_file_that_was_not_finished_is_made_anew(path):
+    path.mkdir()
+    (path / "data.new").write_bytes(b"half")
+    open_lmdb(path).close()
+    assert {entry.name for entry in path.iterdir()} == {"data.mdb", "lock.mdb", "querator.lock"}
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])

@@ -1,0 +1,70 @@
+"""Nodes whose machines lose power: real `querator serve` processes, each on a disk that forgets."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.integration.processes import ServerProcess, verify
+from tests.powerloss.disk import Disk, Kept, Loss
+
+
+class PoweredNode:
+    """A server on a disk of its own, in the directory `room`."""
+
+    def __init__(self, room: Path, library: Path, *options: str) -> None:
+        root = room / "disk"
+        root.mkdir(parents=True)
+        self.disk = Disk(root, room / "powerless", library)
+        self.process = ServerProcess(root / "data", *options)
+        self.process.log = room / "log"
+        self.lie()
+
+    def lie(self, *lies: str) -> None:
+        """From the next start on the disk reports these syncs, and does not make them."""
+        self.process.environment = self.disk.environment(*lies)
+
+
+async def start(nodes: Sequence[PoweredNode]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for node in nodes:
+            group.create_task(node.process.start())
+
+
+@dataclass(slots=True)
+class Losses:
+    """Over all power losses so far."""
+
+    count: int = 0
+    in_flight: int = 0
+    """Those that came while something was not synced."""
+    pages: int = 0
+    pages_lost: int = 0
+    pages_torn: int = 0
+
+    def add(self, loss: Loss) -> None:
+        self.count += 1
+        self.in_flight += loss.pages > 0
+        self.pages += loss.pages
+        self.pages_lost += loss.pages_lost
+        self.pages_torn += loss.pages_torn
+
+
+async def lose_power(
+    nodes: Sequence[PoweredNode], kept: Kept, random: Random, losses: Losses
+) -> None:
+    """All of them at once: killed, and their disks hold what may be left. Those that are not
+    running lose what was not synced before they were killed."""
+    async with asyncio.TaskGroup() as group:
+        for node in nodes:
+            if node.process.running:
+                group.create_task(node.process.kill())
+    for node in nodes:
+        losses.add(await asyncio.to_thread(node.disk.lose_power, kept, random))
+
+
+async def verify_all(nodes: Sequence[PoweredNode]) -> None:
+    """`querator verify` on each of these nodes, none of which is running."""
+    for node in nodes:
+        await verify(node.process.data_dir, node.process.environment)
