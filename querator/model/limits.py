@@ -102,6 +102,10 @@ ENTRY_COMMANDS_MAX = 4_096
 TURN_BYTES_MAX = 16 * MIB
 PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.
 PROPOSAL_BYTES_WAITING_MAX = 128 * MIB
+APPEND_BYTES_MAX = 1 * MIB  # Entries of one message to a follower, unless one entry is larger.
+REPLICATION_WINDOW_BYTES = 8 * MIB  # Sent to a follower and not acknowledged.
+REPLICATION_MESSAGES_MAX = 64
+PROPOSAL_TIMEOUT_MS = 10 * SECOND_MS  # Then its outcome is unknown.
 LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
 LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory besides the unapplied ones.
 LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.
@@ -110,6 +114,28 @@ PROPOSAL_OVERHEAD_BYTES = 256  # What a proposal counts for besides its attachme
 APPLY_ENTRIES_TURN_MAX = 256  # Per group: a long tail is applied over many turns.
 TRUNCATE_ENTRIES_TURN_MAX = 64  # Per group: more than a turn appends, so that the window is kept.
 DELETE_ROWS_TURN_MAX = 2_000  # A group is deleted over many turns.
+
+# Between nodes.
+# The largest proposal in one entry, and what comes around it.
+PEER_FRAME_BYTES_MAX = REQUEST_BYTES_CAP + 2 * ENTRY_BYTES_MAX
+PEER_SEND_BYTES_MAX = 8 * MIB  # Queued for one node: replication keeps itself within it.
+PEER_SEND_BYTES_CAP = 64 * MIB  # Beyond, the connection ends: memory comes before a slow peer.
+PEER_RECEIVE_BYTES = 256 * KIB  # Buffer of a connection, while its frames are smaller.
+PEER_HELLO_BYTES_MAX = 4 * KIB  # Read from somebody who has proven nothing.
+PEER_DESCRIPTION_BYTES_MAX = 256 * KIB  # What a node answers to a query: all nodes, generously.
+PEER_REFUSAL_CHARS_MAX = 500
+PEER_UNPROVEN_MAX = 64  # Connections that have proven nothing; then the oldest one goes.
+PEER_ACCEPTS_TURN_MAX = 16
+PEER_CONNECT_MS_MAX = 1 * SECOND_MS  # For each address of a name.
+PEER_RESOLVE_MS_MAX = 2 * SECOND_MS
+PEER_HANDSHAKE_MS_MAX = 2 * SECOND_MS
+PEER_PING_MS = 500  # Whoever has sent nothing for so long says that it lives.
+PEER_SILENCE_MS_MAX = 2 * SECOND_MS  # Nothing received: the link is dead. Below an election's.
+PEER_RETRY_MS_MIN = 50
+PEER_RETRY_MS_MAX = 1 * SECOND_MS
+PEER_REFUSAL_LOG_MS = 1 * MINUTE_MS  # One line for the same refusal of the same host.
+PEER_REFUSALS_KEPT_MAX = 1_024
+NODE_NAME_CHARS_MAX = 253  # The longest DNS name.
 
 assert PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_CAP < REQUEST_BYTES_CAP
 assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
@@ -122,3 +148,6 @@ assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
 assert REQUEST_BYTES_CAP <= PRODUCE_BYTES_WAITING_MAX < PROPOSAL_BYTES_WAITING_MAX
 assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX
+assert REQUEST_BYTES_CAP + ENTRY_BYTES_MAX < PEER_FRAME_BYTES_MAX < 1 << 32
+assert PEER_SEND_BYTES_MAX + PEER_FRAME_BYTES_MAX <= PEER_SEND_BYTES_CAP
+assert 3 * PEER_PING_MS < PEER_SILENCE_MS_MAX, "two pings may be late"

@@ -1,12 +1,13 @@
 """One Raft group on this node: its member, its log, its machine, and the calls in between.
 
-Life: opened (log and applied index recovered, what was committed but not applied is applied) → in
-office (the no-op of the own term is applied: from here on it takes calls, and the machine is
-asked for its due time) → closed. An exception from the machine ends it early: the entry's child
+Life: opened (log and applied index recovered, what was committed but not applied is applied) →
+following, or in office (it leads, and the no-op of the own term is applied: from here on it takes
+calls, and the machine is asked for its due time), any number of times → closed. An exception from
+the machine, or a leader that contradicts what is committed, ends it early: the entry's child
 transaction is aborted, the applied index stays where it was, and the group is *quarantined* until
-an operator looks: nothing further is taken on or applied, while the other groups of the node go
-on. Its log keeps what was acknowledged by nobody but may yet be applied, so those calls end with
-OUTCOME_UNKNOWN.
+an operator looks: nothing further is taken on, applied, written or sent, while the other groups of
+the node go on. Its log keeps what was acknowledged by nobody but may yet be applied, so those calls
+end with OUTCOME_UNKNOWN.
 
 All of this happens in the order of `raft.turn`; nothing here commits or answers.
 """
@@ -22,11 +23,27 @@ from querator.model.entries import Applied, Entry, Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS
+from querator.model.nodes import NodeKey, Replicas, node_name
+from querator.raft import configuration
 from querator.raft.clock import Clock, StateTime
-from querator.raft.handover import Call, Effects, Leadership, Outcome, Quarantine
-from querator.raft.journal import Journal, Record, Stamped
+from querator.raft.handover import (
+    Call,
+    Effects,
+    Leader,
+    Leadership,
+    Outcome,
+    Quarantine,
+    Read,
+    Reconfigure,
+    Transfer,
+)
+from querator.raft.journal import Journal, Record, Snapshots, Stamped
 from querator.raft.machine import Machine
-from querator.raft.member import Member
+from querator.raft.mail import Mail
+from querator.raft.member import Diverged, Member
+from querator.raft.messages import Beat, Envelope
+from querator.raft.pending import Pending
+from querator.raft.reads import Reads
 from querator.storage.environment import (
     ReadTransaction,
     StorageCorrupt,
@@ -37,8 +54,8 @@ from querator.storage.environment import (
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import APPLIED
 
-REPLICA = 1
-"""Id of the only replica of a group; ids of further ones are never reused."""
+TRANSFER_TIMEOUT_S = 2.0
+"""A leader that hands over takes nothing on for so long at the most."""
 
 DUE_REFUSED_MS = 1_000
 """A group's own call that was refused for space is proposed again after this."""
@@ -46,11 +63,26 @@ DUE_REFUSED_MS = 1_000
 _APPLIED = struct.Struct(">QQQ")
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """Another replica as its leader sees it. `match` is what it has on disk of the leader's log;
+    `heard_s` is how long ago it answered, in seconds.
+    """
+
+    id: int
+    node: NodeKey
+    voter: bool
+    state: str
+    match: int
+    heard_s: float
+
+
 class GroupStatus(msgspec.Struct, frozen=True):
-    """A group as of its last synced turn. `leader` is a replica id, None when not known."""
+    """A group as of its last synced turn. `leader` is a node, None when not known; `followers` is
+    empty unless this replica leads.
+    """
 
     term: int
-    leader: int | None
+    leader: NodeKey | None
     leads: bool
     commit_index: int
     applied_index: int
@@ -60,6 +92,9 @@ class GroupStatus(msgspec.Struct, frozen=True):
     now_ms: int
     due_ms: int | None
     quarantined: bool
+    replica: int
+    replicas: Replicas
+    followers: tuple[ReplicaStatus, ...]
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -78,25 +113,51 @@ class Group:
         machine: Machine,
         txn: ReadTransaction,
         *,
+        node: NodeKey,
+        replicas: Replicas,
         clock: Clock,
         chance: random.Random,
+        mail: Mail,
+        snapshots: Snapshots,
         log_bytes_kept: int,
     ) -> None:
-        """Opens what is stored, or a new group. Raises GroupDeleted, StorageCorrupt."""
+        """Opens what is stored, or a new replica: the one that `replicas` has on this node.
+
+        Raises GroupDeleted, StorageCorrupt.
+        """
         self.group = group
         self._machine = machine
         self._clock = clock
-        self.journal = Journal.open(txn, group, bytes_kept=log_bytes_kept)
+        mine = configuration.of_node(replicas, node)
+        assert mine is not None, "a new replica is named by its first configuration"
+        self.journal = Journal.open(
+            txn, group, replica=mine.id, replicas=replicas, bytes_kept=log_bytes_kept
+        )
         self._applied_key = APPLIED.key(group)
         self.applied_index, self._applied_ms = self._restore_applied(txn)
         self.member = Member(
-            group, self.journal, replica=REPLICA, applied_index=self.applied_index, chance=chance
+            group,
+            self.journal,
+            applied_index=self.applied_index,
+            clock=clock,
+            chance=chance,
+            mail=mail,
+            snapshots=snapshots,
         )
-        self._calls: dict[int, tuple[int, list[Call]]] = {}
-        """Calls of appended entries: index → (term, calls in the order of their packing)."""
+        self._pending = Pending()
+        self._reads = Reads()
+        self._transfer: Transfer | None = None
+        self._transfer_until_s = 0.0
+        self._handed = False
+        self.held: list[Call] = []
+        """Calls that came while the leadership is being handed over."""
+        self._reconfiguring: dict[int, tuple[int, Reconfigure]] = {}
+        """Changes in the log: index → (term, request)."""
         self._time: StateTime | None = None
         self._office_s = 0.0
+        self._office_term = 0
         self._due_ms: int | None = None
+        self._leader_told: NodeKey | None = None
         self.quarantined: BaseException | None = None
         # What was committed before and is not applied comes before the office: the machine learns
         # its state first.
@@ -123,13 +184,182 @@ class Group:
         return self._time is not None
 
     @property
+    def alone(self) -> bool:
+        return self.member.alone
+
+    @property
     def unapplied(self) -> bool:
         """Whether there is something to apply in the open transaction, or an office to take."""
         return self.quarantined is None and self.applied_index < self.member.commit_index
 
     @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for what becomes of a call."""
+        return bool(self.held) or self._pending.deadline_s is not None
+
+    @property
     def changed(self) -> bool:
-        return self.journal.changed or self.unapplied
+        return self.quarantined is None and (self.journal.changed or self.unapplied)
+
+    # --- the other replicas ----------------------------------------------------------
+
+    def receive(self, envelope: Envelope, node: NodeKey, outcome: Outcome) -> None:
+        """A message from `node`. A contradiction quarantines the group."""
+        if self.quarantined is not None or envelope.to != self.member.id:
+            return
+        try:
+            self.member.receive(envelope.sender, node, envelope.message)
+        except (Diverged, StorageCorrupt) as error:
+            self.quarantine(error, outcome)
+
+    def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
+        """None when the leader is followed, or the term to refuse its beat with."""
+        if self.quarantined is not None or beat.to != self.member.id:
+            return 0
+        try:
+            return self.member.on_beat(beat)
+        except Diverged as error:
+            self.quarantine(error, outcome)
+            return 0
+
+    def on_connection(self, node: NodeKey, *, up: bool) -> bool:
+        """Whether the group has a replica there."""
+        if self.quarantined is not None or not self.member.has_replica_on(node):
+            return False
+        self.member.on_connection(node, up=up)
+        return True
+
+    def tick(self) -> None:
+        if self.quarantined is None:
+            self.member.tick()
+
+    def look(self, outcome: Outcome) -> None:
+        """After the tick: whether it has lost its office, who leads, whose time is over."""
+        if self.quarantined is not None:
+            return
+        if self.in_office and (not self.member.leads or self.member.term != self._office_term):
+            self._leave_office(outcome)
+        leader = self.member.leader_node
+        if leader != self._leader_told:
+            self._leader_told = leader
+            outcome.events.append(Leader(self.group, leader))
+        now_s = self._clock.monotonic_s()
+        outcome.errors.extend(
+            (call, self._unknown("its time is over", None)) for call in self._pending.expired(now_s)
+        )
+        self._go_on_with_transfer(now_s, outcome)
+
+    def beats(self, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
+        """The heartbeat of each follower."""
+        try:
+            return self.member.beats()
+        except StorageCorrupt as error:
+            self.quarantine(error, outcome)
+            return []
+
+    def send(self, outcome: Outcome) -> None:
+        """What the followers are to have, and the question for those who read."""
+        if self.quarantined is not None or not self.member.leads:
+            return
+        try:
+            self._send()
+        except StorageCorrupt as error:
+            self.quarantine(error, outcome)
+
+    def _send(self) -> None:
+        if self._reads.wants_round and self.in_office:
+            self._reads.begun(self.member.ask_all())
+        else:
+            self.member.send_appends()
+        first = self._reads.first_round
+        while first is not None and self.member.answered(first):
+            self._reads.confirm(first)
+            first = self._reads.first_round
+
+    # --- reads, transfer, configuration ------------------------------------------------
+
+    def read(self, request: Read, outcome: Outcome) -> None:
+        if self.in_office and self._transfer is None:
+            self._reads.add(request.future, self.member.commit_index)
+        else:
+            outcome.done.append((request.future, self.refusal()))
+
+    def transfer(self, request: Transfer, outcome: Outcome) -> None:
+        """Takes nothing on until the replica there leads, or `TRANSFER_TIMEOUT_S` is over."""
+        target = configuration.of_node(self.journal.replicas, request.to)
+        error: QueratorError | None = None
+        if not self.in_office:
+            error = self.refusal()
+        elif target is None or not target.voter:
+            error = QueratorError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"{request.to} has no voting replica of group {self.group}",
+                field="node",
+                value=request.to,
+            )
+        elif self._transfer is not None:
+            message = f"group {self.group} is being handed over already"
+            error = QueratorError(ErrorCode.UNAVAILABLE, message)
+        if error is not None or (target is not None and target.id == self.member.id):
+            outcome.done.append((request.future, error))
+            return
+        self._transfer = request
+        self._transfer_until_s = self._clock.monotonic_s() + TRANSFER_TIMEOUT_S
+        self._handed = False
+
+    def _go_on_with_transfer(self, now_s: float, outcome: Outcome) -> None:
+        request = self._transfer
+        if request is None:
+            return
+        if now_s >= self._transfer_until_s:
+            self._transfer = None
+            message = f"{node_name(request.to)} did not take group {self.group} over in time"
+            outcome.done.append((request.future, QueratorError(ErrorCode.UNAVAILABLE, message)))
+            return
+        target = configuration.of_node(self.journal.replicas, request.to)
+        if target is not None and not self._handed and self.member.may_lead(target.id):
+            self._handed = True
+            self.member.hand_to(target.id)
+
+    @property
+    def transferring(self) -> bool:
+        return self._transfer is not None
+
+    def reconfigure(self, request: Reconfigure, outcome: Outcome) -> None:
+        """Appends the changed configuration, if it may be changed."""
+        try:
+            index = self._reconfigure(request.change)
+        except QueratorError as error:
+            outcome.done.append((request.future, error))
+            return
+        if index is None:
+            outcome.done.append((request.future, None))
+        else:
+            self._reconfiguring[index] = (self.member.term, request)
+
+    def _reconfigure(self, change: configuration.Change) -> int | None:
+        if not self.in_office:
+            raise self.refusal()
+        if self._transfer is not None or self.journal.replicas_index > self.member.commit_index:
+            message = f"group {self.group}: another change is on its way"
+            raise QueratorError(ErrorCode.UNAVAILABLE, message)
+        if configuration.changed(self.journal.replicas, change) == self.journal.replicas:
+            return None
+        match change:
+            case configuration.Promote(id_):
+                progress = self.member.progress[id_]
+                missing = self.member.commit_index - progress.match
+                if missing > APPLY_ENTRIES_TURN_MAX or not progress.beats:
+                    message = f"group {self.group}: replica {id_} is {missing} entries behind"
+                    raise QueratorError(ErrorCode.UNAVAILABLE, message)
+            case configuration.RemoveReplica(id_) if id_ == self.member.id:
+                raise QueratorError(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"group {self.group}: replica {id_} leads; hand the leadership over first",
+                    field="replica",
+                    value=str(id_),
+                )
+        return self.member.reconfigure(change)
 
     # --- proposing ---------------------------------------------------------------
 
@@ -155,7 +385,7 @@ class Group:
         index = self.member.append(packed.stamped)
         for call in packed.calls:
             call.appended = True
-        self._calls[index] = (self.member.term, packed.calls)
+        self._pending.add(index, self.member.term, packed.calls)
 
     def _pack(self, calls: list[Call], now_ms: int) -> Entry:
         return self._machine.pack([call.proposal for call in calls], now_ms)
@@ -249,14 +479,17 @@ class Group:
             record.entry.command,
             log_first=self.journal.first_index,
         )
-        waiting = self._calls.get(record.index)
-        if waiting is not None and waiting[0] == record.term:
-            assert len(applied.results) == len(waiting[1]), "one result for each proposal"
+        waiting = self._pending.of(record.index, record.term)
+        if waiting is not None:
+            assert len(applied.results) == len(waiting), "one result for each proposal"
         return applied
 
     def _hand_out(self, record: Record, applied: Applied | None, outcome: Outcome) -> None:
-        term, calls = self._calls.pop(record.index, (record.term, []))
-        assert term == record.term, "a lone member's entries are never replaced"
+        calls, replaced = self._pending.take(record.index, record.term)
+        outcome.errors.extend((call, self._replaced()) for call in replaced if not call.ended)
+        if record.index in self._reconfiguring:
+            term, request = self._reconfiguring.pop(record.index)
+            outcome.done.append((request.future, None if term == record.term else self._replaced()))
         if applied is None:
             return
         if self.in_office:
@@ -264,8 +497,14 @@ class Group:
             if applied.effects is not None:
                 outcome.events.append(Effects(self.group, applied.effects))
         outcome.results.extend(
-            (call, result) for call, result in zip(calls, applied.results, strict=False)
+            (call, result)
+            for call, result in zip(calls, applied.results, strict=False)
+            if not call.ended
         )
+
+    def _replaced(self) -> QueratorError:
+        message = f"group {self.group} changed its leader; not executed"
+        return QueratorError(ErrorCode.NOT_LEADER, message, value=self._leader_name())
 
     def _take_office(self, txn: ReadTransaction, outcome: Outcome) -> None:
         try:
@@ -278,17 +517,32 @@ class Group:
         self._recovered = True
         self._time = StateTime(self._clock, last_ms=max(self.journal.last_ms, self._applied_ms))
         self._office_s = self._clock.monotonic_s()
+        self._office_term = self.member.term
         self._due_ms = current.due_ms
         outcome.events.append(Leadership(self.group, True))
         if current.effects is not None:
             outcome.events.append(Effects(self.group, current.effects))
 
+    def _leave_office(self, outcome: Outcome) -> None:
+        """Calls in the log end as their entries do; the others are not taken on any more."""
+        self._time = None
+        self._due_ms = None
+        refused = self.refusal()
+        outcome.events.append(Leadership(self.group, False))
+        outcome.errors.extend((call, refused) for call in self.held)
+        self.held.clear()
+        outcome.done.extend((future, refused) for future in self._reads.take_all())
+        if self._transfer is not None:
+            # Whoever leads: it is not this replica any more.
+            outcome.done.append((self._transfer.future, None))
+            self._transfer = None
+
     # --- the turn's end --------------------------------------------------------------
 
     @property
     def log_spare(self) -> int:
-        """Entries that the log keeps and nobody here needs: a lone member has no one to send them
-        to.
+        """Entries that the log keeps and nobody here needs. Followers that need them get the state
+        instead.
         """
         return 0 if self.quarantined else max(0, self.applied_index - self.journal.first_index)
 
@@ -302,7 +556,30 @@ class Group:
     def synced(self) -> None:
         """The transaction of this turn is durable."""
         self.journal.synced(self.applied_index)
+
+    def settled(self, outcome: Outcome) -> None:
+        """The turn is over: what waited for its sync."""
+        if self._reads:
+            ready = self._reads.done(self.applied_index)
+            outcome.done.extend((future, None) for future in ready)
         self.status = self._make_status()
+
+    @property
+    def sends_more(self) -> bool:
+        """Whether the next turn has something to send that nothing else will bring about."""
+        return self._reads.wants_round and self.in_office
+
+    def wake_s(self) -> float | None:
+        """When it wants to be looked at again if nothing happens, by the monotonic clock."""
+        if self.quarantined is not None:
+            return None
+        instants = [self.member.wake_s, self._pending.deadline_s]
+        if self._transfer is not None:
+            instants.append(self._transfer_until_s)
+        due_in_s = self.due_in_s()
+        if due_in_s is not None:
+            instants.append(self._clock.monotonic_s() + due_in_s)
+        return min((instant for instant in instants if instant is not None), default=None)
 
     def quarantine(self, error: BaseException, outcome: Outcome) -> None:
         """Ends the group's life on this node after a defect."""
@@ -310,34 +587,52 @@ class Group:
             return
         self.quarantined = error
         self.status = msgspec.structs.replace(self.status, quarantined=True, leads=False)
-        outcome.errors.extend((call, self._unknown(error)) for call in self._take_calls())
-        if self.in_office:
-            self._time = None
-            outcome.events.append(Leadership(self.group, False))
+        self._end("it stopped", error, outcome)
         outcome.events.append(Quarantine(self.group, error))
 
     def close(self, outcome: Outcome) -> None:
         """The group is taken from this node; it is never asked again."""
-        outcome.errors.extend((call, self._unknown(None)) for call in self._take_calls())
+        self._end("it is being deleted", None, outcome)
+
+    def _end(self, why: str, error: BaseException | None, outcome: Outcome) -> None:
+        unknown = self._unknown(why, error)
+        calls = self._pending.take_all()
+        outcome.errors.extend((call, unknown) for call in calls if not call.ended)
+        outcome.done.extend(
+            (request.future, unknown) for _, request in self._reconfiguring.values()
+        )
+        self._reconfiguring.clear()
         if self.in_office:
-            self._time = None
-            outcome.events.append(Leadership(self.group, False))
+            self._leave_office(outcome)
 
-    def _take_calls(self) -> list[Call]:
-        calls = [call for _, some in self._calls.values() for call in some]
-        self._calls.clear()
-        return calls
-
-    def _unknown(self, error: BaseException | None) -> QueratorError:
-        message = f"group {self.group} stopped; the command may be applied later"
+    def _unknown(self, why: str, error: BaseException | None) -> QueratorError:
+        message = f"group {self.group}: {why}; the command may be applied later"
         unknown = QueratorError(ErrorCode.OUTCOME_UNKNOWN, message)
         unknown.__cause__ = error
         return unknown
 
+    def refusal(self) -> QueratorError:
+        """Why nothing is taken on here."""
+        if self.quarantined is not None:
+            message = f"group {self.group} is stopped by {self.quarantined!r}"
+            error = QueratorError(ErrorCode.INTERNAL, message)
+            error.__cause__ = self.quarantined
+            return error
+        if self.alone or self.member.leads:
+            return QueratorError(ErrorCode.UNAVAILABLE, f"group {self.group} is starting up")
+        message = f"this node does not lead group {self.group}"
+        return QueratorError(
+            ErrorCode.NOT_LEADER, message, field="leader", value=self._leader_name()
+        )
+
+    def _leader_name(self) -> str:
+        leader = self.member.leader_node
+        return "" if leader is None else node_name(leader)
+
     def _make_status(self) -> GroupStatus:
         return GroupStatus(
             term=self.member.term,
-            leader=self.member.leader,
+            leader=self.member.leader_node,
             leads=self.in_office,
             commit_index=self.member.commit_index,
             applied_index=self.applied_index,
@@ -347,4 +642,22 @@ class Group:
             now_ms=self._applied_ms,
             due_ms=self._due_ms,
             quarantined=self.quarantined is not None,
+            replica=self.member.id,
+            replicas=self.journal.replicas,
+            followers=self._followers() if self.member.progress else (),
+        )
+
+    def _followers(self) -> tuple[ReplicaStatus, ...]:
+        now_s = self._clock.monotonic_s()
+        return tuple(
+            ReplicaStatus(
+                id=replica.id,
+                node=replica.node,
+                voter=replica.voter,
+                state=progress.state.value,
+                match=progress.match,
+                heard_s=now_s - progress.heard_s,
+            )
+            for replica in self.journal.replicas
+            if (progress := self.member.progress.get(replica.id)) is not None
         )

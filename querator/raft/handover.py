@@ -16,13 +16,15 @@ import msgspec
 
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, Replicas
+from querator.raft.configuration import Change
 from querator.raft.machine import Machine
 
 
 class Call:
     """One proposal and who waits for it: nobody, when the group proposed it for itself."""
 
-    __slots__ = ("appended", "bytes", "future", "group", "proposal")
+    __slots__ = ("appended", "bytes", "deadline_s", "ended", "future", "group", "proposal")
 
     def __init__(
         self,
@@ -35,16 +37,25 @@ class Call:
         self.proposal = proposal
         self.future = future
         self.bytes = bytes_
+        self.deadline_s = float("inf")
+        """By the raft thread's clock, which sets it when it takes the call on: then it ends, one
+        way or another.
+        """
+        self.ended = False
+        """Whether it has its answer, though its entry may yet be applied."""
         self.appended = False
         """Whether it may be in the log: from then on its outcome is never called a refusal."""
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Recover the group, or create it."""
+    """Recover the replica of this node, or create it with `replicas` as the first configuration,
+    which names it.
+    """
 
     group: GroupId
     machine: Machine
     future: "asyncio.Future[None]"
+    replicas: Replicas
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -54,11 +65,34 @@ class Remove(msgspec.Struct, frozen=True):
     future: "asyncio.Future[None]"
 
 
+class Read(msgspec.Struct, frozen=True):
+    """Tell when a snapshot shows all that was acknowledged before (Ongaro, section 6.4)."""
+
+    group: GroupId
+    future: "asyncio.Future[None]"
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Hand the leadership to the replica on a node."""
+
+    group: GroupId
+    to: NodeKey
+    future: "asyncio.Future[None]"
+
+
+class Reconfigure(msgspec.Struct, frozen=True):
+    """Change the replicas; answered when that is committed."""
+
+    group: GroupId
+    change: Change
+    future: "asyncio.Future[None]"
+
+
 class Stop(msgspec.Struct, frozen=True):
     """Finish what was taken on, then end."""
 
 
-Request = Call | Open | Remove | Stop
+Request = Call | Open | Remove | Read | Transfer | Reconfigure | Stop
 
 
 class Effects(msgspec.Struct, frozen=True):
@@ -71,40 +105,51 @@ class Leadership(msgspec.Struct, frozen=True):
     leads: bool
 
 
+class Leader(msgspec.Struct, frozen=True):
+    """Who leads as far as this node knows; None: nobody that it knows of."""
+
+    group: GroupId
+    node: NodeKey | None
+
+
 class Quarantine(msgspec.Struct, frozen=True):
     group: GroupId
     error: BaseException
 
 
-Event = Effects | Leadership | Quarantine
+Event = Effects | Leadership | Leader | Quarantine
 
 
 class Outcome:
     """What came of one turn, to be made known only after its sync."""
 
-    __slots__ = ("errors", "events", "opened", "results")
+    __slots__ = ("done", "errors", "events", "results")
 
     def __init__(self) -> None:
         self.results: list[tuple[Call, Any]] = []
         self.errors: list[tuple[Call, BaseException]] = []
-        self.opened: list[tuple[asyncio.Future[None], BaseException | None]] = []
-        """Futures of `Open` and `Remove` that have ended, with the error if they failed."""
+        self.done: list[tuple[asyncio.Future[None], BaseException | None]] = []
+        """Futures of the requests other than calls that have ended, with the error if they failed.
+        """
         self.events: list[Event] = []
 
     def __bool__(self) -> bool:
-        return bool(self.results or self.errors or self.opened or self.events)
+        return bool(self.results or self.errors or self.done or self.events)
 
 
 class Inbox:
     """Requests on their way to the raft thread. One thread takes and waits; any thread puts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *descriptors: int) -> None:
+        """`descriptors` end the wait as well, when they are readable."""
         self._requests: deque[Request] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Edge-triggered: each write wakes once, and nobody needs to read the count back. Beside a
         # busy thread every system call less is a wait for the interpreter less.
         self._poll = select.epoll()
         self._poll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
+        for descriptor in descriptors:
+            self._poll.register(descriptor, select.EPOLLIN)
         self._asleep = False
         self._closing = threading.Lock()
         self._closed = False

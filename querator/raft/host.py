@@ -7,7 +7,8 @@ own.
 
 A call ends in one of: its result; a refusal that means *not executed* (NOT_LEADER, OVERLOADED,
 STORAGE_FULL, UNAVAILABLE, INTERNAL); OUTCOME_UNKNOWN, when it was appended and the group or the
-process stopped before it was applied. A future that is cancelled does not cancel its command.
+process stopped, or its time was over, before it was applied. A future that is cancelled does not
+cancel its command.
 
 A storage that fails, or any defect outside a machine, stops the raft thread for good (fail-stop):
 memory and disk may differ from then on. Every call ends, `HostEvents.on_failure` is called, and
@@ -27,26 +28,37 @@ from querator.model.limits import (
     PROPOSAL_BYTES_WAITING_MAX,
     PROPOSAL_OVERHEAD_BYTES,
     PROPOSALS_WAITING_MAX,
+    STOP_WAIT_MS_MAX,
 )
+from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import Clock
+from querator.raft.configuration import Change
 from querator.raft.group import GroupStatus
 from querator.raft.handover import (
     Call,
     Effects,
     Event,
     Inbox,
+    Leader,
     Leadership,
     Open,
     Outcome,
     Quarantine,
+    Read,
+    Reconfigure,
     Remove,
     Stop,
+    Transfer,
 )
 from querator.raft.machine import Machine
+from querator.raft.peers import NoPeers, PeerLink
 from querator.raft.stats import TurnStats
 from querator.raft.turn import Turns
 from querator.storage.environment import Environment, StorageError
+
+LONE_NODE = node_key("node", "alone")
+"""The node of a host that has no others."""
 
 REQUESTS_TURN_MAX = 8_192
 """Requests sorted in one turn, so that taking on never holds the turn up."""
@@ -57,7 +69,13 @@ class HostEvents(Protocol):
 
     def on_effects(self, group: GroupId, effects: Any) -> None: ...
 
-    def on_leadership(self, group: GroupId, leads: bool) -> None: ...
+    def on_leadership(self, group: GroupId, leads: bool) -> None:
+        """Whether this node takes calls for the group."""
+        ...
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
+        """Who leads as far as this node knows; None: nobody that it knows of."""
+        ...
 
     def on_failure(self, error: BaseException) -> None:
         """Fail-stop: no call is answered any more, and the process must exit."""
@@ -77,20 +95,28 @@ class Host:
         *,
         clock: Clock,
         events: HostEvents,
+        node: NodeKey = LONE_NODE,
+        peers: PeerLink | None = None,
         chance: random.Random | None = None,
         log_bytes_kept: int = LOG_BYTES_KEPT,
     ) -> None:
-        """`chance` draws election timeouts; `log_bytes_kept` bounds each group's log behind its
-        state."""
+        """`node` is what replicas and their votes name; `peers` reaches the others, is served by
+        the raft thread from `start` on, and belongs to the caller. `chance` draws election
+        timeouts; `log_bytes_kept` bounds each group's log behind its state.
+        """
         self._clock = clock
+        self.node = node
+        self._peers = peers
         self._events = events
         self._turns = Turns(
             environment,
             clock=clock,
             chance=chance if chance is not None else random.Random(),
+            node=node,
+            peers=NoPeers() if peers is None else peers,
             log_bytes_kept=log_bytes_kept,
         )
-        self._inbox = Inbox()
+        self._inbox = Inbox() if peers is None else Inbox(peers.fileno())
         self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[Call] = set()
@@ -100,6 +126,7 @@ class Host:
         # All that the two have ever held and that is not done: what is overtaken leaves them early.
         self._unanswered: set[asyncio.Future[None]] = set()
         self._led: set[GroupId] = set()
+        self._leaders: dict[GroupId, NodeKey] = {}
         self._closed: QueratorError | None = None
         """Why nothing more is taken on; None while it is."""
 
@@ -124,13 +151,17 @@ class Host:
             self._inbox.put(Stop())
         await self._loop.run_in_executor(None, self._thread.join)
         self._inbox.close()
-        self._refuse_unanswered(self._closed)
+        message = "the node stopped before a majority had acknowledged"
+        self._end_calls(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message), self._closed)
 
-    async def create_group(self, group: GroupId, machine: Machine) -> None:
-        """Recovers the group from disk, or creates it; returns when it leads and its effects are
-        out.
+    async def create_group(
+        self, group: GroupId, machine: Machine, replicas: Replicas | None = None
+    ) -> None:
+        """Recovers this node's replica of the group from disk, or creates it with `replicas` as the
+        first configuration, in which it is named; None: it is the only one. Returns when a lone
+        replica leads and its effects are out, one of several when it is there.
 
-        Again for a group that is open: waits until it is in office. Raises QueratorError:
+        Again for a group that is open: waits in the same way. Raises QueratorError:
         INTERNAL when the machine fails on what is stored, UNAVAILABLE when the group is being
         deleted or the node stops.
         """
@@ -138,7 +169,8 @@ class Host:
         if opened is None:
             opened = self._request_future()
             self._opened[group] = opened
-            self._inbox.put(Open(group, machine, opened))
+            alone = (Replica(1, self.node),)
+            self._inbox.put(Open(group, machine, opened, alone if replicas is None else replicas))
         try:
             await asyncio.shield(opened)
         except QueratorError:
@@ -179,6 +211,39 @@ class Host:
         self._bytes += size
         self._inbox.put(call)
         return future
+
+    async def confirm_read(self, group: GroupId) -> None:
+        """Returns when a snapshot taken from then on shows all that was acknowledged before the
+        call. Raises QueratorError: NOT_LEADER, UNAVAILABLE, INTERNAL.
+        """
+        future = self._request_future()
+        self._inbox.put(Read(group, future))
+        await future
+
+    async def transfer(self, group: GroupId, to: NodeKey) -> None:
+        """Hands the leadership over; returns when this node leads the group no more.
+
+        Raises QueratorError: NOT_LEADER, INVALID_ARGUMENT, UNAVAILABLE when the other did not take
+        it in time: then this node goes on.
+        """
+        future = self._request_future()
+        self._inbox.put(Transfer(group, to, future))
+        await future
+
+    async def change_replicas(self, group: GroupId, change: Change) -> None:
+        """Changes the replicas by one; returns when that is committed. A change that is made
+        already is no error.
+
+        Raises QueratorError: NOT_LEADER, INVALID_ARGUMENT, UNAVAILABLE while another change is on
+        its way or a learner is not caught up, OUTCOME_UNKNOWN.
+        """
+        future = self._request_future()
+        self._inbox.put(Reconfigure(group, change, future))
+        await future
+
+    def leader(self, group: GroupId) -> NodeKey | None:
+        """Who leads the group as far as this node knows."""
+        return self._leaders.get(group)
 
     def groups(self) -> tuple[GroupId, ...]:
         """Groups that are open on this node."""
@@ -231,7 +296,7 @@ class Host:
             if self._answered(call):
                 assert call.future is not None
                 call.future.set_exception(error)
-        for future, failure in outcome.opened:
+        for future, failure in outcome.done:
             if future.done():
                 continue
             if failure is None:
@@ -259,6 +324,12 @@ class Host:
                 else:
                     self._led.discard(group)
                 self._events.on_leadership(group, leads)
+            case Leader(group, node):
+                if node is None:
+                    self._leaders.pop(group, None)
+                else:
+                    self._leaders[group] = node
+                self._events.on_leader(group, node)
             case Quarantine(group, error):
                 self._opened.pop(group, None)
                 self._events.on_quarantine(group, error)
@@ -271,13 +342,17 @@ class Host:
         unknown = QueratorError(ErrorCode.OUTCOME_UNKNOWN, f"the node has failed: {error}")
         unknown.__cause__ = error
         self._closed = refused
+        self._end_calls(unknown, refused)
+        self._led.clear()
+        self._events.on_failure(error)
+
+    def _end_calls(self, unknown: QueratorError, refused: QueratorError) -> None:
+        """The raft thread has ended: whoever still waits is told."""
         for call in list(self._calls):
             if self._answered(call):
                 assert call.future is not None
                 call.future.set_exception(unknown if call.appended else refused)
         self._refuse_unanswered(refused)
-        self._led.clear()
-        self._events.on_failure(error)
 
     # --- the raft thread -------------------------------------------------------------------
 
@@ -290,17 +365,25 @@ class Host:
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _turn_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        turns, inbox = self._turns, self._inbox
-        stopping = False
+        turns, inbox, peers = self._turns, self._inbox, self._peers
+        stop_s: float | None = None
         while True:
             requests = inbox.take(REQUESTS_TURN_MAX)
             if requests and isinstance(requests[-1], Stop):
-                stopping = True
+                stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
                 requests.pop()
-            outcome = turns.turn(requests)
+            outcome = turns.turn(requests, () if peers is None else peers.receive())
             if outcome:
                 loop.call_soon_threadsafe(self._deliver, outcome)
-            if stopping and turns.answered:
+            if stop_s is not None and (turns.answered or self._clock.monotonic_s() > stop_s):
                 return
             if not inbox:
-                inbox.wait(turns.wait_s())
+                inbox.wait(self._wait_s(stop_s))
+
+    def _wait_s(self, stop_s: float | None) -> float | None:
+        waits = [self._turns.wait_s()]
+        if self._peers is not None:
+            waits.append(self._peers.wait_s())
+        if stop_s is not None:
+            waits.append(max(0.0, stop_s - self._clock.monotonic_s()))
+        return min((wait for wait in waits if wait is not None), default=None)

@@ -4,7 +4,8 @@ Rows (`storage.tables`):
 
     LOG      index → kind, number of attachments, bytes it counts for, term, now_ms,
                      bytes of the log up to here, command
-    MEMBERS  → term, vote, where the log begins, and the runs of terms in it
+    MEMBERS  → term, vote, where the log begins, the runs of terms in it, the replica's id, and
+               the configurations that are or may come to be in force (`raft.configuration`)
     APPLIED  → index, term and now_ms of the last applied entry (written by `raft.group`)
 
 All are sealed (`storage.sealed`): damage in them is StorageCorrupt, and stops the one group.
@@ -20,9 +21,10 @@ running count of bytes that each row carries. So opening a log of any length rea
 
 The journal gathers changes in memory; `flush` writes them into the turn's transaction and
 `synced` says that it was committed. Nothing here is undone: a transaction that fails ends the
-process, which recovers from disk. The commit index is not stored. A restart begins at the applied
-index, which is a committed one, and Raft demands no more (Ongaro, Consensus: Bridging Theory and
-Practice, section 3.8).
+process, which recovers from disk. `take_back` lets go of entries at the end, which another leader
+has replaced; of those that are written, the rows go with the next flush. The commit index is not
+stored. A restart begins at the applied index, which is a committed one, and Raft demands no more
+(Ongaro, Consensus: Bridging Theory and Practice, section 3.8).
 
 To the library the log is a list of (command, index, term) whose position 0 is the sentinel: the
 entry before the first one kept. It asks for indexes and terms only; commands are read by
@@ -31,6 +33,8 @@ entry before the first one kept. It asks for indexes and terms only; commands ar
 
 import struct
 from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Self, overload
 
 import msgspec
@@ -44,17 +48,24 @@ from querator.model.limits import (
     LOG_TERMS_MAX,
     TRUNCATE_ENTRIES_TURN_MAX,
 )
+from querator.model.nodes import Replicas
+from querator.raft import configuration
 from querator.raft.library import NO_OP, LibraryJournal
+from querator.raft.messages import LogEntry
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import LOG, MEMBERS
 
 _HEAD = struct.Struct(">BIIQQQ")
-_KIND_NO_OP = 1
-_KIND_COMMAND = 2
+KIND_NO_OP = 1
+KIND_COMMAND = 2
+KIND_CONFIGURATION = 3
 _NO_ENTRY = Entry(b"")
-_MEMBER_FORMAT = 1
+_MEMBER_FORMAT = 2
+
+Snapshots = Callable[[], AbstractContextManager[ReadTransaction]]
+"""Opens a view of what is committed in the environment."""
 
 
 class Stamped(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +81,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `bytes` is what the entry counts for, attachments included; `log_bytes` is the sum of this and
     all entries before it. `attachments_count` tells how many
     attachments belong to it; `entry.attachments` holds them only while the record stays in
-    memory. The library's no-op has no command and is not for the machine.
+    memory. Only commands are for the machine: not the library's no-op, nor a configuration.
     """
 
     index: int
@@ -80,7 +91,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     log_bytes: int
     entry: Entry
     attachments_count: int
-    is_command: bool
+    kind: int
+
+    @property
+    def is_command(self) -> bool:
+        return self.kind == KIND_COMMAND
 
 
 class _MemberRow(msgspec.Struct, frozen=True, array_like=True):
@@ -93,10 +108,15 @@ class _MemberRow(msgspec.Struct, frozen=True, array_like=True):
     base_bytes: int
     base_ms: int
     runs: tuple[tuple[int, int], ...]
+    replica: int = 0
+    configurations: tuple[tuple[int, Replicas], ...] = ()
 
 
 _decode_member = msgspec.msgpack.Decoder(_MemberRow).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+_NO_MEMBER = _MemberRow(_MEMBER_FORMAT, False, 0, None, 0, 0, 0, 0, ())
 
 
 class GroupDeleted(Exception):
@@ -106,9 +126,19 @@ class GroupDeleted(Exception):
 class Journal(LibraryJournal):  # type: ignore[misc]
     """The log, term and vote of one group. Only the raft thread calls it."""
 
-    def __init__(self, group: GroupId, *, bytes_kept: int = LOG_BYTES_KEPT) -> None:
-        """An empty log, not stored yet. Use `open` for one that may exist."""
+    def __init__(
+        self,
+        group: GroupId,
+        *,
+        replica: int = 1,
+        replicas: Replicas = (),
+        bytes_kept: int = LOG_BYTES_KEPT,
+    ) -> None:
+        """An empty log of this replica, not stored yet. Use `open` for one that may exist."""
         self._group = group
+        self.replica = replica
+        """Id of this replica in the group."""
+        self._configurations: list[tuple[int, Replicas]] = [(0, replicas)]
         self._bytes_kept = bytes_kept
         self._term = 0
         self._vote: int | None = None
@@ -123,6 +153,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         self._last_bytes = 0
         self._runs: list[tuple[int, int]] = []
         self._written_index = 0
+        self._stored_index = 0
+        """The last index that has a row; above `_written_index` when entries were taken back."""
         self.durable_index = 0
         """The last index that a synced commit has covered."""
         self._member_changed = True
@@ -131,10 +163,18 @@ class Journal(LibraryJournal):  # type: ignore[misc]
 
     @classmethod
     def open(
-        cls, txn: ReadTransaction, group: GroupId, *, bytes_kept: int = LOG_BYTES_KEPT
+        cls,
+        txn: ReadTransaction,
+        group: GroupId,
+        *,
+        replica: int = 1,
+        replicas: Replicas = (),
+        bytes_kept: int = LOG_BYTES_KEPT,
     ) -> Self:
-        """The stored log, or an empty one. Raises GroupDeleted, StorageCorrupt."""
-        journal = cls(group, bytes_kept=bytes_kept)
+        """The stored log, whatever replicas it says there are, or an empty one of this replica in
+        this first configuration. Raises GroupDeleted, StorageCorrupt.
+        """
+        journal = cls(group, replica=replica, replicas=replicas, bytes_kept=bytes_kept)
         stored = MEMBERS.get(txn, group)
         if stored is None:
             if next(LOG.rows(txn, group), None) is not None:
@@ -154,6 +194,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         self._member_changed = False
         self._term, self._vote = row.term, row.vote
         self._runs = list(row.runs)
+        self.replica = row.replica
+        self._configurations = list(row.configurations)
         first = next(LOG.rows(txn, self._group), None)
         if first is None:
             self._base_index, self._base_term = row.base_index, row.base_term
@@ -169,7 +211,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             if self._runs and self._runs[0][0] <= self._base_index:
                 self._base_term = self.term_at(self._base_index)
         self.last_index, self._last_bytes, self.last_ms = last_index, last_bytes, last_ms
-        self._written_index = self.durable_index = last_index
+        self._written_index = self._stored_index = self.durable_index = last_index
         self.last_term = self._base_term
         if first is not None:
             self.last_term = self.term_at(last_index)
@@ -218,25 +260,89 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             log_bytes=log_bytes,
             entry=Entry(body[_HEAD.size :]),
             attachments_count=parts,
-            is_command=kind == _KIND_COMMAND,
+            kind=kind,
         )
+
+    def entries(self, snapshots: Snapshots, first: int, bytes_max: int) -> tuple[LogEntry, ...]:
+        """Entries from `first` on, to be sent: as many as `bytes_max` holds, and at least one.
+
+        Raises StorageCorrupt.
+        """
+        found: list[LogEntry] = []
+        size = 0
+        for index in range(first, self.last_index + 1):
+            record = self._cache.get(index)
+            if record is None:
+                # The rest is older than what memory holds.
+                return (*found, *self._stored_entries(snapshots, index, bytes_max - size, found))
+            size += record.bytes
+            if found and size > bytes_max:
+                break
+            found.append(_log_entry(record, record.entry.attachments))
+        return tuple(found)
+
+    def _stored_entries(
+        self, snapshots: Snapshots, first: int, bytes_max: int, before: list[LogEntry]
+    ) -> list[LogEntry]:
+        found: list[LogEntry] = []
+        with snapshots() as snapshot:
+            for index in range(first, self.last_index + 1):
+                record = self.record(snapshot, index)
+                bytes_max -= record.bytes
+                if (found or before) and bytes_max < 0:
+                    break
+                parts = record.entry.attachments
+                if len(parts) < record.attachments_count:
+                    parts = self._attachments(snapshot, record)
+                found.append(_log_entry(record, parts))
+        return found
+
+    def _attachments(self, txn: ReadTransaction, record: Record) -> tuple[bytes, ...]:
+        parts = []
+        for part in range(record.attachments_count):
+            data = attachments.read(txn, self._group, record.index, part)
+            if data is None:
+                raise StorageCorrupt(
+                    f"group {self._group}: attachment {part} of entry {record.index} is missing"
+                )
+            parts.append(data)
+        return tuple(parts)
+
+    # --- configurations ----------------------------------------------------------
+
+    @property
+    def replicas(self) -> Replicas:
+        """The configuration in force: the last one in the log, committed or not."""
+        return self._configurations[-1][1]
+
+    @property
+    def replicas_index(self) -> int:
+        """Index of the entry that holds it."""
+        return self._configurations[-1][0]
 
     # --- what a turn does with it ----------------------------------------------
 
     @property
     def changed(self) -> bool:
         """Whether `flush` has anything to write."""
-        return self._member_changed or self.last_index > self._written_index
+        return (
+            self._member_changed
+            or self.last_index > self._written_index
+            or self._stored_index > self._written_index
+        )
 
     def flush(self, txn: WriteTransaction) -> None:
         """Writes what has changed since the last flush."""
+        for index in range(self._written_index + 1, self._stored_index + 1):
+            attachments.discard(txn, self._group, index)
+            LOG.delete(txn, self._group, index)
         for index in range(self._written_index + 1, self.last_index + 1):
             record = self._cache[index]
             for part, data in enumerate(record.entry.attachments):
                 attachments.write(txn, self._group, index, part, data)
             key = LOG.key(self._group, index)
             head = _HEAD.pack(
-                _KIND_COMMAND if record.is_command else _KIND_NO_OP,
+                record.kind,
                 record.attachments_count,
                 record.bytes,
                 record.term,
@@ -244,7 +350,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
                 record.log_bytes,
             )
             txn.put(key, seal(key, head + record.entry.command))
-        self._written_index = self.last_index
+        self._written_index = self._stored_index = self.last_index
         if self._member_changed:
             self._write_member(txn)
 
@@ -259,6 +365,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             base_bytes=self._base_bytes,
             base_ms=self._base_ms,
             runs=tuple(self._runs),
+            replica=self.replica,
+            configurations=tuple(self._configurations),
         )
         _put_member(txn, self._group, row)
         self._member_changed = False
@@ -296,35 +404,97 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             # The run that holds the sentinel stays: it tells the sentinel's term.
             while len(self._runs) > 1 and self._runs[1][0] <= index:
                 del self._runs[0]
+            while len(self._configurations) > 1 and self._configurations[1][0] <= index:
+                del self._configurations[0]
+
+    def take_back(self, snapshots: Snapshots, last: int) -> None:
+        """Lets go of the entries after `last`: another leader has others in their place.
+
+        Raises StorageCorrupt.
+        """
+        assert self._base_index <= last < self.last_index
+        for index in range(last + 1, self.last_index + 1):
+            record = self._cache.pop(index, None)
+            if record is not None:
+                self._cache_bytes -= record.bytes
+        if last == self._base_index:
+            self._last_bytes, self.last_ms = self._base_bytes, self._base_ms
+        else:
+            with snapshots() as snapshot:
+                newest = self.record(snapshot, last)
+            self._last_bytes, self.last_ms = newest.log_bytes, newest.now_ms
+        while self._runs and self._runs[-1][0] > last:
+            self._runs.pop()
+        while self._configurations[-1][0] > last:
+            self._configurations.pop()
+        self.last_index, self.last_term = last, self.term_at(last)
+        self._written_index = min(self._written_index, last)
+        self.durable_index = min(self.durable_index, last)
+        self._member_changed = True
+
+    def first_of_term(self, index: int) -> int:
+        """The first index kept, `index` at the most, from which on the terms equal its own."""
+        position = bisect_right(self._runs, index, key=_run_first)
+        first = self._runs[position - 1][0] if position else self._base_index
+        return max(first, self._base_index)
+
+    def last_of_term(self, term: int) -> int | None:
+        """The last index kept of entries of the term, the sentinel's included."""
+        for position in range(len(self._runs) - 1, -1, -1):
+            if self._runs[position][1] == term:
+                after = position + 1
+                end = self._runs[after][0] - 1 if after < len(self._runs) else self.last_index
+                return end if end >= self._base_index else None
+            if self._runs[position][1] < term:
+                return None
+        return self._base_index if self._base_term == term and self._base_index else None
 
     # --- the library's face ------------------------------------------------------
 
     def add(self, command: Stamped | bytes, idx: int, term: int) -> None:
         """Appends an entry, or the library's no-op."""
-        assert idx == self.last_index + 1
-        assert self.last_term <= term <= self._term
         if isinstance(command, Stamped):
-            entry, now_ms, is_command = command.entry, max(command.now_ms, self.last_ms), True
+            now_ms = max(command.now_ms, self.last_ms)
+            self._append(idx, term, now_ms, KIND_COMMAND, command.entry)
         else:
             assert command == NO_OP, "the library appends nothing else"
-            entry, now_ms, is_command = _NO_ENTRY, self.last_ms, False
+            self._append(idx, term, self.last_ms, KIND_NO_OP, _NO_ENTRY)
+
+    def add_configuration(self, replicas: Replicas) -> int:
+        """Appends a configuration in the present term, in force from here on; its index."""
+        entry = Entry(configuration.encode(replicas))
+        self._append(self.last_index + 1, self._term, self.last_ms, KIND_CONFIGURATION, entry)
+        return self.last_index
+
+    def take(self, entry: LogEntry) -> None:
+        """Appends an entry as the leader has it."""
+        content = Entry(entry.command, entry.attachments)
+        self._append(self.last_index + 1, entry.term, entry.now_ms, entry.kind, content)
+
+    def _append(self, index: int, term: int, now_ms: int, kind: int, entry: Entry) -> None:
+        assert index == self.last_index + 1
+        assert self.last_term <= term <= self._term
+        assert now_ms >= self.last_ms
         size = _entry_size(entry)
-        self._cache[idx] = Record(
-            index=idx,
+        self._cache[index] = Record(
+            index=index,
             term=term,
             now_ms=now_ms,
             bytes=size,
             log_bytes=self._last_bytes + size,
             entry=entry,
             attachments_count=len(entry.attachments),
-            is_command=is_command,
+            kind=kind,
         )
         self._cache_bytes += size
-        self.last_index, self.last_ms = idx, now_ms
+        self.last_index, self.last_ms = index, now_ms
         self._last_bytes += size
         if term != self.last_term or not self._runs:
-            self._runs.append((idx, term))
+            self._runs.append((index, term))
             self.last_term = term
+            self._member_changed = True
+        if kind == KIND_CONFIGURATION:
+            self._configurations.append((index, configuration.decode(entry.command)))
             self._member_changed = True
 
     def __len__(self) -> int:
@@ -364,7 +534,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         """Not stored (see the module's docstring)."""
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        raise AssertionError("a log with one member has no conflicts")
+        raise AssertionError("entries are taken back by index")
 
     def deleteEntriesTo(self, entryTo: int) -> None:
         raise AssertionError("stock compaction never runs")
@@ -381,12 +551,16 @@ class Journal(LibraryJournal):  # type: ignore[misc]
 
 def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:
     """From now on `Journal.open` refuses the group: half of its rows may be gone."""
-    _put_member(txn, group, _MemberRow(_MEMBER_FORMAT, True, 0, None, 0, 0, 0, 0, ()))
+    _put_member(txn, group, msgspec.structs.replace(_NO_MEMBER, deleting=True))
 
 
 def _put_member(txn: WriteTransaction, group: GroupId, row: _MemberRow) -> None:
     key = MEMBERS.key(group)
     txn.put(key, seal(key, _encode(row)))
+
+
+def _log_entry(record: Record, parts: tuple[bytes, ...]) -> LogEntry:
+    return LogEntry(record.term, record.now_ms, record.kind, record.entry.command, parts)
 
 
 def _run_first(run: tuple[int, int]) -> int:

@@ -23,6 +23,8 @@ from pysyncobj.syncobj import SyncObj  # noqa: E402
 from pysyncobj.transport import Transport  # noqa: E402
 
 __all__ = [
+    "CANDIDATE",
+    "FOLLOWER",
     "NO_OP",
     "LibraryJournal",
     "NoPoller",
@@ -30,11 +32,14 @@ __all__ = [
     "SyncObj",
     "Transport",
     "bind",
-    "configuration",
+    "settings",
 ]
 
 NO_OP: bytes = bytes([_syncobj._COMMAND_TYPE.NO_OP])
 """The command that the library appends to the log when a member becomes leader."""
+
+FOLLOWER: int = _syncobj._RAFT_STATE.FOLLOWER
+CANDIDATE: int = _syncobj._RAFT_STATE.CANDIDATE
 
 _bound = threading.local()
 
@@ -66,7 +71,7 @@ class NoPoller:
         """Nothing to look at."""
 
 
-def configuration() -> Any:
+def settings() -> Any:
     """Settings of every member: no thread, no file, no fork, no pipe, no forwarding.
 
     Elections come after 1.2-2.4 s of silence; the library demands that they are more than three

@@ -53,6 +53,26 @@ class Peers(Protocol):
         ...
 
 
+class PeerLink(Peers, Protocol):
+    """Peers that a raft thread waits for and serves."""
+
+    def fileno(self) -> int:
+        """Readable when there is something to receive, or room to send."""
+        ...
+
+    def receive(self) -> list[PeerEvent]:
+        """What has happened; connects, accepts and answers on the way. Does not wait."""
+        ...
+
+    def wait_s(self) -> float | None:
+        """Seconds until `receive` has something to do although nothing happens."""
+        ...
+
+    def close(self) -> None:
+        """Ends all connections. May be called again."""
+        ...
+
+
 class NoPeers:
     """Of a node that is alone."""
 

@@ -1,15 +1,19 @@
-"""How members of a group reach each other."""
+"""What the library sends by itself: requests for votes. Everything else is `raft.member`'s."""
 
+from collections.abc import Callable
 from typing import Any
 
 from querator.raft.library import Transport
 
 
-class NoPeers(Transport):  # type: ignore[misc]
-    """The transport of a group with one member: always ready, and nobody to send to."""
+class Votes(Transport):  # type: ignore[misc]
+    """The library's transport: always ready. `request` asks one replica for its vote."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Callable[[int], None]) -> None:
         super().__init__(None, None, ())
+        self._request = request
 
     def send(self, node: Any, message: Any) -> bool:
-        raise AssertionError("a group with one member has nobody to send to")
+        assert message["type"] == "request_vote", "the library sends nothing else"
+        self._request(int(node.id))
+        return True

@@ -31,6 +31,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey
 from querator.partition import invariants, queries
 from querator.partition.machine import PartitionMachine
 from querator.partition.outbox import outbox_batch
@@ -75,6 +76,7 @@ class Node:
 
     def on_effects(self, group: GroupId, effects: Any) -> None: ...
     def on_leadership(self, group: GroupId, leads: bool) -> None: ...
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
     def on_quarantine(self, group: GroupId, error: BaseException) -> None: ...
     def on_failure(self, error: BaseException) -> None:
         self.failed.set()

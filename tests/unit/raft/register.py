@@ -13,6 +13,7 @@ import msgspec
 
 from querator.model.entries import Applied, Entry, Proposal
 from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.keys import Table
@@ -140,6 +141,8 @@ class Owner:
     def on_effects(self, group: GroupId, effects: Any) -> None:
         self.effects.append((group, effects))
         self._wake()
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         self.leadership.append((group, leads))

@@ -8,16 +8,30 @@ import pytest
 
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
+from querator.model.nodes import Replica, node_key
 from querator.raft import library, pinned
 from querator.raft.clock import SimulatedClock
+from querator.raft.configuration import AddLearner, Promote
 from querator.raft.journal import Journal, Stamped
+from querator.raft.mail import Mail
 from querator.raft.member import Member
+from querator.raft.peers import NoPeers
+from querator.storage.memory_environment import MemoryEnvironment
 
 
 def member() -> tuple[Member, Journal]:
-    library.bind(SimulatedClock())
-    journal = Journal(GroupId(1))
-    made = Member(GroupId(1), journal, replica=1, applied_index=0, chance=random.Random(1))
+    clock = SimulatedClock()
+    library.bind(clock)
+    journal = Journal(GroupId(1), replicas=(Replica(1, node_key("a", "1")),))
+    made = Member(
+        GroupId(1),
+        journal,
+        applied_index=0,
+        clock=clock,
+        chance=random.Random(1),
+        mail=Mail(NoPeers()),
+        snapshots=MemoryEnvironment().snapshot,
+    )
     return made, journal
 
 
@@ -59,13 +73,10 @@ def test_a_lone_member_leads_and_commits_with_its_first_tick():
 def test_with_other_voters_an_entry_must_be_durable_before_the_tick_that_counts_it():
     one, journal = member()
     one.tick()
-    other = library.Node(2)
-    # The library has counted the other's copy; the own one is in memory alone.
-    one._SyncObj__otherNodes = {other}
-    one._SyncObj__raftMatchIndex = {other: 2}
-    one._SyncObj__lastResponseTime = {other: 0.0}
-    one._SyncObj__newAppendEntriesTime = float("inf")
-    one.append(Stamped(Entry(b"command"), 0))
+    one.reconfigure(AddLearner(2, node_key("b", "1")))
+    index = one.reconfigure(Promote(2))
+    # The other has a copy on its disk; the own one is in memory alone.
+    one.progress[2].match = index
     assert journal.durable_index == 0
     with pytest.raises(AssertionError):
         one.tick()

@@ -1,0 +1,273 @@
+"""What a leader knows of each other replica, and what it sends it next.
+
+    state       sends                                   becomes
+    ---------   -------------------------------------   -------------------------------------------
+    PROBE       one message at (next - 1), again with   REPLICATE when it succeeds
+                the next heartbeat until answered       PROBE further back when it is refused
+                                                        SNAPSHOT when next is no longer in the log
+    REPLICATE   entries as they come, several           PROBE when one is refused, when the
+                messages ahead of the answers,          connection breaks, when nothing is answered
+                up to a window in bytes                 for REPLY_TIMEOUT_S, or when the follower
+                                                        did not take entries (its disk is full)
+    SNAPSHOT    the state instead of entries            PROBE when it is installed or given up
+    LOST        nothing                                 stays: the replica no longer has what it
+                                                        has acknowledged; it must be replaced
+
+`match` is what the follower has acknowledged in this term: on its disk, and equal to the leader's
+log up to there. It never goes back. `next` is the entry to be sent next: optimistic in REPLICATE,
+and never moved back by a success. Replies carry the term and the number of the message that they
+answer. Within one term there is one leader, so a reply that is late says nothing false; but of
+several refusals of messages in flight only the first counts, or each would undo the other's step
+back (the flaw by which a stock follower never heals).
+
+A refusal names the term that the follower has in that place and where that term begins; so one
+round trip goes back one term of either log, not one entry (Ongaro, section 3.5, last paragraph).
+"""
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+from querator.model.limits import (
+    APPEND_BYTES_MAX,
+    REPLICATION_MESSAGES_MAX,
+    REPLICATION_WINDOW_BYTES,
+)
+from querator.raft.journal import Journal, Snapshots
+from querator.raft.messages import Append, AppendReply, LogEntry
+
+REPLY_TIMEOUT_S: Final = 2.0
+"""Entries that are not acknowledged for so long are taken as lost."""
+_PROBE_BYTES: Final = 16 * 1024
+"""Entries that a probe carries at the most: it may be refused."""
+
+
+class State(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+    LOST = "lost"
+
+
+class Progress:
+    """One other replica, seen by a leader in one term."""
+
+    __slots__ = (
+        "_flying",
+        "_flying_bytes",
+        "_flying_since_s",
+        "_probe_sequence",
+        "_probing",
+        "heard_s",
+        "match",
+        "next",
+        "read_round",
+        "sequence",
+        "state",
+    )
+
+    def __init__(self, *, last_index: int, now_s: float) -> None:
+        self.state = State.PROBE
+        self.match = 0
+        self.next = last_index + 1
+        self.sequence = 0
+        """Of the last message sent."""
+        self.read_round = 0
+        """The last round of reads that it has answered."""
+        self.heard_s = now_s
+        self._flying: deque[tuple[int, int]] = deque()
+        """(sequence, bytes) of messages that are not answered."""
+        self._flying_bytes = 0
+        self._flying_since_s = now_s
+        self._probing = False
+        """Whether a probe is on its way."""
+        self._probe_sequence = 1
+        """Refusals of earlier messages are old."""
+
+    # --- sending -----------------------------------------------------------------
+
+    def appends(
+        self,
+        journal: Journal,
+        snapshots: Snapshots,
+        *,
+        commit_index: int,
+        read_round: int,
+        room_bytes: int,
+        now_s: float,
+        asked: bool,
+    ) -> list[Append]:
+        """What to send now; `asked` wants one message at least, so that it is answered."""
+        if self.state is State.PROBE:
+            return self._probe(journal, snapshots, commit_index, read_round, now_s, asked=asked)
+        if self.state is not State.REPLICATE:
+            return []
+        messages: list[Append] = []
+        while self.next <= journal.last_index and self._open(room_bytes):
+            if self.next <= journal.first_index - 1:
+                self._to_probe()
+                return messages
+            entries = journal.entries(snapshots, self.next, APPEND_BYTES_MAX)
+            message = self._append(journal, entries, commit_index, read_round)
+            self.next += len(entries)
+            size = _bytes(entries)
+            room_bytes -= size
+            self._fly(size, now_s)
+            messages.append(message)
+        if asked and not messages:
+            messages.append(self._append(journal, (), commit_index, read_round))
+            self._fly(0, now_s)
+        return messages
+
+    def _probe(
+        self,
+        journal: Journal,
+        snapshots: Snapshots,
+        commit_index: int,
+        read_round: int,
+        now_s: float,
+        *,
+        asked: bool,
+    ) -> list[Append]:
+        if self._probing and not asked:
+            return []
+        if self.next < journal.first_index:
+            self.state = State.SNAPSHOT
+            return []
+        entries: tuple[LogEntry, ...] = ()
+        if self.next <= journal.last_index:
+            entries = journal.entries(snapshots, self.next, _PROBE_BYTES)
+            if _bytes(entries) > _PROBE_BYTES:
+                entries = ()
+        message = self._append(journal, entries, commit_index, read_round)
+        self._probing = True
+        self._flying_since_s = now_s
+        return [message]
+
+    def _append(
+        self,
+        journal: Journal,
+        entries: tuple[LogEntry, ...],
+        commit_index: int,
+        read_round: int,
+    ) -> Append:
+        self.sequence += 1
+        previous = self.next - 1
+        return Append(
+            term=journal.getCurrentTerm(),
+            sequence=self.sequence,
+            read_round=read_round,
+            prev_index=previous,
+            prev_term=journal.term_at(previous),
+            commit_index=commit_index,
+            entries=entries,
+        )
+
+    def _open(self, room_bytes: int) -> bool:
+        """Whether more may be sent ahead of the answers."""
+        if not self._flying:
+            return True
+        return (
+            self._flying_bytes < REPLICATION_WINDOW_BYTES
+            and len(self._flying) < REPLICATION_MESSAGES_MAX
+            and room_bytes > 0
+        )
+
+    def _fly(self, size: int, now_s: float) -> None:
+        if not self._flying:
+            self._flying_since_s = now_s
+        self._flying.append((self.sequence, size))
+        self._flying_bytes += size
+
+    # --- what comes back -----------------------------------------------------------
+
+    def on_reply(self, reply: AppendReply, journal: Journal, now_s: float) -> bool:
+        """Takes a reply of the present term; whether `match` has moved."""
+        if reply.sequence > self.sequence or self.state is State.LOST:
+            return False
+        self.heard_s = now_s
+        self.read_round = max(self.read_round, reply.read_round)
+        while self._flying and self._flying[0][0] <= reply.sequence:
+            self._flying_bytes -= self._flying.popleft()[1]
+            self._flying_since_s = now_s
+        if reply.success:
+            return self._on_success(reply)
+        if reply.sequence >= self._probe_sequence and self.state is not State.SNAPSHOT:
+            self._on_refusal(reply, journal)
+        return False
+
+    def _on_success(self, reply: AppendReply) -> bool:
+        moved = reply.index > self.match
+        self.match = max(self.match, reply.index)
+        if self.state is State.PROBE:
+            if reply.sequence < self._probe_sequence:
+                # It answers what was sent before the follower had to be probed.
+                return moved
+            self.state = State.REPLICATE
+            self._probing = False
+            self.next = self.match + 1
+        elif self.state is State.REPLICATE:
+            if reply.sequence == self.sequence and self.match + 1 < self.next:
+                # All is answered, and not all was taken.
+                self._to_probe(wait=True)
+            self.next = max(self.next, self.match + 1)
+        return moved
+
+    def _on_refusal(self, reply: AppendReply, journal: Journal) -> None:
+        """Goes back to where the logs may agree."""
+        after = reply.index
+        if reply.conflict_term:
+            last = journal.last_of_term(reply.conflict_term)
+            if last is not None:
+                after = max(after, last + 1)
+        elif after <= self.match:
+            # Its log ends before what it has acknowledged.
+            self.state = State.LOST
+            return
+        self.next = min(max(after, self.match + 1), journal.last_index + 1)
+        self._to_probe(at_next=True)
+
+    def _to_probe(self, *, wait: bool = False, at_next: bool = False) -> None:
+        """`wait`: not before the next heartbeat."""
+        self.state = State.PROBE
+        if not at_next:
+            self.next = self.match + 1
+        self._flying.clear()
+        self._flying_bytes = 0
+        self._probing = wait
+        self._probe_sequence = self.sequence + 1
+
+    def interrupted(self) -> None:
+        """The connection broke: what was on its way is lost."""
+        if self.state is State.REPLICATE or self.state is State.PROBE:
+            self._to_probe(at_next=not self.match)
+
+    def lost(self) -> None:
+        """The replica does not have what it has acknowledged."""
+        self.state = State.LOST
+
+    def snapshot_ended(self, index: int | None) -> None:
+        """The follower has a snapshot at `index`, or (None) the attempt was given up."""
+        assert self.state is State.SNAPSHOT
+        if index is not None:
+            self.match = max(self.match, index)
+        self._to_probe(wait=index is None)
+
+    # --- time --------------------------------------------------------------------
+
+    def overdue(self, now_s: float) -> bool:
+        """Looks for answers that do not come; whether it has given them up."""
+        if self.state is State.REPLICATE and self._flying:
+            if now_s - self._flying_since_s > REPLY_TIMEOUT_S:
+                self._to_probe()
+                return True
+        return False
+
+    @property
+    def beats(self) -> bool:
+        """Whether a heartbeat is enough: there is nothing that has to be sent again."""
+        return self.state is State.REPLICATE or self.state is State.SNAPSHOT
+
+
+def _bytes(entries: tuple[LogEntry, ...]) -> int:
+    return sum(len(entry.command) + sum(map(len, entry.attachments)) for entry in entries)

@@ -1,0 +1,235 @@
+"""Several nodes in one thread, with links that deliver at once, until they are cut."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from querator.model.entries import Proposal
+from querator.model.ids import GroupId
+from querator.model.limits import MIB
+from querator.model.nodes import NodeKey, Replica, Replicas, node_key
+from querator.raft import library
+from querator.raft.clock import SimulatedClock
+from querator.raft.group import GroupStatus
+from querator.raft.handover import Call, Event, Open, Request
+from querator.raft.messages import PeerMessage
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.turn import Turns
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.register import RegisterMachine
+
+G = GroupId(1)
+STEP_MS = 10
+
+
+class Links:
+    """One node's end of the links."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self._world = world
+        self._name = name
+        self._queued: list[tuple[NodeKey, list[PeerMessage]]] = []
+
+    def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
+        self._queued.append((node, list(messages)))
+
+    def room_bytes(self, node: NodeKey) -> int:
+        return MIB if self._world.linked(self._name, key_name(node)) else 0
+
+    def flush(self) -> None:
+        for node, messages in self._queued:
+            self._world.carry(self._name, key_name(node), messages)
+        self._queued.clear()
+
+
+def key(name: str) -> NodeKey:
+    return node_key(name, "1")
+
+
+def key_name(node: NodeKey) -> str:
+    return node.partition("/")[0]
+
+
+class Nothing:
+    """Stands for the future of a request: what came of it is in `World.done`."""
+
+
+class Machine:
+    """One node, on and off."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self.environment = MemoryEnvironment()
+        self.inbox: deque[PeerEvent] = deque()
+        self._world = world
+        self.machine = RegisterMachine(G)
+        self.turns: Turns | None = None
+
+    def start(self, replicas: Replicas) -> None:
+        self.inbox.clear()
+        self.machine = RegisterMachine(G)
+        self.turns = Turns(
+            self.environment,
+            clock=self._world.clock,
+            chance=self._world.chance,
+            node=key(self.name),
+            peers=Links(self._world, self.name),
+        )
+        future: Any = Nothing()
+        self._world.turn(self, [Open(G, self.machine, future, replicas)])
+
+    @property
+    def status(self) -> GroupStatus:
+        assert self.turns is not None
+        status = self.turns.status(G)
+        assert status is not None
+        return status
+
+
+class World:
+    def __init__(self, *names: str, seed: int = 1) -> None:
+        self.clock = SimulatedClock()
+        library.bind(self.clock)
+        self.chance = random.Random(seed)
+        self.replicas = tuple(Replica(id_, key(name)) for id_, name in enumerate(names, 1))
+        self.nodes = {name: Machine(self, name) for name in names}
+        self.cut: set[frozenset[str]] = set()
+        self.results: list[Any] = []
+        self.errors: list[BaseException] = []
+        self.done: list[tuple[Any, BaseException | None]] = []
+        self.events: list[tuple[str, Event]] = []
+        for node in self.nodes.values():
+            node.start(self.replicas)
+
+    # --- links -------------------------------------------------------------------
+
+    def linked(self, one: str, other: str) -> bool:
+        return (
+            frozenset((one, other)) not in self.cut
+            and other in self.nodes
+            and self.nodes[one].turns is not None
+            and self.nodes[other].turns is not None
+        )
+
+    def carry(self, one: str, other: str, messages: list[PeerMessage]) -> None:
+        if self.linked(one, other):
+            self.nodes[other].inbox.append(Received(key(one), messages))
+
+    def separate(self, *names: str) -> None:
+        """Cuts the named nodes off from all others."""
+        for one in names:
+            for other in self.nodes:
+                if other not in names and self.linked(one, other):
+                    self.cut.add(frozenset((one, other)))
+                    self._tell(one, other, up=False)
+
+    def heal(self) -> None:
+        for pair in list(self.cut):
+            self.cut.discard(pair)
+            one, other = sorted(pair)
+            if self.linked(one, other):
+                self._tell(one, other, up=True)
+
+    def _tell(self, one: str, other: str, *, up: bool) -> None:
+        for name, peer in ((one, other), (other, one)):
+            inbox = self.nodes[name].inbox
+            if not up:
+                for event in [event for event in inbox if event.node == key(peer)]:
+                    inbox.remove(event)
+            inbox.append(Connected(key(peer)) if up else Disconnected(key(peer)))
+
+    # --- nodes -------------------------------------------------------------------
+
+    def stop(self, name: str) -> None:
+        """The process dies; what was synced stays."""
+        for other in self.nodes:
+            if other != name and self.linked(name, other):
+                self._tell(name, other, up=False)
+        self.nodes[name].turns = None
+        self.nodes[name].environment = self.nodes[name].environment.crash()
+
+    def start(self, name: str) -> None:
+        self.nodes[name].start(self.replicas)
+        for other in self.nodes:
+            if other != name and self.linked(name, other):
+                self._tell(name, other, up=True)
+
+    def turn(self, node: Machine, requests: Sequence[Request] = ()) -> None:
+        assert node.turns is not None
+        events = list(node.inbox)
+        node.inbox.clear()
+        outcome = node.turns.turn(requests, events)
+        self.results += [result for _, result in outcome.results]
+        self.errors += [error for _, error in outcome.errors]
+        self.done += outcome.done
+        self.events += [(node.name, event) for event in outcome.events]
+
+    def step(self) -> None:
+        """Every node that has something to do has a turn; then a little time passes."""
+        for node in self.nodes.values():
+            if node.turns is not None and (node.inbox or node.turns.wait_s() == 0):
+                self.turn(node)
+        if not any(node.inbox for node in self.nodes.values() if node.turns is not None):
+            self.clock.advance(STEP_MS)
+
+    def until(self, condition: Callable[[], object], *, within_s: float = 10) -> None:
+        latest_s = self.clock.monotonic_s() + within_s
+        while not condition():
+            assert self.clock.monotonic_s() < latest_s, "it did not come to that in time"
+            self.step()
+
+    def pass_s(self, seconds: float) -> None:
+        latest_s = self.clock.monotonic_s() + seconds
+        while self.clock.monotonic_s() < latest_s:
+            self.step()
+
+    # --- what is asked of them ---------------------------------------------------
+
+    @property
+    def leaders(self) -> list[str]:
+        return [
+            name
+            for name, node in self.nodes.items()
+            if node.turns is not None and node.status.leads
+        ]
+
+    def leader(self) -> str:
+        """The one that leads, when there is one."""
+        self.until(lambda: len(self.leaders) == 1)
+        return self.leaders[0]
+
+    def ask(self, name: str, request: Request) -> None:
+        self.turn(self.nodes[name], [request])
+
+    def add(self, name: str, amount: int, attachment: bytes = b"") -> None:
+        """Proposes to the node and does not wait."""
+        future: Any = Nothing()
+        self.ask(name, Call(G, Proposal(amount, attachment), future, len(attachment) + 100))
+
+    def added(self, amount: int, attachment: bytes = b"") -> Any:
+        """The result of a proposal to the leader."""
+        known = len(self.results)
+        self.add(self.leader(), amount, attachment)
+        self.until(lambda: len(self.results) > known)
+        return self.results[-1]
+
+    def digests(self) -> set[bytes]:
+        found = set()
+        for node in self.nodes.values():
+            if node.turns is not None:
+                with node.environment.snapshot() as snapshot:
+                    found.add(node.machine.digest(snapshot))
+        return found
+
+    def alike(self) -> bool:
+        """Whether all nodes that are up have applied the same."""
+        up = [node for node in self.nodes.values() if node.turns is not None]
+        applied = {node.status.applied_index for node in up}
+        return len(applied) == 1 and len(self.digests()) == 1
+
+
+def future() -> "asyncio.Future[None]":
+    made: Any = Nothing()
+    return made  # type: ignore[no-any-return]
