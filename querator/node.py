@@ -34,7 +34,6 @@ import uuid_utils
 from querator import telemetry
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
-from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
 from querator.placement.placement import Placement
@@ -255,9 +254,6 @@ class Node:
             self._placement.on_effects(effects)
         else:
             self._service.on_effects(group, effects)
-
-    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
-        """Calls go to the leader by way of the router."""
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
         """Calls go to the leader by way of the router."""

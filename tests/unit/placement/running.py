@@ -7,7 +7,6 @@ from typing import Any
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
-from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueState
 from querator.partition.machine import PartitionMachine
@@ -37,8 +36,6 @@ class Running:
     def on_effects(self, group: GroupId, effects: Any) -> None:
         if group == PLACEMENT_GROUP:
             self.placement.on_effects(effects)
-
-    def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 

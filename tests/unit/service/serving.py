@@ -25,7 +25,6 @@ from querator.model.calls import (
 from querator.model.commands import ItemSpecial, Ranges
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.model.nodes import NodeKey
 from querator.model.limits import MIB
 from querator.model.nodes import NodeKey
 from querator.model.queues import Queue, QueueSettings
@@ -73,8 +72,6 @@ class Node:
         else:
             self.queues.on_effects(group, effects)
         self._changed.set()
-
-    def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
