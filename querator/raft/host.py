@@ -51,6 +51,7 @@ from querator.raft.handover import (
     Stop,
     Transfer,
 )
+from querator.raft.liveness import Liveness
 from querator.raft.machine import Machine
 from querator.raft.peers import NoPeers, PeerLink
 from querator.raft.stats import TurnStats
@@ -105,6 +106,8 @@ class Host:
         timeouts; `log_bytes_kept` bounds each group's log behind its state.
         """
         self._clock = clock
+        self.liveness = Liveness(clock)
+        """Of the raft thread."""
         self.node = node
         self._peers = peers
         self._events = events
@@ -363,11 +366,14 @@ class Host:
             self._turn_until_stopped(self._loop)
         except BaseException as error:  # noqa: BLE001 - the thread's top: nobody else would tell
             self._loop.call_soon_threadsafe(self._fail, error)
+        finally:
+            self.liveness.begin_wait(None)
 
     def _turn_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
         turns, inbox, peers = self._turns, self._inbox, self._peers
         stop_s: float | None = None
         while True:
+            self.liveness.begin_turn()
             requests = inbox.take(REQUESTS_TURN_MAX)
             if requests and isinstance(requests[-1], Stop):
                 stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
@@ -378,7 +384,9 @@ class Host:
             if stop_s is not None and (turns.answered or self._clock.monotonic_s() > stop_s):
                 return
             if not inbox:
-                inbox.wait(self._wait_s(stop_s))
+                wait_s = self._wait_s(stop_s)
+                self.liveness.begin_wait(wait_s)
+                inbox.wait(wait_s)
 
     def _wait_s(self, stop_s: float | None) -> float | None:
         waits = [self._turns.wait_s()]
