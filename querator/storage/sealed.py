@@ -20,18 +20,19 @@ _SLICE_BYTES = 5 * 1024
 
 def seal(key: bytes, body: bytes) -> bytes:
     """The value to keep under `key`."""
-    return _CRC.pack(_crc32(key, body)) + body
+    return _CRC.pack(checksum(key, body)) + body
 
 
 def unseal(key: bytes, value: bytes, what: str) -> bytes:
     """The body of a kept value. Raises StorageCorrupt, which names `what` the row holds."""
     body = value[_CRC.size :]
-    if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != _crc32(key, body):
+    if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != checksum(key, body):
         raise StorageCorrupt(f"{what}: wrong checksum")
     return body
 
 
-def _crc32(key: bytes, body: bytes) -> int:
+def checksum(key: bytes, body: bytes | memoryview) -> int:
+    """CRC-32 of the two, one after the other."""
     crc = zlib.crc32(key)
     if len(body) <= _SLICE_BYTES:
         return zlib.crc32(body, crc)

@@ -1,0 +1,93 @@
+"""Why somebody at the peer port is refused, and how it is logged: one line, with repeats counted.
+
+Whoever has shown that it speaks the protocol is told the reason, so that its log has it too.
+"""
+
+import enum
+from collections import OrderedDict
+from typing import Final
+
+from querator import telemetry
+from querator.model.limits import (
+    PEER_REFUSAL_CHARS_MAX,
+    PEER_REFUSAL_LOG_MS,
+    PEER_REFUSALS_KEPT_MAX,
+)
+
+
+class Code(enum.StrEnum):
+    # What arrives makes no sense.
+    STRANGER = "stranger"
+    DAMAGED = "damaged"
+    TOO_LARGE = "too_large"
+    UNEXPECTED = "unexpected"
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+    CROWDED = "crowded"
+    # A peer that does not belong here.
+    VERSION = "version"
+    TOKEN = "token"
+    NOT_FORMED = "not_formed"
+    CLUSTER = "cluster"
+    OWN_NAME = "own_name"
+    WRONG_NODE = "wrong_node"
+    UNKNOWN_NAME = "unknown_name"
+    INCARNATION = "incarnation"
+    SECOND = "second"
+    DIRECTION = "direction"
+    OVERTAKEN = "overtaken"
+
+
+TOLD: Final = frozenset(Code) - {
+    Code.STRANGER,
+    Code.DAMAGED,
+    Code.TOO_LARGE,
+    Code.TIMEOUT,
+    Code.CLOSED,
+    Code.CROWDED,
+}
+"""What the other side is told."""
+
+QUIET: Final = frozenset((Code.NOT_FORMED, Code.OVERTAKEN))
+"""What happens while a cluster forms, and when connections cross: nobody needs to act."""
+
+_PERIOD_S: Final = PEER_REFUSAL_LOG_MS / 1000
+_log = telemetry.logger(__name__)
+
+
+class Refused(Exception):
+    """The connection ends. `reason` is one line for people; `by_peer`: the other side said so."""
+
+    def __init__(self, code: Code, reason: str, *, by_peer: bool = False) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason[:PEER_REFUSAL_CHARS_MAX]
+        self.by_peer = by_peer
+
+
+class RefusalLog:
+    """One line for each kind of refusal, host and name, and then one a minute with a count."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[str, Code, str], tuple[float, int]] = OrderedDict()
+        """When the last line was written, and how many refusals have come since."""
+
+    def refused(self, refused: Refused, *, address: str, name: str, now_s: float) -> None:
+        """`name` of the node, where it is proven or dialed; else empty."""
+        key = (address.rpartition(":")[0], refused.code, name)
+        last_s, repeated = self._lines.get(key, (-_PERIOD_S, 0))
+        if now_s - last_s < _PERIOD_S:
+            self._lines[key] = (last_s, repeated + 1)
+            return
+        self._lines[key] = (now_s, 0)
+        self._lines.move_to_end(key)
+        if len(self._lines) > PEER_REFUSALS_KEPT_MAX:
+            self._lines.popitem(last=False)
+        keys: dict[str, str | int] = {"address": address}
+        if name:
+            keys["name"] = name
+        if repeated:
+            keys["repeated"] = repeated
+        event = "peers.refused_by_peer" if refused.by_peer else "peers.refused"
+        log = _log.debug if refused.code in QUIET else _log.warning
+        log(event, **keys, code=refused.code.value, reason=refused.reason)
