@@ -56,6 +56,8 @@ PRODUCE_BYTES_WAITING_MAX = 64 * MIB  # Below what proposals may hold: completes
 SETTLES_WAITING_MAX = 16_384
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
 OVERLOADED_RETRY_MS = 50
+FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # What one lease command asks of another node, or one caller.
+FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node and not answered; then OVERLOADED.
 PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
 
 # Times.

@@ -6,10 +6,18 @@ anything but futures of the raft room, and nothing is kept that a restart would 
     admin_service   queues, counts, looking into queues, dead letters
     validate        what can be refused without asking a partition
     admission       how much unanswered work is taken on
-    router          partitions as this node knows them; commands and their deadlines
+    views           partitions as this node knows them
+    router          the one way to a partition: here, or on another node; deadlines
+    outcomes        what comes of a command, and whether it may go again
+    reasons         why a call has no answer, in words
+    forwarder       the seam to the other nodes
+    neighbours      this node among them: what it says and what it is asked
+    demands         what its desks want of partitions led elsewhere
+    offers          what its partitions have, shared among nodes where somebody waits
     spread          which partition takes a request that may go to any
     produce         a request cut into parts by dedup key, and their answers merged
     settle          complete, retry and extend: split by partition, merged by lease
+    grants          one who waits, and what is granted
     waiters         lease calls that wait, and how ready items are shared among them
     allocation      the arithmetic of that
     replies         leased items read from a snapshot

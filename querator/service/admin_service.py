@@ -26,7 +26,7 @@ from querator.partition import queries
 from querator.partition.queries import ItemPage
 from querator.partition.rows import ItemState
 from querator.service import paging
-from querator.service.router import refused
+from querator.service.outcomes import refused
 from querator.service.validate import (
     check_between,
     check_name,

@@ -15,8 +15,10 @@ from querator.model.commands import Extend, ExtendResult, LeaseItems, Retry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import parse_lease_id
 from querator.model.limits import REQUEST_LEASES_MAX, STREAM_LEASES_MAX
-from querator.service.router import Accepted, PartitionView, Router
-from querator.service.waiters import Grant
+from querator.service.grants import Grant
+from querator.service.outcomes import Accepted
+from querator.service.router import Router
+from querator.service.views import PartitionView
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock

@@ -29,7 +29,9 @@ from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
 from querator.model.queues import QueueState
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
-from querator.service.router import Accepted, PartitionView, Router
+from querator.service.outcomes import Accepted
+from querator.service.router import Router
+from querator.service.views import PartitionView
 from querator.storage.environment import Environment
 
 PAUSE_S_MIN = 0.02
@@ -69,7 +71,7 @@ class Mover:
 
     def look(self, view: PartitionView) -> None:
         """The partition has moves to send, or may send them now."""
-        if self._stopped or not view.outbox or not view.led:
+        if self._stopped or not view.outbox or not view.local:
             return
         source = self._sources.get(view)
         if source is None:
@@ -98,7 +100,7 @@ class Mover:
     def _step(self, source: _Source) -> None:
         view = source.view
         source.active = False
-        if self._stopped or not view.led or self._gone(view.group):
+        if self._stopped or not view.local or self._gone(view.group):
             self._forget(source)
             return
         now_s = self._loop.time()

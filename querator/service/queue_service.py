@@ -6,7 +6,7 @@ for any more is given back (leases) or remembered by the partition (produces wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,14 +44,18 @@ from querator.model.limits import (
     SETTLES_WAITING_MAX,
     STOP_WAIT_MS_MAX,
 )
+from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.service import produce as parts
 from querator.service import settle
 from querator.service.admission import Admission
+from querator.service.grants import Waiter
 from querator.service.moves import Mover
+from querator.service.neighbours import Neighbours
+from querator.service.outcomes import stopping_error
 from querator.service.replies import PayloadCache, load
-from querator.service.router import Router, stopping_error
+from querator.service.router import Router
 from querator.service.spread import Spread
 from querator.service.subscriptions import Subscription
 from querator.service.validate import (
@@ -59,12 +63,14 @@ from querator.service.validate import (
     check_partition,
     deleting,
 )
-from querator.service.waiters import LeaseDesk, Waiter
+from querator.service.waiters import LeaseDesk
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.clock import Clock
     from querator.raft.host import Host
+    from querator.service.forwarder import Forwarder
+    from querator.service.views import PartitionView
     from querator.storage.environment import Environment
 
 T = TypeVar("T")
@@ -84,15 +90,18 @@ class QueueService:
         placement: "Placement",
         environment: "Environment",
         clock: "Clock",
+        forwarder: "Forwarder | None" = None,
+        out_of_reach: Callable[[], Collection[str]] = frozenset,
         produces_max: int = PRODUCES_WAITING_MAX,
         produce_bytes_max: int = PRODUCE_BYTES_WAITING_MAX,
         settles_max: int = SETTLES_WAITING_MAX,
         leases_max: int = LEASES_WAITING_MAX,
     ) -> None:
+        """`forwarder` and `out_of_reach` as of `Router`."""
         self._environment = environment
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._router = Router(host, lambda: placement.map)
+        self._router = Router(host, lambda: placement.map, forwarder, out_of_reach=out_of_reach)
         self._mover = Mover(self._router, environment)
         self._cache = PayloadCache()
         self._durable = environment.durable
@@ -102,6 +111,32 @@ class QueueService:
         self._spreads: dict[QueueId, Spread] = {}
         self._desks: dict[QueueId, LeaseDesk] = {}
         self._subscriptions: dict[Subscription, QueueId] = {}
+        self._neighbours = (
+            None
+            if forwarder is None
+            else Neighbours(
+                forwarder,
+                host=host,
+                router=self._router,
+                environment=environment,
+                cache=self._cache,
+                desk_of=self._desks.get,
+            )
+        )
+
+    @property
+    def router(self) -> Router:
+        return self._router
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """What other nodes ask of this one; None for a node that is alone."""
+        return self._neighbours
+
+    @property
+    def admissions(self) -> tuple[Admission, Admission, Admission]:
+        """What has been taken on and not answered: produces, settles, lease calls and streams."""
+        return self._produces, self._settles, self._leases
 
     # --- produce -----------------------------------------------------------------------------
 
@@ -179,13 +214,16 @@ class QueueService:
                 f"no partition of queue {queue.name} has a leader",
                 retry_delay_ms=OVERLOADED_RETRY_MS,
             )
+        if not call.wait_ms and self._neighbours is not None:
+            await self._neighbours.look_around(queue)
         desk = self._desk(queue)
         deadline = self._loop.time() + call.wait_ms / 1000
         while True:
             done: asyncio.Future[None] = self._loop.create_future()
             waiter = Waiter(
                 client_id=call.client_id,
-                request_id=call.request_id,
+                request_id=call.request_id or self._router.lease_name(),
+                named=bool(call.request_id),
                 items_max=call.max_items,
                 bytes_max=call.max_bytes or REPLY_BYTES_DEFAULT,
                 lease_timeout_ms=call.lease_timeout_ms,
@@ -227,7 +265,11 @@ class QueueService:
         desk = self._desks.get(queue.id)
         if desk is None:
             desk = self._desks[queue.id] = LeaseDesk(
-                self._router.views(queue), router=self._router, clock=self._clock
+                queue.id,
+                self._router.views(queue),
+                router=self._router,
+                clock=self._clock,
+                elsewhere=self._neighbours,
             )
         return desk
 
@@ -363,6 +405,8 @@ class QueueService:
         if group == PLACEMENT_GROUP:
             return
         view = self._router.on_effects(group, effects)
+        if self._neighbours is not None:
+            self._neighbours.on_effects(view)
         if view.desk is not None:
             view.desk.look(view)
         if effects.outbox:
@@ -370,11 +414,23 @@ class QueueService:
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         if group == PLACEMENT_GROUP:
+            self._router.on_leadership(group, leads)
             return
         view = self._router.on_leadership(group, leads)
+        self._look(view)
+        self._mover.look(view)
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
+        """Who leads a group that has a replica here, as far as the raft room knows."""
+        view = self._router.on_leader(group, node)
+        if group != PLACEMENT_GROUP:
+            self._look(view)
+
+    def _look(self, view: "PartitionView") -> None:
+        if self._neighbours is not None:
+            self._neighbours.on_leadership(view)
         if view.desk is not None:
             view.desk.look(view)
-        self._mover.look(view)
 
     def on_map(self, map: PlacementMap) -> None:
         """Ends what waits at queues that are gone or going."""
@@ -385,6 +441,8 @@ class QueueService:
             error = self._gone(queue)
             desk.end(error)
             del self._desks[queue_id]
+            if self._neighbours is not None:
+                self._neighbours.forget(desk)
             for subscription, subscribed in list(self._subscriptions.items()):
                 if subscribed == queue_id:
                     subscription.end(error)
@@ -410,6 +468,8 @@ class QueueService:
             subscription.end(stopping_error())
         for desk in self._desks.values():
             desk.stop()
+        if self._neighbours is not None:
+            self._neighbours.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
 
 

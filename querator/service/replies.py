@@ -1,9 +1,10 @@
 """What a caller gets for its leases, read just when the reply is made.
 
 Payloads are not carried through memory from the grant to the reply: they are read from a snapshot,
-which the grant's commit precedes. A block that is gone by then (its lease has lapsed and the items
-were completed by somebody else) is left out. A lease that has less than half of its time left is
-not worth delivering: it is given back to be released politely.
+which the grant's commit precedes. (Another node's grant brings them with it.) A block that is gone
+by then (its lease has lapsed and the items were completed by somebody else) is left out. A lease
+that has less than half of its time left is not worth delivering: it is given back to be released
+politely.
 
 A block is often leased in several pieces, one after the other, and is read and checked as a whole:
 the last ones read are kept, within PAYLOAD_CACHE_BYTES.
@@ -17,7 +18,7 @@ from querator.model.ids import LeaseNumber, PartitionNumber, format_lease_id
 from querator.model.limits import PAYLOAD_CACHE_BYTES
 from querator.model.queues import Queue
 from querator.partition import queries
-from querator.service.waiters import Grant
+from querator.service.grants import Grant
 from querator.storage import attachments
 from querator.storage.environment import Environment, ReadTransaction
 
@@ -70,9 +71,13 @@ def load(
             group = grant.view.group
             partition = PartitionNumber(queue.groups.index(group))
             lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))
-            for segment in grant.segments:
-                loaded = queries.load_segment(
-                    txn, group, segment.first_seq, segment.mask, read=cache.read
+            for place, segment in enumerate(grant.segments):
+                loaded = (
+                    queries.load_segment(
+                        txn, group, segment.first_seq, segment.mask, read=cache.read
+                    )
+                    if grant.loaded is None
+                    else grant.loaded[place]
                 )
                 if loaded is None:
                     continue

@@ -1,97 +1,94 @@
-"""The partitions as this node knows them, and the one way from a call to a partition's command.
+"""The one way from a call to a partition's command, wherever the partition is led.
 
-**Taken on.** A command is taken on when it has been handed to the raft room. A deadline that passes
-before that is DEADLINE_EXCEEDED (certainly not executed), after that OUTCOME_UNKNOWN. A call for a
-partition without a leader waits for one, within its deadline, instead of failing. Cancelling a
-call cancels the waiting, never the command.
+    this node leads           the raft room
+    another node leads        the `Forwarder`, one hop: who does not lead says so, and who does
+    nobody is known to lead   the call waits in line
 
-`PartitionView` mirrors what the raft room has said last. Its values are absolute, so a lost update
-heals with the next one, and they may be behind: whoever relies on them must bear being wrong.
+**Taken on.** A command is taken on when it has been handed to the raft room, or to another node. A
+deadline that passes before that is DEADLINE_EXCEEDED (certainly not executed), after that
+OUTCOME_UNKNOWN. Cancelling a call cancels the waiting, never the command.
+
+**Leaders change.** A command that was not executed (NOT_LEADER, a node that stops or cannot be
+reached) goes again within its deadline, without one for LEADER_WAIT_MS_MAX. One whose outcome is
+not known goes again only when a repeat is safe (`repeatable`): the partition remembers what it has
+done. So callers see neither, unless time runs out. Calls for one partition keep their order.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Collection
+from typing import Any
 
-from querator.model.commands import (
-    Command,
-    Done,
-    ExtendResult,
-    LeaseResult,
-    PartitionEffects,
-    ProduceResult,
-    RedriveResult,
-    Refusal,
-    SettleResult,
-)
+import uuid_utils
+
+from querator.model.commands import Command, PartitionEffects, Refusal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import GroupId, QueueId
-from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.limits import LEADER_WAIT_MS_MAX
+from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.raft.host import Host
+from querator.service.forwarder import Forwarder
+from querator.service.outcomes import (
+    NOT_EXECUTED,
+    Accepted,
+    deleting_error,
+    is_forgotten,
+    refused,
+    repeatable,
+    stopping_error,
+)
+from querator.service.reasons import Reasons
 from querator.service.validate import usable
+from querator.service.views import PartitionView
 
-if TYPE_CHECKING:
-    from querator.service.waiters import LeaseDesk
-
-Accepted = ProduceResult | LeaseResult | SettleResult | ExtendResult | RedriveResult | Done
-"""What a partition answers to a command that it did not refuse."""
-
-_NOT_EXECUTED = (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
+_ELSEWHERE = frozenset({*NOT_EXECUTED, ErrorCode.STORAGE_FAILED})
+"""What another node says when a third one may do better; not executed."""
 
 LEADER_RETRY_S = 0.02
-"""Before a command goes again to a group that refused it and says that it leads."""
-
-
-class PartitionView:
-    """One partition as this node knows it."""
-
-    __slots__ = (
-        "desk",
-        "group",
-        "leader_waits",
-        "leases_asked",
-        "led",
-        "outbox",
-        "produce_bytes",
-        "produces",
-        "ready",
-    )
-
-    def __init__(self, group: GroupId, *, led: bool) -> None:
-        self.group = group
-        self.led = led
-        self.ready = 0
-        """Items that can be leased."""
-        self.outbox = 0
-        """Items on their way to other partitions."""
-        self.produces = 0
-        """Produce commands not answered yet, and their bytes."""
-        self.produce_bytes = 0
-        self.leases_asked = False
-        """Whether a lease command is in flight; there is never more than one."""
-        self.desk: LeaseDesk | None = None
-        """Where leases of the queue wait; None before the first."""
-        self.leader_waits: set[asyncio.Future[None]] = set()
+LEADER_RETRY_S_MAX = 0.2
+"""Before a command goes again to whoever has refused it; doubled each time."""
+HOPS_MAX = 2
+"""So many times a command follows a hint at once. Then hints go round in a circle, and it waits."""
+STALE_FORWARD_S = 0.25
+"""How long after a change of leaders the former one may still answer what can be repeated."""
 
 
 class Router:
     """Partitions and commands of a node. All methods on the asyncio thread."""
 
-    def __init__(self, host: Host, placed: Callable[[], PlacementMap]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        placed: Callable[[], PlacementMap],
+        forwarder: Forwarder | None = None,
+        *,
+        out_of_reach: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """`forwarder` None: a node that is alone. `out_of_reach` names the nodes that this node's
+        raft room has no connection to.
+        """
         self._host = host
         self._placed = placed
+        self._forwarder = forwarder
+        self._reasons = Reasons(placed, out_of_reach)
         self._views: dict[GroupId, PartitionView] = {}
         self._queue_views: dict[QueueId, tuple[PartitionView, ...]] = {}
         self._posted: set[asyncio.Future[Any]] = set()
         self._stopping = False
+        self._born = uuid_utils.uuid7().hex
+        self._numbers = itertools.count(1)
 
     # --- what is known ---------------------------------------------------------------------
 
     @property
     def map(self) -> PlacementMap:
         return self._placed()
+
+    @property
+    def forwarder(self) -> Forwarder | None:
+        return self._forwarder
 
     @property
     def stopping(self) -> bool:
@@ -109,6 +106,9 @@ class Router:
         view = self._views.get(group)
         if view is None:
             view = self._views[group] = PartitionView(group, led=self._host.leads(group))
+            if not view.local:
+                leader = self._host.leader(group)
+                self._follow(view, self._guess(group) if leader is None else node_name(leader))
         return view
 
     def views(self, queue: Queue) -> tuple[PartitionView, ...]:
@@ -121,27 +121,90 @@ class Router:
     def known(self) -> tuple[PartitionView, ...]:
         return tuple(self._views.values())
 
+    def lease_name(self) -> str:
+        """A request id for a lease whose caller names none, so that the command may go again when
+        its leader is lost; empty on a node that is alone, where nothing can go again.
+        """
+        return "" if self._forwarder is None else f"{self._born}-{next(self._numbers):x}"
+
     # --- what the raft and placement rooms say ---------------------------------------------
 
     def on_effects(self, group: GroupId, effects: PartitionEffects) -> PartitionView:
         view = self._views.get(group) or self.view(group)
-        view.ready = effects.ready
+        view.stored = effects.ready
         view.outbox = effects.outbox
+        if view.local:
+            view.ready = effects.ready
         return view
 
     def on_leadership(self, group: GroupId, leads: bool) -> PartitionView:
         view = self.view(group)
-        view.led = leads
-        if leads:
-            _wake(view)
+        view.local = leads
+        view.ready = view.stored if leads else 0
+        self._look(view)
         return view
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> PartitionView:
+        """The raft room knows of another leader, or of none."""
+        view = self.view(group)
+        self._follow(view, self._guess(group) if node is None else node_name(node))
+        return view
+
+    def on_reach(self, node: str) -> list[PartitionView]:
+        """Another node can be reached, or no longer; the partitions it leads."""
+        views = [view for view in self._views.values() if view.leader == node and not view.local]
+        for view in views:
+            self._look(view)
+        return views
+
+    def _guess(self, group: GroupId, after: str = "") -> str:
+        """Whom to ask about a group that has no replica here, so that the raft room knows nothing:
+        the node that should lead it, then each other one. Empty for a group with a replica here.
+        """
+        placed = self._placed()
+        nodes = [node_name(replica.node) for replica in placed.replicas(group)]
+        if self._forwarder is None or not nodes or self._forwarder.name in nodes:
+            return ""
+        if after in nodes:
+            return nodes[(nodes.index(after) + 1) % len(nodes)]
+        preferred = placed.preferred(group)
+        return nodes[0] if preferred is None else node_name(preferred)
+
+    def learn(self, view: PartitionView, node: str) -> None:
+        """Another node says of itself that it leads."""
+        if not view.local and view.leader != node:
+            self._follow(view, node)
+
+    def _follow(self, view: PartitionView, node: str) -> None:
+        former = view.leader
+        view.leader = "" if self._forwarder is None or node == self._forwarder.name else node
+        if view.leader != former:
+            if not view.local:
+                view.ready = 0
+            if former and view.forwards:
+                asyncio.get_running_loop().call_later(STALE_FORWARD_S, _give_up, view, former)
+        self._look(view)
+
+    def _look(self, view: PartitionView) -> None:
+        """Decides anew whether commands can be sent."""
+        led = view.local
+        if not led and view.leader and self._forwarder is not None:
+            led = self._forwarder.reaches(view.leader)
+        view.led = led
+        if led:
+            view.wake()
 
     def on_map(self, placed: PlacementMap) -> None:
         """Forgets partitions that have left the map; ends the waits of those being deleted."""
         for group in list(self._views):
+            if group == PLACEMENT_GROUP:
+                continue
+            view = self._views[group]
+            if not view.local and not view.leader:
+                self._follow(view, self._guess(group))
             owner = placed.by_group(group)
             if owner is None or owner[0].state is QueueState.DELETING:
-                _wake(self._views[group])
+                view.wake()
             if owner is None:
                 del self._views[group]
         for queue_id in list(self._queue_views):
@@ -159,85 +222,131 @@ class Router:
         deadline: float | None = None,
     ) -> Accepted:
         """Proposes and waits; `deadline` by the loop's clock. Raises QueratorError."""
+        result: Accepted | Refusal = await self._carry_out(view, command, attachment, deadline)
+        if isinstance(result, Refusal):
+            raise refused(result)
+        return result
+
+    async def propose(self, group: GroupId, command: Any, *, deadline: float | None = None) -> Any:
+        """As `call`, for any group, the placement group as well; a refusal is a result."""
+        return await self._carry_out(self.view(group), command, b"", deadline)
+
+    async def _carry_out(
+        self,
+        view: PartitionView,
+        command: Any,
+        attachment: bytes,
+        deadline: float | None,
+        unknown: QueratorError | None = None,
+    ) -> Any:
+        """`unknown`: what an earlier attempt has come to."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
+        pause_s = LEADER_RETRY_S
+        hops = 0
         while True:
-            if not view.led:
-                await self._leader(view, deadline)
-            elif self._stopping:
-                raise stopping_error()
-            elif deadline is not None and asyncio.get_running_loop().time() >= deadline:
-                raise QueratorError(
-                    ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before it was taken on"
-                )
+            await self._turn(view, latest, deadline, unknown)
+            node = "" if view.local else view.leader
             try:
-                result = await self._answer(view, command, attachment, deadline)
+                result = await self._answer(view, node, command, attachment, deadline)
             except QueratorError as error:
-                if error.code is not ErrorCode.NOT_LEADER:
-                    raise
-                view.led = self._host.leads(view.group)
-                if view.led:
-                    await asyncio.sleep(LEADER_RETRY_S)
-                continue
-            if isinstance(result, Refusal):
-                raise refused(result)
-            return result
+                again = error.code is ErrorCode.NOT_LEADER or (node and error.code in _ELSEWHERE)
+                if error.code is ErrorCode.OUTCOME_UNKNOWN and repeatable(command):
+                    unknown, again = error, True
+                again = again or (unknown is not None and error.retriable)
+                if not again or loop.time() >= latest:
+                    raise (unknown or error) from None
+                if self._hinted(view, node, error) and hops < HOPS_MAX:
+                    hops += 1
+                    continue
+            else:
+                if unknown is not None and is_forgotten(result):
+                    raise unknown
+                return result
+            if view.led:
+                await view.pause(min(loop.time() + pause_s, latest))
+                pause_s = min(pause_s * 2, LEADER_RETRY_S_MAX)
+                hops = 0
+
+    def _hinted(self, view: PartitionView, node: str, error: QueratorError) -> bool:
+        """Takes in what a refusal says about the leader; whether it names another one."""
+        if error.code is not ErrorCode.NOT_LEADER:
+            return False
+        if not node:
+            view.local = self._host.leads(view.group)
+            self._look(view)
+        leader = error.value or (self._guess(view.group, after=node) if node else "")
+        if not leader or leader == node or view.local:
+            return False
+        self._follow(view, leader)
+        return view.led
+
+    async def _turn(
+        self,
+        view: PartitionView,
+        latest: float,
+        deadline: float | None,
+        unknown: QueratorError | None,
+    ) -> None:
+        """Returns when the command can be sent, and those that came before it have been."""
+        loop = asyncio.get_running_loop()
+        while not view.led or view.line:
+            try:
+                self._check_alive(view)
+                await view.stand_in_line(latest)
+                self._check_alive(view)
+            except QueratorError as error:
+                raise unknown or error from None
+            except TimeoutError:
+                raise unknown or self._reasons.leaderless(view, deadline) from None
+            if view.led:
+                break
+        if self._stopping:
+            raise unknown or stopping_error()
+        if deadline is not None and loop.time() >= deadline:
+            raise unknown or QueratorError(
+                ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before it was taken on"
+            )
 
     async def _answer(
-        self, view: PartitionView, command: Command, attachment: bytes, deadline: float | None
-    ) -> Accepted | Refusal:
-        future = self._host.propose(view.group, command, attachment)
-        result: Accepted | Refusal
+        self,
+        view: PartitionView,
+        node: str,
+        command: Any,
+        attachment: bytes,
+        deadline: float | None,
+    ) -> Any:
+        future = self._send(view, node, command, attachment)
         try:
             if deadline is None:
-                result = await future
-            else:
-                async with asyncio.timeout_at(deadline):
-                    result = await future
+                return await future
+            async with asyncio.timeout_at(deadline):
+                return await future
         except TimeoutError:
-            raise QueratorError(
-                ErrorCode.OUTCOME_UNKNOWN,
-                f"{self.name(view)} did not answer before the deadline; repeat the request with "
-                "the same identity",
-                field="partition",
-                value=self._number(view),
-            ) from None
+            raise self._reasons.unanswered(view) from None
         except QueratorError as error:
-            located = self.located(view, error)
+            located = self._reasons.located(view, error)
             if located is error:
                 raise
             raise located from error
-        return result
 
-    async def _leader(self, view: PartitionView, deadline: float | None) -> None:
-        """Waits until the partition has a leader here."""
-        loop = asyncio.get_running_loop()
-        latest = loop.time() + LEADER_WAIT_MS_MAX / 1000
-        wait: asyncio.Future[None] = loop.create_future()
-        view.leader_waits.add(wait)
-        try:
-            self._check_alive(view)
-            async with asyncio.timeout_at(latest if deadline is None else min(deadline, latest)):
-                await wait
-            self._check_alive(view)
-        except TimeoutError:
-            if deadline is not None and loop.time() >= deadline:
-                message = f"{self.name(view)} had no leader until the deadline; not executed"
-                raise QueratorError(ErrorCode.DEADLINE_EXCEEDED, message) from None
-            message = f"{self.name(view)} has no leader"
-            raise QueratorError(
-                ErrorCode.NOT_LEADER, message, retry_delay_ms=LEADER_WAIT_MS_MAX // 10
-            ) from None
-        finally:
-            view.leader_waits.discard(wait)
+    def _send(
+        self, view: PartitionView, node: str, command: Any, attachment: bytes
+    ) -> "asyncio.Future[Any]":
+        """To the raft room, or to another node."""
+        if not node:
+            return self._host.propose(view.group, command, attachment)
+        assert self._forwarder is not None
+        future = self._forwarder.propose(node, view.group, command, attachment)
+        view.forwards[future] = (node, repeatable(command))
+        future.add_done_callback(view.forwards.pop)
+        return future
 
     def _check_alive(self, view: PartitionView) -> None:
         if self._stopping:
             raise stopping_error()
-        if not self._alive(view):
-            raise _deleting()
-
-    def _alive(self, view: PartitionView) -> bool:
-        owner = self._placed().by_group(view.group)
-        return owner is not None and owner[0].state is not QueueState.DELETING
+        if not self._reasons.is_alive(view):
+            raise deleting_error()
 
     def post(
         self,
@@ -246,21 +355,55 @@ class Router:
         attachment: bytes = b"",
         *,
         then: Callable[[Accepted | QueratorError], None],
+        patient: bool = False,
     ) -> None:
         """Proposes without waiting. `then` is called once, in a later step of the loop, with the
         result or why there is none. `drained` waits for what was posted.
+
+        `patient`: goes again when there is no leader, or another one, as a `call` does; otherwise
+        only a repeatable command does, and only when its outcome is not known.
         """
-        future = self._host.propose(view.group, command, attachment)
+        if patient and not view.led:
+            self._persist(view, command, attachment, then)
+            return
+        node = "" if view.local else view.leader
+        future = self._send(view, node, command, attachment)
         self._posted.add(future)
 
         def answered(future: "asyncio.Future[Any]") -> None:
             self._posted.discard(future)
-            then(self._outcome(view, future))
+            outcome = self._outcome(view, node, future)
+            if isinstance(outcome, QueratorError) and not self._stopping:
+                unknown = outcome.code is ErrorCode.OUTCOME_UNKNOWN and repeatable(command)
+                if unknown or (patient and outcome.code in _ELSEWHERE):
+                    self._persist(view, command, attachment, then, outcome if unknown else None)
+                    return
+            then(outcome)
 
         future.add_done_callback(answered)
 
+    def _persist(
+        self,
+        view: PartitionView,
+        command: Command,
+        attachment: bytes,
+        then: Callable[[Accepted | QueratorError], None],
+        unknown: QueratorError | None = None,
+    ) -> None:
+        # Owned: `_posted` keeps it, and `drained` waits for it.
+        task = asyncio.get_running_loop().create_task(
+            self._carry_out(view, command, attachment, None, unknown)
+        )
+        self._posted.add(task)
+
+        def answered(task: "asyncio.Future[Any]") -> None:
+            self._posted.discard(task)
+            then(self._outcome(view, "", task))
+
+        task.add_done_callback(answered)
+
     def _outcome(
-        self, view: PartitionView, future: "asyncio.Future[Any]"
+        self, view: PartitionView, node: str, future: "asyncio.Future[Any]"
     ) -> Accepted | QueratorError:
         if future.cancelled():
             return stopping_error()
@@ -270,9 +413,8 @@ class Router:
             return refused(result) if isinstance(result, Refusal) else result
         if not isinstance(error, QueratorError):
             raise error
-        if error.code is ErrorCode.NOT_LEADER:
-            view.led = self._host.leads(view.group)
-        return self.located(view, error)
+        self._hinted(view, node, error)
+        return self._reasons.located(view, error)
 
     # --- the end ---------------------------------------------------------------------------
 
@@ -280,7 +422,7 @@ class Router:
         """Refuses calls from here on; `post` goes on working for what has begun."""
         self._stopping = True
         for view in self._views.values():
-            _wake(view)
+            view.wake()
 
     async def drained(self, timeout_s: float) -> None:
         """Until everything posted is answered, what that posts included, or the time is over."""
@@ -291,52 +433,13 @@ class Router:
             # The callbacks of what has ended may post more.
             await asyncio.sleep(0)
 
-    # --- errors ----------------------------------------------------------------------------
 
-    def name(self, view: PartitionView) -> str:
-        owner = self._placed().by_group(view.group)
-        if owner is None:
-            return "a partition of a deleted queue"
-        queue, partition = owner
-        return f"partition {partition} of queue {queue.name}"
-
-    def _number(self, view: PartitionView) -> str:
-        owner = self._placed().by_group(view.group)
-        return "" if owner is None else str(owner[1])
-
-    def located(self, view: PartitionView, error: QueratorError) -> QueratorError:
-        """The error with what a client needs to act on it: which partition, how long to wait, and
-        that the queue is going when that is the reason.
-        """
-        if error.code in _NOT_EXECUTED and not self._alive(view):
-            return _deleting()
-        if error.code is ErrorCode.OUTCOME_UNKNOWN and error.field != "partition":
-            message = f"{self.name(view)}: {error.message}"
-            return QueratorError(error.code, message, field="partition", value=self._number(view))
-        if error.code is ErrorCode.OVERLOADED and error.retry_delay_ms is None:
-            return QueratorError(error.code, error.message, retry_delay_ms=OVERLOADED_RETRY_MS)
-        return error
-
-
-def refused(refusal: Refusal) -> QueratorError:
-    return QueratorError(
-        refusal.code,
-        refusal.message,
-        field=refusal.field,
-        limit=refusal.limit,
-        value=refusal.value,
-    )
-
-
-def _deleting() -> QueratorError:
-    return QueratorError(ErrorCode.QUEUE_DELETING, "the queue is being deleted; not executed")
-
-
-def stopping_error() -> QueratorError:
-    return QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down; not executed")
-
-
-def _wake(view: PartitionView) -> None:
-    for wait in view.leader_waits:
-        if not wait.done():
-            wait.set_result(None)
+def _give_up(view: PartitionView, former: str) -> None:
+    """Ends what a node that leads no more has not answered and what can be repeated."""
+    if view.leader == former and not view.local:
+        return
+    for future, (node, may_repeat) in list(view.forwards.items()):
+        if node == former and may_repeat and not future.done():
+            future.set_exception(
+                QueratorError(ErrorCode.OUTCOME_UNKNOWN, f"node {former} lost the leadership")
+            )

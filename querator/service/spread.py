@@ -3,11 +3,12 @@
 Requests that come one at a time go to the partitions in turn. Requests that come while others are
 under way stay together until they fill a block, for the partition stores what comes together as one
 block, and a block costs as much as an item. Then the next partition takes over, or the one behind
-it when that has fewer bytes under way. Partitions without a leader are passed over.
+it when that has fewer bytes under way. Partitions that this node leads come first, for the way to
+others is longer; those without a leader are passed over.
 """
 
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
-from querator.service.router import PartitionView
+from querator.service.views import PartitionView
 
 
 class Spread:
@@ -36,20 +37,24 @@ class Spread:
             self._burst_items += items
             self._burst_bytes += size
             return self._current
-        first = self._next_led(self._current)
-        second = self._next_led(first)
+        first = self._next(self._current)
+        second = self._next(first)
         busier = self._views[first].produce_bytes > self._views[second].produce_bytes
         self._current = second if busier else first
         self._burst_items = items
         self._burst_bytes = size
         return self._current
 
-    def _next_led(self, position: int) -> int:
-        """The next partition that has a leader; simply the next one when none has."""
+    def _next(self, position: int) -> int:
+        """The next partition that is led here, else elsewhere; simply the next one when none is."""
         views = self._views
         count = len(views)
+        elsewhere = -1
         for step in range(1, count + 1):
             candidate = (position + step) % count
             if views[candidate].led:
-                return candidate
-        return (position + 1) % count
+                if views[candidate].local:
+                    return candidate
+                if elsewhere < 0:
+                    elsewhere = candidate
+        return elsewhere if elsewhere >= 0 else (position + 1) % count

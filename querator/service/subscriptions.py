@@ -34,10 +34,12 @@ from querator.model.limits import (
     STREAM_CREDIT_ITEMS_MAX,
 )
 from querator.model.queues import Queue
+from querator.service.grants import Grant, Waiter
 from querator.service.held_leases import HeldLeases
+from querator.service.outcomes import stopping_error
 from querator.service.replies import PayloadCache, load
-from querator.service.router import Router, stopping_error
-from querator.service.waiters import Grant, LeaseDesk, Waiter
+from querator.service.router import Router
+from querator.service.waiters import LeaseDesk
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -249,6 +251,7 @@ class Subscription:
             self._credit_bytes -= size
         waiter = Waiter(
             client_id=self._call.client_id,
+            request_id=self._router.lease_name(),
             items_max=items,
             bytes_max=size,
             lease_timeout_ms=self._call.lease_timeout_ms,

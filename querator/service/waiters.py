@@ -20,17 +20,15 @@ Partitions take turns: one that has been asked goes to the end of the line.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from querator.model.commands import (
     Lease,
     LeaseCaller,
-    LeasedSegment,
     LeaseGrant,
     LeaseItems,
     LeaseResult,
@@ -38,9 +36,14 @@ from querator.model.commands import (
     Retry,
 )
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.limits import OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
+from querator.model.ids import QueueId
+from querator.model.limits import FORWARD_BYTES_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
 from querator.service.allocation import allocate
-from querator.service.router import Accepted, PartitionView, Router, refused
+from querator.service.forwarder import CarriedLease
+from querator.service.grants import Grant, Waiter
+from querator.service.outcomes import Accepted, refused
+from querator.service.router import Router
+from querator.service.views import PartitionView
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -49,80 +52,20 @@ _TRANSIENT = frozenset({ErrorCode.NOT_LEADER, ErrorCode.OVERLOADED, ErrorCode.UN
 """Certainly not executed, and worth another try by whoever waits."""
 
 
-class Grant(msgspec.Struct, frozen=True):
-    """A lease that a partition has granted. It ends at `expires_s` by the monotonic clock at the
-    earliest, if it is not extended, and lasts `length_s`.
-    """
+class Elsewhere(Protocol):
+    """What a desk says to the other nodes."""
 
-    view: PartitionView
-    lease: int
-    deadline_ms: int
-    expires_s: float
-    length_s: float
-    segments: tuple[LeasedSegment, ...]
-    repeated: bool
+    def wanting(self, desk: "LeaseDesk") -> None:
+        """Somebody is left waiting."""
+        ...
 
+    def asked(self, desk: "LeaseDesk", view: PartitionView) -> None:
+        """Another node is about to be asked for a lease."""
+        ...
 
-class Waiter:
-    """One caller who waits for items."""
-
-    __slots__ = (
-        "answer",
-        "asked",
-        "bytes_max",
-        "client_id",
-        "closed",
-        "error",
-        "grants",
-        "home",
-        "items_max",
-        "lease_timeout_ms",
-        "on_asked",
-        "over",
-        "patient",
-        "pinned",
-        "probe",
-        "request_id",
-        "straggler",
-    )
-
-    def __init__(
-        self,
-        *,
-        client_id: str,
-        items_max: int,
-        bytes_max: int,
-        answer: Callable[["Waiter"], None],
-        request_id: str = "",
-        lease_timeout_ms: int = 0,
-        patient: bool = True,
-        pinned: PartitionView | None = None,
-        on_asked: Callable[[], None] | None = None,
-    ) -> None:
-        """`answer` is called once, when `grants` or `error` say what came of it. Not `patient`:
-        answered with nothing as soon as nothing can be had. `pinned`: only from this partition.
-        """
-        self.client_id = client_id
-        self.request_id = request_id
-        self.items_max = items_max
-        self.bytes_max = bytes_max
-        self.lease_timeout_ms = lease_timeout_ms
-        self.patient = patient
-        self.answer = answer
-        self.on_asked = on_asked
-        self.home = pinned
-        self.pinned = pinned
-        """The one partition it asks; `home`, or one whose next item needs all of its bytes."""
-        self.probe = pinned is not None and bool(request_id)
-        """Whether the partition is asked even if nothing is ready."""
-        self.grants: list[Grant] = []
-        self.error: QueratorError | None = None
-        self.asked = 0
-        """Partitions that have not answered yet."""
-        self.over = False
-        """Whether the wait has ended while partitions were asked."""
-        self.closed = False
-        self.straggler: asyncio.TimerHandle | None = None
+    def answered(self, view: PartitionView) -> None:
+        """A lease has been answered: what is left may go to other nodes."""
+        ...
 
 
 class _Ask(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +79,19 @@ class _Ask(msgspec.Struct, frozen=True, gc=False):
 class LeaseDesk:
     """All who wait for items of one queue."""
 
-    def __init__(self, views: tuple[PartitionView, ...], *, router: Router, clock: "Clock") -> None:
+    def __init__(
+        self,
+        queue_id: QueueId,
+        views: tuple[PartitionView, ...],
+        *,
+        router: Router,
+        clock: "Clock",
+        elsewhere: "Elsewhere | None" = None,
+    ) -> None:
+        """`elsewhere` None: there are no other nodes."""
+        self.queue_id = queue_id
+        self.views = views
+        self._elsewhere = elsewhere
         self._router = router
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -206,6 +161,14 @@ class LeaseDesk:
                 break
         return ready
 
+    def demand(self) -> tuple[int, int]:
+        """How many wait and are not being asked for, and how many items they want."""
+        waiters, items = len(self._parked), self._wanted
+        for there in self._pinned.values():
+            waiters += len(there)
+            items += sum(waiter.items_max for waiter in there)
+        return waiters, items
+
     # --- what happens to the queue -----------------------------------------------------------
 
     def look(self, view: PartitionView) -> None:
@@ -263,9 +226,11 @@ class LeaseDesk:
         if self._parked and self._open:
             self._plan(asks)
         for view, asking in asks.items():
-            self._ask(view, asking)
+            self._ask(view, asking if view.local else _within_a_frame(asking))
         if self._hasty:
             self._dismiss()
+        if self._elsewhere is not None and (self._parked or self._pinned):
+            self._elsewhere.wanting(self)
 
     def _unpin(self) -> None:
         """Frees those who wait for one large item that is not to be had any more."""
@@ -326,6 +291,8 @@ class LeaseDesk:
                 )
             )
         then = partial(self._answered, view, asks, self._clock.monotonic_s())
+        if self._elsewhere is not None and not view.local:
+            self._elsewhere.asked(self, view)
         self._router.post(view, Lease(tuple(callers)), then=then)
         for ask in asks:
             if ask.waiter.on_asked is not None:
@@ -355,6 +322,10 @@ class LeaseDesk:
     ) -> None:
         self._busy -= 1
         view.leases_asked = False
+        if self._elsewhere is not None:
+            if not view.local:
+                view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
+            self._elsewhere.answered(view)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
@@ -363,12 +334,12 @@ class LeaseDesk:
         else:
             assert isinstance(outcome, LeaseResult)
             orphans: list[Grant] = []
-            for ask, grant in zip(asks, outcome.grants, strict=True):
+            for place, (ask, grant) in enumerate(zip(asks, outcome.grants, strict=True)):
                 ask.waiter.pinned = ask.waiter.home
                 if isinstance(grant, Refusal):
                     self._refused(view, ask, grant)
                 elif grant.lease:
-                    granted = _granted(view, grant, outcome.now_ms, asked_s)
+                    granted = _granted(view, ask.waiter, grant, outcome, place, asked_s)
                     (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
             if orphans:
                 self.release(orphans)
@@ -389,7 +360,7 @@ class LeaseDesk:
         waiter = ask.waiter
         if refusal.code is ErrorCode.ITEM_TOO_LARGE and ask.size < waiter.bytes_max:
             waiter.pinned = view
-        else:
+        elif refusal.code is not ErrorCode.LEASE_ENDED or waiter.named:
             waiter.error = refused(refusal)
 
     def _pause(self, view: PartitionView) -> None:
@@ -472,8 +443,15 @@ class LeaseDesk:
             self._wanted -= waiter.items_max
 
 
-def _granted(view: PartitionView, grant: LeaseGrant, now_ms: int, asked_s: float) -> Grant:
-    length_s = (grant.deadline_ms - now_ms) / 1000
+def _granted(
+    view: PartitionView,
+    waiter: Waiter,
+    grant: LeaseGrant,
+    result: LeaseResult,
+    place: int,
+    asked_s: float,
+) -> Grant:
+    length_s = (grant.deadline_ms - result.now_ms) / 1000
     return Grant(
         view,
         grant.lease,
@@ -481,8 +459,20 @@ def _granted(view: PartitionView, grant: LeaseGrant, now_ms: int, asked_s: float
         asked_s + length_s,
         length_s,
         grant.segments,
-        grant.repeated,
+        # A repeat of this node's own has nobody at work on its first delivery.
+        grant.repeated and waiter.named,
+        result.loaded[place] if isinstance(result, CarriedLease) else None,
     )
+
+
+def _within_a_frame(asks: list[_Ask]) -> list[_Ask]:
+    """As many as may be answered together by another node; the others wait for the next turn."""
+    size = 0
+    for number, ask in enumerate(asks):
+        size += ask.size
+        if size > FORWARD_BYTES_MAX and number:
+            return asks[:number]
+    return asks
 
 
 def _settled(_outcome: Accepted | QueratorError) -> None:

@@ -45,7 +45,7 @@ LONG_MS = 60_000
 
 
 class Node:
-    def __init__(self, environment: Environment, clock: Clock, **bounds: int) -> None:
+    def __init__(self, environment: Environment, clock: Clock, **bounds: Any) -> None:
         self.environment = environment
         self.clock = clock
         self.failures: list[BaseException] = []

@@ -1,0 +1,91 @@
+"""What this node's desks want of partitions that other nodes lead.
+
+Told to those nodes when somebody has to wait, and each second as long as somebody does; they offer
+what they have (`service.offers`). What was told holds until a lease is asked of the node, for that
+lowers it there. Nothing is told while whoever comes is served at once.
+"""
+
+import asyncio
+
+import msgspec
+
+from querator.model.ids import QueueId
+from querator.service.forwarder import Forwarder
+from querator.service.views import PartitionView
+from querator.service.waiters import LeaseDesk
+
+AGAIN_S = 1.0
+GROWN = 2
+"""It is told at once that so many times as many wait."""
+
+
+class _Told(msgspec.Struct, frozen=True):
+    waiters: int
+    at_s: float
+
+
+class Demands:
+    """Of all desks of this node. On the event loop."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+        self._loop = asyncio.get_running_loop()
+        self._told: dict[tuple[LeaseDesk, str], _Told] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self, desk: LeaseDesk) -> None:
+        """The desk has shared out what it knows of, or partitions of its queue are led anew."""
+        waiters, items = desk.demand()
+        if not waiters:
+            return
+        now_s = self._loop.time()
+        for node in _leaders(desk):
+            told = self._told.get((desk, node))
+            if (
+                told is None
+                or now_s - told.at_s >= AGAIN_S
+                or waiters >= max(1, told.waiters) * GROWN
+            ):
+                self._told[desk, node] = _Told(waiters, now_s)
+                self._forwarder.demand(node, desk.queue_id, waiters=waiters, items=items)
+        self._set_timer()
+
+    def asked(self, desk: LeaseDesk, view: PartitionView) -> None:
+        """A lease was asked of the node that leads the partition."""
+        self._told.pop((desk, view.leader), None)
+
+    def declined(self, node: str, queue_id: QueueId, desk: LeaseDesk | None) -> None:
+        """Something was offered that nobody waits for."""
+        if desk is not None:
+            self._told.pop((desk, node), None)
+        self._forwarder.demand(node, queue_id, waiters=0, items=0)
+
+    def forget(self, desk: LeaseDesk) -> None:
+        """The queue is gone."""
+        for key in [key for key in self._told if key[0] is desk]:
+            del self._told[key]
+
+    def _say_again(self) -> None:
+        self._timer = None
+        desks = {desk: None for desk, _ in self._told}
+        stale_s = self._loop.time() - 2 * AGAIN_S
+        for key in [key for key, told in self._told.items() if told.at_s < stale_s]:
+            # Nobody waits any more, or somebody else leads.
+            del self._told[key]
+        for desk in desks:
+            self.look(desk)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self._told:
+            self._timer = self._loop.call_later(AGAIN_S, self._say_again)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._told.clear()
+
+
+def _leaders(desk: LeaseDesk) -> set[str]:
+    return {view.leader for view in desk.views if view.led and not view.local}

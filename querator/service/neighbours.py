@@ -1,0 +1,185 @@
+"""This node among the others: what its desks say to them, and what they ask of it.
+
+What another node asks is answered from here alone: who does not lead says so, and who it thinks
+does. Nothing goes on to a third node.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from querator.model.commands import Lease, LeaseResult, Refusal
+from querator.model.errors import QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.queues import Queue
+from querator.partition import queries
+from querator.service.demands import Demands
+from querator.service.forwarder import CarriedLease, Forwarder, ReadyQuery
+from querator.service.offers import Offers, Push
+from querator.service.replies import PayloadCache
+from querator.service.router import Router
+from querator.service.views import PartitionView
+from querator.service.waiters import LeaseDesk
+from querator.storage.environment import Environment
+
+if TYPE_CHECKING:
+    from querator.raft.host import Host
+
+LOOK_AROUND_S = 1.0
+
+
+class Neighbours:
+    """On the event loop. `waiters.Elsewhere` for the desks, `ForwarderEvents` for the forwarder."""
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        *,
+        host: "Host",
+        router: Router,
+        environment: Environment,
+        cache: PayloadCache,
+        desk_of: Callable[[QueueId], LeaseDesk | None],
+    ) -> None:
+        self._forwarder = forwarder
+        self._host = host
+        self._router = router
+        self._environment = environment
+        self._cache = cache
+        self._desk_of = desk_of
+        self._pushes: dict[str, Push] = {}
+        self._offers = Offers(router, self._push)
+        self._demands = Demands(forwarder)
+        forwarder.watch(self)
+
+    # --- what the desks say ------------------------------------------------------------------
+
+    def wanting(self, desk: LeaseDesk) -> None:
+        self._demands.look(desk)
+
+    def asked(self, desk: LeaseDesk, view: PartitionView) -> None:
+        self._demands.asked(desk, view)
+
+    def answered(self, view: PartitionView) -> None:
+        self._offers.share(view)
+
+    # --- what the partitions say -------------------------------------------------------------
+
+    def on_effects(self, view: PartitionView) -> None:
+        self._offers.share(view)
+
+    def on_leadership(self, view: PartitionView) -> None:
+        """Who leads has changed, here or elsewhere, or can be reached now."""
+        if view.local:
+            self._offers.share(view)
+        else:
+            self._offers.lost(view)
+            if view.desk is not None and view.led:
+                self._demands.look(view.desk)
+
+    def forget(self, desk: LeaseDesk) -> None:
+        self._demands.forget(desk)
+
+    def stop(self) -> None:
+        self._offers.stop()
+        self._demands.stop()
+
+    # --- what the other nodes say ------------------------------------------------------------
+
+    def on_reach(self, node: str) -> None:
+        for view in self._router.on_reach(node):
+            self.on_leadership(view)
+            if view.desk is not None:
+                view.desk.look(view)
+
+    def on_offer(self, node: str, group: GroupId, items: int) -> None:
+        owner = self._router.map.by_group(group)
+        if owner is None:
+            return
+        desk = self._desk_of(owner[0].id)
+        if items and (desk is None or not desk.demand()[0]):
+            self._demands.declined(node, owner[0].id, desk)
+        else:
+            self._note(node, group, items)
+
+    async def look_around(self, queue: Queue) -> None:
+        """Asks what is ready elsewhere, for callers who do not wait. Nodes that do not answer
+        within LOOK_AROUND_S have nothing.
+        """
+        views = [view for view in self._router.views(queue) if view.led and not view.local]
+        nodes = sorted({view.leader for view in views})
+        asked = {self._forwarder.query(node, ReadyQuery(queue.id)): node for node in nodes}
+        if not asked:
+            return
+        done, late = await asyncio.wait(asked, timeout=LOOK_AROUND_S)
+        for future in late:
+            future.cancel()
+        for future in done:
+            error = future.exception()
+            if error is None:
+                for group, items in future.result():
+                    self._note(asked[future], GroupId(group), items)
+            elif not isinstance(error, QueratorError):
+                raise error
+
+    def _note(self, node: str, group: GroupId, items: int) -> None:
+        """The node leads the group, and has so many items for this one."""
+        view = self._router.view(group)
+        if view.local or self._router.map.by_group(group) is None:
+            return
+        self._router.learn(view, node)
+        view.ready = items
+        if view.desk is not None:
+            view.desk.look(view)
+
+    # --- what the other nodes ask ------------------------------------------------------------
+
+    def linked(self, node: str, push: Push) -> None:
+        """The node has a link to this one, over which it can be offered something."""
+        self._pushes[node] = push
+
+    def unlinked(self, node: str, push: Push) -> None:
+        """That link is gone."""
+        if self._pushes.get(node) is push:
+            del self._pushes[node]
+            self._offers.gone(node)
+
+    def _push(self, node: str, group: GroupId, items: int) -> None:
+        push = self._pushes.get(node)
+        if push is not None:
+            push(node, group, items)
+
+    def propose(
+        self, node: str, group: GroupId, command: Any, attachment: bytes
+    ) -> "asyncio.Future[Any]":
+        """The future of the result, or of a QueratorError; give the result to `carried`."""
+        return self._host.propose(group, command, attachment)
+
+    def carried(self, node: str, group: GroupId, command: Any, result: Any) -> Any:
+        """The result as the node gets it: a lease with what is leased."""
+        if not isinstance(result, LeaseResult) or group == PLACEMENT_GROUP:
+            return result
+        assert isinstance(command, Lease)
+        loaded = []
+        with self._environment.snapshot() as txn:
+            load = partial(queries.load_segment, txn, group, read=self._cache.read)
+            for grant in result.grants:
+                segments = () if isinstance(grant, Refusal) else grant.segments
+                loaded.append(tuple(load(each.first_seq, each.mask) for each in segments))
+        ready = self._offers.leased(node, self._router.view(group), result)
+        return CarriedLease(result.grants, result.now_ms, tuple(loaded), ready)
+
+    def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
+        self._offers.demand(node, queue, waiters=waiters, items=items)
+
+    def ready(self, node: str, queue_id: QueueId) -> tuple[tuple[GroupId, int], ...]:
+        """What the node could have of the queue just now, by the groups that are led here."""
+        queue = self._router.map.get(queue_id)
+        if queue is None:
+            return ()
+        return tuple(
+            (view.group, self._offers.left_for(node, view))
+            for view in self._router.views(queue)
+            if view.local
+        )

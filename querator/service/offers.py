@@ -1,0 +1,245 @@
+"""What this node's partitions have ready, shared among the nodes on which somebody waits for it.
+
+Other nodes say how many wait there for how many items of a queue (demand: soft state, forgotten
+after DEMAND_S unless it is said again). Items of a partition that this node leads are *offered* to
+one of them at a time: for CLAIM_S nobody else is told of them, then they are offered to the next. A
+node that is offered something leases at once, or says that it wants nothing any more. So an item
+that many could have costs one lease command, not one of each node.
+
+Shares follow the number of those who wait. Whoever was given less for each waiter comes first
+(stride scheduling; Waldspurger and Weihl 1995), this node's own desk among them: its share is what
+stays unclaimed. A node with nobody waiting elsewhere does nothing of this.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import ceil
+
+from querator.model.commands import LeaseResult, Refusal
+from querator.model.ids import GroupId, QueueId
+from querator.service.router import Router
+from querator.service.views import PartitionView
+
+DEMAND_S = 2.5
+CLAIM_S = 0.1
+
+Push = Callable[[str, GroupId, int], None]
+"""Tells a node that so many items of a group are kept for it."""
+
+
+class _Demand:
+    """What one node wants of one queue. `claimed`: items offered to it, of all partitions here."""
+
+    __slots__ = ("claimed", "items", "passed", "until_s", "waiters")
+
+    def __init__(self, passed: float) -> None:
+        self.waiters = 0
+        self.items = 0
+        self.claimed = 0
+        self.until_s = 0.0
+        self.passed = passed
+        """Items given so far, each divided by the number of waiters at the time."""
+
+
+class _Queue:
+    __slots__ = ("demands", "passed")
+
+    def __init__(self) -> None:
+        self.demands: dict[str, _Demand] = {}
+        self.passed = 0.0
+        """As that of a demand, of this node's own desk."""
+
+
+class _Claim:
+    __slots__ = ("demand", "items", "until_s")
+
+    def __init__(self, demand: _Demand) -> None:
+        self.demand = demand
+        self.items = 0
+        self.until_s = 0.0
+
+
+class Offers:
+    """Of all partitions of this node. On the event loop."""
+
+    def __init__(self, router: Router, push: Push) -> None:
+        self._router = router
+        self._push = push
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[QueueId, _Queue] = {}
+        self._claims: dict[PartitionView, dict[str, _Claim]] = {}
+        self._timers: dict[PartitionView, asyncio.TimerHandle] = {}
+
+    # --- what other nodes say ----------------------------------------------------------------
+
+    def demand(self, node: str, queue_id: QueueId, *, waiters: int, items: int) -> None:
+        """So many wait there for so many items. None: what was offered is free again."""
+        queue = self._router.map.get(queue_id)
+        if queue is None:
+            return
+        there = self._queues.get(queue_id)
+        if there is None:
+            if not waiters:
+                return
+            there = self._queues[queue_id] = _Queue()
+        demand = there.demands.get(node)
+        if demand is None:
+            others = [other.passed for other in there.demands.values()]
+            demand = there.demands[node] = _Demand(min([there.passed, *others]))
+        demand.waiters, demand.items = waiters, items
+        demand.until_s = self._loop.time() + DEMAND_S
+        views = [view for view in self._router.views(queue) if view.local]
+        if not waiters:
+            for view in views:
+                self._drop_claim(view, node)
+        for view in views:
+            self._share_and_tell(view)
+        if not waiters:
+            self._forget(queue_id, there, node)
+
+    def gone(self, node: str) -> None:
+        """The node is out of reach: what it wanted is forgotten."""
+        for queue_id, there in list(self._queues.items()):
+            if node in there.demands:
+                self.demand(node, queue_id, waiters=0, items=0)
+
+    def leased(self, node: str, view: PartitionView, result: LeaseResult) -> int:
+        """A lease of that node's has been answered; how much is left for it now."""
+        granted = [
+            sum(segment.count for segment in grant.segments)
+            for grant in result.grants
+            if not isinstance(grant, Refusal) and grant.lease
+        ]
+        self._drop_claim(view, node)
+        demand = self._demand_of(view, node)
+        if demand is not None:
+            demand.items = max(0, demand.items - sum(granted))
+            demand.waiters = max(0, demand.waiters - len(granted))
+        self._share_and_tell(view)
+        return self.left_for(node, view)
+
+    def left_for(self, node: str, view: PartitionView) -> int:
+        """What the node would find, if it asked just now."""
+        claim = self._claims.get(view, {}).get(node)
+        return view.ready + (0 if claim is None else claim.items)
+
+    # --- what the partitions say -------------------------------------------------------------
+
+    def share(self, view: PartitionView) -> None:
+        """Offers what is free; leaves in `view.ready` what is not claimed by others."""
+        if not self._queues or not view.local:
+            return
+        now_s = self._loop.time()
+        claims = self._claims.get(view)
+        if claims:
+            self._expire(view, claims, now_s)
+        free = (
+            view.stored - sum(claim.items for claim in claims.values()) if claims else view.stored
+        )
+        if free > 0 and not view.leases_asked:
+            owner = self._router.map.by_group(view.group)
+            there = None if owner is None else self._queues.get(owner[0].id)
+            if owner is not None and there is not None:
+                self._forget_silent(owner[0].id, there, now_s)
+                free -= self._hand_out(view, there, free, now_s)
+        view.ready = max(0, free)
+
+    def _share_and_tell(self, view: PartitionView) -> None:
+        self.share(view)
+        if view.desk is not None:
+            view.desk.look(view)
+
+    def _hand_out(self, view: PartitionView, there: _Queue, free: int, now_s: float) -> int:
+        """Claims for other nodes, at most `free` items together; how many."""
+        waiters, items = (0, 0) if view.desk is None else view.desk.demand()
+        parties: list[tuple[float, int, int, str]] = [
+            (demand.passed, demand.waiters, demand.items - demand.claimed, node)
+            for node, demand in there.demands.items()
+            if demand.waiters and demand.items > demand.claimed
+        ]
+        if not parties:
+            return 0
+        if waiters:
+            parties.append((there.passed, waiters, items, ""))
+        parties.sort()
+        total = sum(party[1] for party in parties)
+        given = dict.fromkeys((party[3] for party in parties), 0)
+        left = free
+        for even in (True, False):
+            for _, weight, unmet, node in parties:
+                share = ceil(free * weight / total) if even else left
+                share = min(share, unmet - given[node], left)
+                given[node] += share
+                left -= share
+        claimed = 0
+        for passed, weight, _, node in parties:
+            if not given[node]:
+                continue
+            if not node:
+                there.passed = passed + given[node] / weight
+                continue
+            demand = there.demands[node]
+            demand.passed = passed + given[node] / weight
+            claimed += given[node]
+            self._claim(view, node, demand, given[node], now_s)
+        return claimed
+
+    def _claim(
+        self, view: PartitionView, node: str, demand: _Demand, items: int, now_s: float
+    ) -> None:
+        claims = self._claims.setdefault(view, {})
+        claim = claims.get(node)
+        if claim is None:
+            claim = claims[node] = _Claim(demand)
+        claim.items += items
+        claim.until_s = now_s + CLAIM_S
+        demand.claimed += items
+        if view not in self._timers:
+            self._timers[view] = self._loop.call_later(CLAIM_S, self._look_again, view)
+        self._push(node, view.group, claim.items)
+
+    def _look_again(self, view: PartitionView) -> None:
+        """Claims may have run out."""
+        del self._timers[view]
+        self._share_and_tell(view)
+        claims = self._claims.get(view)
+        if claims and view not in self._timers:
+            until_s = min(claim.until_s for claim in claims.values())
+            self._timers[view] = self._loop.call_at(until_s, self._look_again, view)
+
+    def _expire(self, view: PartitionView, claims: dict[str, _Claim], now_s: float) -> None:
+        for node in [node for node, claim in claims.items() if claim.until_s <= now_s]:
+            self._drop_claim(view, node)
+
+    def _drop_claim(self, view: PartitionView, node: str) -> None:
+        claims = self._claims.get(view)
+        claim = None if claims is None else claims.pop(node, None)
+        if claims is not None and not claims:
+            del self._claims[view]
+        if claim is not None:
+            claim.demand.claimed -= claim.items
+
+    def _demand_of(self, view: PartitionView, node: str) -> _Demand | None:
+        owner = self._router.map.by_group(view.group)
+        there = None if owner is None else self._queues.get(owner[0].id)
+        return None if there is None else there.demands.get(node)
+
+    def _forget_silent(self, queue_id: QueueId, there: _Queue, now_s: float) -> None:
+        for node, demand in list(there.demands.items()):
+            if demand.until_s <= now_s and not demand.claimed:
+                self._forget(queue_id, there, node)
+
+    def _forget(self, queue_id: QueueId, there: _Queue, node: str) -> None:
+        there.demands.pop(node, None)
+        if not there.demands:
+            self._queues.pop(queue_id, None)
+
+    def lost(self, view: PartitionView) -> None:
+        """Another node leads it: nothing is claimed here any more."""
+        for node in list(self._claims.get(view, ())):
+            self._drop_claim(view, node)
+
+    def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

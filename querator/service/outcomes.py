@@ -1,0 +1,62 @@
+"""What comes of a command: its answers, its errors, and whether it may go again."""
+
+from typing import Any
+
+from querator.model.commands import (
+    Done,
+    ExtendResult,
+    Lease,
+    LeaseResult,
+    Produce,
+    ProduceResult,
+    RedriveResult,
+    Refusal,
+    SettleResult,
+)
+from querator.model.errors import ErrorCode, QueratorError
+from querator.placement.commands import DeleteQueue, UpdateQueue
+
+NOT_EXECUTED = (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
+
+Accepted = ProduceResult | LeaseResult | SettleResult | ExtendResult | RedriveResult | Done
+"""What a partition answers to a command that it did not refuse."""
+
+
+def repeatable(command: Any) -> bool:
+    """Whether a command whose outcome is not known may go again: the partition then repeats its
+    first answer, or nothing changes.
+    """
+    match command:
+        case Produce():
+            return bool(command.producer_id)
+        case Lease():
+            return all(caller.request_id for caller in command.callers)
+        case UpdateQueue():
+            return not command.expected_version
+        case DeleteQueue():
+            return False
+        case _:
+            return True
+
+
+def is_forgotten(result: Any) -> bool:
+    """Whether the answer to a repeat says nothing about the first attempt."""
+    return isinstance(result, Refusal) and result.code is ErrorCode.PRODUCER_EXPIRED
+
+
+def refused(refusal: Refusal) -> QueratorError:
+    return QueratorError(
+        refusal.code,
+        refusal.message,
+        field=refusal.field,
+        limit=refusal.limit,
+        value=refusal.value,
+    )
+
+
+def deleting_error() -> QueratorError:
+    return QueratorError(ErrorCode.QUEUE_DELETING, "the queue is being deleted; not executed")
+
+
+def stopping_error() -> QueratorError:
+    return QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down; not executed")

@@ -1,0 +1,101 @@
+"""One partition as this node knows it: who leads it, what is ready, who waits for a leader.
+
+It mirrors what the raft room and the other nodes have said last. Its values are absolute, so a
+lost update heals with the next one, and they may be behind: whoever relies on them must bear being
+wrong.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from querator.model.ids import GroupId
+
+if TYPE_CHECKING:
+    from querator.service.waiters import LeaseDesk
+
+
+class PartitionView:
+    """`led` says whether a command can be sent: to this node's replica, which leads (`local`), or
+    to the node that leads as far as is known (`leader`) and is not out of reach.
+    """
+
+    __slots__ = (
+        "changes",
+        "desk",
+        "forwards",
+        "group",
+        "leader",
+        "leases_asked",
+        "led",
+        "line",
+        "local",
+        "outbox",
+        "produce_bytes",
+        "produces",
+        "ready",
+        "stored",
+    )
+
+    def __init__(self, group: GroupId, *, led: bool = False) -> None:
+        """`led`: by this node."""
+        self.group = group
+        self.led = led
+        self.local = led
+        self.leader = ""
+        """Name of another node that leads, as far as is known."""
+        self.ready = 0
+        """Items that can be leased through this node: not promised to others."""
+        self.stored = 0
+        """Items that can be leased, as this node's own replica has it."""
+        self.outbox = 0
+        """Items on their way to other partitions, as this node's own replica has it."""
+        self.produces = 0
+        """Produce commands not answered yet, and their bytes."""
+        self.produce_bytes = 0
+        self.leases_asked = False
+        """Whether a lease command is in flight; there is never more than one."""
+        self.desk: LeaseDesk | None = None
+        """Where leases of the queue wait; None before the first."""
+        self.line: dict[asyncio.Future[None], None] = {}
+        """Calls that wait for a leader, in the order in which they go on."""
+        self.changes: dict[asyncio.Future[None], None] = {}
+        """Calls that wait for a moment before they try again, or for another leader."""
+        self.forwards: dict[asyncio.Future[Any], tuple[str, bool]] = {}
+        """What is unanswered at other nodes: the node, and whether it may be repeated."""
+
+    def wake(self) -> None:
+        """Lets those who wait look again."""
+        _let_go(self.line)
+        _let_go(self.changes)
+
+    async def stand_in_line(self, latest: float) -> None:
+        """Waits until `wake`, behind those who wait already. Raises TimeoutError at `latest`."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.line[place] = None
+        try:
+            async with asyncio.timeout_at(latest):
+                await place
+        finally:
+            del self.line[place]
+            if self.led and self.line:
+                # Some came while this one was on its way.
+                _let_go(self.line)
+
+    async def pause(self, until: float) -> None:
+        """Waits until then, or until there is another leader."""
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.changes[change] = None
+        try:
+            async with asyncio.timeout_at(until):
+                await change
+        except TimeoutError:
+            return
+        finally:
+            del self.changes[change]
+
+
+def _let_go(waiting: Iterable["asyncio.Future[None]"]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)

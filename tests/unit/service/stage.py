@@ -1,0 +1,269 @@
+"""Several nodes over one log: who leads a partition is what the test says.
+
+Every node has a service of its own, and all of them share one host, one map and one environment,
+as if replication took no time. A node's *seat* at the host refuses what it does not lead, as a
+replica does. The nodes reach each other through `Joined`, which loses what a test wants lost.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from querator.model.calls import CompleteCall, LeasedBatch, LeaseReply, ProduceReply, RetryCall
+from querator.model.commands import Command, Lease
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.nodes import NodeKey, Replica
+from querator.model.placement_map import PlacedGroup, PlacementMap
+from querator.service.forwarder import ForwarderEvents, Query, ReadyQuery
+from querator.service.queue_service import QueueService
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.service.serving import Node, lease_call, produce_call, ref, serving
+
+
+class Seat:
+    """The host as one node sees it."""
+
+    def __init__(self, stage: "Stage", name: str) -> None:
+        self._stage = stage
+        self._name = name
+
+    def leads(self, group: GroupId) -> bool:
+        return self._stage.leaders.get(group) == self._name
+
+    def leader(self, group: GroupId) -> NodeKey | None:
+        name = self._stage.leaders.get(group)
+        return None if name is None else NodeKey(f"{name}/1")
+
+    def propose(
+        self, group: GroupId, command: Any, attachment: bytes = b""
+    ) -> "asyncio.Future[Any]":
+        stage = self._stage
+        stage.proposed.append((self._name, group, command))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.leads(group):
+            hint = stage.leaders.get(group) or ""
+            future.set_exception(QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint))
+            return future
+        done = stage.base.host.propose(group, command, attachment)
+        if not stage.loses_answers:
+            return done
+        stage.loses_answers -= 1
+
+        def lost(_: object) -> None:
+            future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, "deposed"))
+
+        done.add_done_callback(lost)
+        return future
+
+
+class Joined:
+    """`Forwarder` of one node to the others of the stage."""
+
+    def __init__(self, stage: "Stage", name: str) -> None:
+        self._stage = stage
+        self.name = name
+        self.events: ForwarderEvents | None = None
+
+    def watch(self, events: ForwarderEvents) -> None:
+        self.events = events
+
+    def reaches(self, node: str) -> bool:
+        return node in self._stage.members and not self._stage.is_cut(self.name, node)
+
+    def propose(
+        self, node: str, group: GroupId, command: Any, attachment: bytes = b""
+    ) -> "asyncio.Future[Any]":
+        self._stage.forwarded[type(command).__name__] += 1
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.reaches(node):
+            future.set_exception(QueratorError(ErrorCode.UNAVAILABLE, f"no link to {node}"))
+            return future
+        there = self._stage.members[node].neighbours
+        assert there is not None
+        answer = there.propose(self.name, group, command, attachment)
+
+        def answered(answer: "asyncio.Future[Any]") -> None:
+            if self._stage.is_cut(self.name, node) and not future.done():
+                future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the link broke"))
+            error = answer.exception()
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(there.carried(self.name, group, command, answer.result()))
+
+        answer.add_done_callback(answered)
+        return future
+
+    def query(self, node: str, query: Query) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        there = self._stage.members[node].neighbours
+        assert there is not None
+        assert isinstance(query, ReadyQuery)
+        future.set_result(there.ready(self.name, query.queue))
+        return future
+
+    def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
+        self._stage.demands[self.name] += 1
+        if self.reaches(node):
+            there = self._stage.members[node].neighbours
+            assert there is not None
+            there.demand(self.name, queue, waiters=waiters, items=items)
+
+
+class Maps:
+    """The placement of the stage: the base's map, with a replica of every group on every node."""
+
+    def __init__(self, stage: "Stage") -> None:
+        self._stage = stage
+        self._made: tuple[PlacementMap, PlacementMap] | None = None
+
+    @property
+    def map(self) -> PlacementMap:
+        base = self._stage.base.placement.map
+        if self._made is None or self._made[0] is not base:
+            replicas = tuple(
+                Replica(number, NodeKey(f"{name}/1"))
+                for number, name in enumerate(self._stage.members, start=1)
+            )
+            groups = {
+                group: PlacedGroup(replicas, replicas, len(replicas) + 1, 1)
+                for group in base.groups
+            }
+            self._made = base, base.evolve(base.epoch + 1, groups=groups)
+        return self._made[1]
+
+
+class Stage:
+    def __init__(self, base: Node) -> None:
+        self.base = base
+        self.members: dict[str, QueueService] = {}
+        self.placement = Maps(self)
+        self.forwarders: dict[str, Joined] = {}
+        self.leaders: dict[GroupId, str | None] = {}
+        self.proposed: list[tuple[str, GroupId, Command]] = []
+        self.forwarded: Counter[str] = Counter()
+        self.demands: Counter[str] = Counter()
+        self.loses_answers = 0
+        """So many commands are carried out without an answer."""
+        self.unreached: set[str] = set()
+        """Nodes that no raft room has a connection to."""
+        self._cuts: set[frozenset[str]] = set()
+
+    def add(self, name: str) -> QueueService:
+        forwarder = self.forwarders[name] = Joined(self, name)
+        service = self.members[name] = QueueService(
+            host=cast(Any, Seat(self, name)),
+            placement=cast(Any, self.placement),
+            environment=self.base.environment,
+            clock=self.base.clock,
+            forwarder=forwarder,
+            out_of_reach=lambda: self.unreached,
+        )
+        self.base.placement.watch(service.on_map)
+        return service
+
+    def introduce(self) -> None:
+        """Everybody has a link to everybody."""
+        for name, service in self.members.items():
+            for other, forwarder in self.forwarders.items():
+                if other != name:
+                    assert service.neighbours is not None
+                    service.neighbours.linked(other, self._push(name, other, forwarder))
+
+    def _push(self, name: str, other: str, forwarder: Joined) -> Callable[..., None]:
+        def push(node: str, group: GroupId, items: int) -> None:
+            assert node == other
+            assert forwarder.events is not None
+            if not self.is_cut(name, other):
+                asyncio.get_running_loop().call_soon(forwarder.events.on_offer, name, group, items)
+
+        return push
+
+    def lead(self, group: GroupId, name: str | None) -> None:
+        """A node takes office; None: nobody is in office."""
+        former = self.leaders.get(group)
+        self.leaders[group] = name
+        if former is not None:
+            self.members[former].on_leadership(group, False)
+        key = None if name is None else NodeKey(f"{name}/1")
+        for member in self.members.values():
+            member.on_leader(group, key)
+        if name is not None:
+            self.members[name].on_leadership(group, True)
+
+    def cut(self, one: str, other: str) -> None:
+        self._cuts.add(frozenset((one, other)))
+        self._tell(one, other)
+
+    def mend(self, one: str, other: str) -> None:
+        self._cuts.discard(frozenset((one, other)))
+        self._tell(one, other)
+
+    def _tell(self, one: str, other: str) -> None:
+        for name, node in ((one, other), (other, one)):
+            events = self.forwarders[name].events
+            assert events is not None
+            events.on_reach(node)
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._cuts
+
+    def leases(self) -> int:
+        """Lease commands that have reached a leader."""
+        return sum(
+            isinstance(command, Lease) and self.leaders.get(group) == name
+            for name, group, command in self.proposed
+        )
+
+    # --- what nodes hear of the host -----------------------------------------------------------
+
+    def on_effects(self, group: GroupId, effects: Any) -> None:
+        for member in self.members.values():
+            member.on_effects(group, effects)
+
+    # --- short ways ----------------------------------------------------------------------------
+
+    async def produce(self, name: str, *payloads: bytes, **more: Any) -> ProduceReply:
+        return await self.members[name].produce(produce_call(*payloads, **more))
+
+    async def lease(self, name: str, max_items: int = 100, **more: Any) -> LeaseReply:
+        return await self.members[name].lease(lease_call(max_items, **more))
+
+    async def complete(self, name: str, *batches: LeasedBatch) -> Any:
+        return await self.members[name].complete(
+            CompleteCall("default", "q", tuple(map(ref, batches)))
+        )
+
+    async def retry(self, name: str, *batches: LeasedBatch, **more: Any) -> Any:
+        return await self.members[name].retry(
+            RetryCall("default", "q", tuple(map(ref, batches)), **more)
+        )
+
+
+@asynccontextmanager
+async def staged(*names: str, **settings: Any) -> AsyncIterator[Stage]:
+    """Nodes of these names with a queue `q`, whose partitions they lead in turn."""
+    async with serving(MemoryEnvironment()) as base:
+        stage = Stage(base)
+        told = base.on_effects
+
+        def on_effects(group: GroupId, effects: Any) -> None:
+            told(group, effects)
+            if group != PLACEMENT_GROUP:
+                stage.on_effects(group, effects)
+
+        base.on_effects = on_effects  # type: ignore[method-assign]
+        for name in names:
+            stage.add(name)
+        stage.introduce()
+        queue = await base.create(**settings)
+        for number, group in enumerate(queue.groups):
+            stage.lead(group, names[number % len(names)])
+        yield stage
+        for member in stage.members.values():
+            await member.stop()

@@ -1,0 +1,302 @@
+"""Any node serves any partition, and callers see nothing of a change of leaders."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from querator.model.calls import SubscribeCall
+from querator.model.commands import Lease, Produce
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId
+from querator.model.limits import MIB
+from querator.model.queues import QueueSettings
+from tests.unit.service.serving import (
+    LONG_MS,
+    code,
+    payloads,
+    producer_id,
+    refusal,
+)
+from tests.unit.service.stage import Stage, staged
+
+
+def group_of(stage: Stage, partition: int = 0, name: str = "q") -> GroupId:
+    queue = stage.base.placement.map.find("default", name)
+    assert queue is not None
+    return queue.groups[partition]
+
+
+def start(coroutine: Any) -> "asyncio.Task[Any]":
+    return asyncio.get_running_loop().create_task(coroutine)
+
+
+async def rounds(count: int = 20) -> None:
+    """Lets everything happen that needs no time."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_any_node_takes_and_gives_items():
+    async with staged("a", "b") as stage:
+        await stage.produce("b", b"one", b"two")
+        assert stage.forwarded == {"Produce": 1}
+        reply = await stage.lease("b", wait_ms=LONG_MS)
+        assert payloads(*reply.batches) == [b"one", b"two"]
+        [outcome] = (await stage.complete("b", *reply.batches)).outcomes
+        assert outcome.error is None
+        assert (await stage.base.total()).completed == 2
+
+
+async def test_what_this_node_leads_does_not_travel():
+    async with staged("a", "b", partitions=2) as stage:
+        for _ in range(4):
+            await stage.produce("a", b"x")
+        assert not stage.forwarded
+        assert {group for _, group, command in stage.proposed if isinstance(command, Produce)} == {
+            group_of(stage, 0)
+        }
+
+
+async def test_one_node_leases_from_all():
+    async with staged("a", "b", "c", partitions=6) as stage:
+        for number in range(30):
+            await stage.produce("abc"[number % 3], b"%d" % number)
+        seen: set[bytes] = set()
+        while len(seen) < 30:
+            reply = await stage.lease("b", 100, wait_ms=LONG_MS)
+            seen.update(payloads(*reply.batches))
+            await stage.complete("b", *reply.batches)
+        assert (await stage.base.total()).completed == 30
+
+
+async def test_a_waiting_lease_is_woken_by_what_another_node_takes():
+    async with staged("a", "b") as stage:
+        waiting = start(stage.lease("b", wait_ms=LONG_MS))
+        await rounds()
+        await stage.produce("a", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
+        assert stage.leases() == 1
+
+
+async def test_a_lease_that_does_not_wait_finds_what_another_node_has():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        assert payloads(*(await stage.lease("b")).batches) == [b"x"]
+        leases = stage.leases()
+        assert (await stage.lease("b")).batches == ()
+        assert stage.leases() == leases, "nothing was asked for nothing"
+
+
+async def test_an_item_that_many_want_costs_one_lease():
+    async with staged("a", "b", "c") as stage:
+        waiting = [start(stage.lease("abc"[n % 3], 1, wait_ms=LONG_MS)) for n in range(30)]
+        await rounds()
+        for number in range(30):
+            await stage.produce("a", b"%d" % number)
+        got = [payload for task in waiting for payload in payloads(*(await task).batches)]
+        assert sorted(got) == sorted(b"%d" % number for number in range(30))
+        assert stage.leases() <= 45
+
+
+async def test_nodes_with_more_who_wait_get_more():
+    async with staged("a", "b", "c") as stage:
+        name_of = {
+            start(stage.lease(name, 1, wait_ms=LONG_MS)): name
+            for name, count in (("a", 10), ("b", 20), ("c", 30))
+            for _ in range(count)
+        }
+        await rounds()
+        waiting = set(name_of)
+        got: Counter[str] = Counter()
+        while len(waiting) > 30:
+            await stage.produce("a", b"x")
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            got.update(name_of[task] for task in done)
+        assert all(abs(got[name] - share) <= 2 for name, share in (("a", 5), ("b", 10), ("c", 15)))
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+
+
+async def test_what_one_node_does_not_take_is_offered_to_the_next():
+    async with staged("a", "b", "c") as stage:
+        first = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        stage.cut("a", "b")
+        second = start(stage.lease("c", 1, wait_ms=LONG_MS))
+        await rounds()
+        await stage.produce("a", b"x")
+        assert payloads(*(await second).batches) == [b"x"]
+        stage.mend("a", "b")
+        await stage.produce("a", b"y")
+        assert payloads(*(await first).batches) == [b"y"]
+
+
+async def test_who_waits_no_longer_gives_back_what_it_is_offered():
+    async with staged("a", "b") as stage:
+        waiting = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await stage.produce("a", b"x")
+        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"x"]
+        assert stage.leases() == 1
+
+
+async def test_a_call_follows_the_leader():
+    async with staged("a", "b", "c") as stage:
+        group = group_of(stage)
+        stage.leaders[group] = "c"
+        stage.members["a"].on_leadership(group, False)
+        stage.members["c"].on_leadership(group, True)
+        # b still thinks that a leads, and a knows better.
+        await stage.produce("b", b"x")
+        assert [name for name, _, command in stage.proposed if isinstance(command, Produce)] == [
+            "a",
+            "c",
+        ]
+
+
+async def test_calls_wait_while_nobody_leads_and_keep_their_order():
+    async with staged("a", "b") as stage:
+        group = group_of(stage)
+        stage.lead(group, None)
+        tasks = [start(stage.produce("b", b"%d" % number)) for number in range(50)]
+        await rounds()
+        assert not any(task.done() for task in tasks)
+        stage.lead(group, "a")
+        late = start(stage.produce("b", b"50"))
+        await asyncio.wait([*tasks, late])
+        reply = await stage.lease("a")
+        assert payloads(*reply.batches) == [b"%d" % number for number in range(51)]
+
+
+async def test_a_deadline_without_a_leader_says_which_partition():
+    async with staged("a", "b", partitions=2) as stage:
+        stage.lead(group_of(stage, 0), None)
+        stage.lead(group_of(stage, 1), None)
+        error = await refusal(stage.produce("b", b"x", timeout_ms=10))
+        assert error.code is ErrorCode.DEADLINE_EXCEEDED
+        assert "of queue q has no leader" in error.message
+
+
+async def test_a_lost_quorum_is_reported_as_that():
+    async with staged("a", "b", "c") as stage:
+        stage.lead(group_of(stage), None)
+        stage.unreached |= {"a", "c"}
+        error = await refusal(stage.produce("b", b"x", timeout_ms=10))
+        assert error.code is ErrorCode.DEADLINE_EXCEEDED
+        assert "partition 0 of queue q has no leader: of its 3 replicas it needs 2" in error.message
+        assert "those on a, c are out of reach" in error.message
+
+
+async def test_a_leader_out_of_reach_is_named():
+    async with staged("a", "b") as stage:
+        stage.cut("a", "b")
+        error = await refusal(stage.produce("b", b"x", timeout_ms=10))
+        assert error.code is ErrorCode.DEADLINE_EXCEEDED
+        assert "led by a, which cannot be reached" in error.message
+
+
+async def test_a_call_goes_on_when_its_leader_can_be_reached_again():
+    async with staged("a", "b") as stage:
+        stage.cut("a", "b")
+        task = start(stage.produce("b", b"x", timeout_ms=LONG_MS))
+        await rounds()
+        stage.mend("a", "b")
+        await task
+
+
+async def test_an_identified_produce_is_repeated_for_its_caller():
+    async with staged("a", "b") as stage:
+        for node in ("a", "b"):
+            stage.loses_answers = 1
+            producer = producer_id()
+            reply = await stage.produce(node, b"x", producer_id=producer, sequence=1)
+            assert reply.batches[0].repeated
+        assert (await stage.base.total()).produced == 2
+
+
+async def test_a_produce_without_identity_is_not_repeated():
+    async with staged("a", "b") as stage:
+        stage.loses_answers = 1
+        assert await code(stage.produce("b", b"x")) is ErrorCode.OUTCOME_UNKNOWN
+        assert (await stage.base.total()).produced == 1
+
+
+async def test_a_lease_whose_answer_is_lost_is_repeated():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        for node in ("b", "a"):
+            stage.loses_answers = 1
+            [batch] = (await stage.lease(node, wait_ms=LONG_MS)).batches
+            assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], False, 1)
+            await stage.retry(node, batch, count_attempt=False)
+        assert (await stage.base.total()).delivered == 2
+
+
+async def test_a_settle_whose_answer_is_lost_is_repeated():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        [batch] = (await stage.lease("b", wait_ms=LONG_MS)).batches
+        stage.loses_answers = 1
+        [outcome] = (await stage.complete("b", batch)).outcomes
+        assert outcome.error is None
+        assert outcome.repeated
+        assert (await stage.base.total()).completed == 1
+
+
+async def test_a_leader_that_vanishes_with_a_command_does_not_hold_its_caller():
+    async with staged("a", "b", "c") as stage:
+        held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        host = stage.members["a"].neighbours
+        assert host is not None
+        stage.members["a"].neighbours.propose = lambda *_: held  # type: ignore[union-attr,method-assign]
+        task = start(stage.produce("b", b"x", producer_id=producer_id(), sequence=1))
+        await rounds()
+        stage.lead(group_of(stage), "c")
+        await task
+        held.cancel()
+
+
+async def test_dead_letters_move_between_nodes():
+    async with staged("a", "b") as stage:
+        dead = await stage.base.create("dead", partitions=2)
+        await stage.base.admin.update_queue(
+            "default", "q", QueueSettings(dead_queue="dead"), ("dead_queue",), 0
+        )
+        for group in dead.groups:
+            stage.lead(group, "b")
+        await stage.produce("a", *[b"x"] * 10)
+        reply = await stage.lease("b", wait_ms=LONG_MS)
+        await stage.retry("b", *reply.batches, dead=True)
+
+        def arrived() -> bool:
+            return stage.base.counts("dead").ready == 10 and stage.base.counts("q").moving == 0
+
+        await stage.base.until(arrived)
+        assert stage.forwarded["Move"]
+
+
+async def test_streams_deliver_and_extend_over_nodes():
+    async with staged("a", "b") as stage:
+        subscription = await stage.members["b"].subscribe(
+            SubscribeCall("default", "q", "c", 100, 3 * MIB)
+        )
+        subscription.grant(10, 0)
+        delivery = start(subscription.next())
+        await rounds()
+        await stage.produce("a", b"x")
+        [batch] = (await delivery).batches
+        assert payloads(batch) == [b"x"]
+        await subscription.close(polite=True)
+        await stage.base.until(lambda: stage.base.counts().released == 1)
+
+
+async def test_leases_name_themselves_only_among_nodes():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        await stage.lease("b", wait_ms=LONG_MS)
+        [lease] = [command for _, _, command in stage.proposed if isinstance(command, Lease)]
+        assert all(caller.request_id for caller in lease.callers)
+        assert stage.base.queues.router.lease_name() == ""
