@@ -152,5 +152,5 @@ def decode_frame(frame: bytes | memoryview) -> list[PeerMessage]:
     """Raises MessageError."""
     try:
         return _decode(frame)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"not a frame of messages: {error}") from error

@@ -1,0 +1,88 @@
+"""What this node says of itself in handshakes, and how it judges what others say."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from querator.model.limits import PEER_DESCRIPTION_BYTES_MAX
+from querator.raft.connection import Connection
+from querator.raft.frames import NONCE_BYTES, Kind
+from querator.raft.handshake import Handshake, Reply
+from querator.raft.hellos import (
+    Answer,
+    Hello,
+    KnownPeer,
+    PeerInfo,
+    Query,
+    decode_hello,
+    encode_hello,
+    judge,
+)
+from querator.raft.refusals import Code, Refused
+
+
+class Greeter:
+    """The raft thread calls it, but for `describe`, which any thread may."""
+
+    def __init__(self, own: PeerInfo, token: bytes) -> None:
+        """`token` is not empty: that would prove nothing."""
+        assert token
+        self.own = own
+        self.known: Mapping[str, KnownPeer] = {}
+        self._token = token
+        self._run = secrets.token_hex(16)
+        self._dials = 0
+        self._description = b""
+        # What others would refuse is better found here.
+        decode_hello(encode_hello(self._hello(own.name, 0)))
+
+    def describe(self, description: bytes) -> None:
+        """What queries are answered from here on."""
+        assert len(description) <= PEER_DESCRIPTION_BYTES_MAX
+        self._description = description
+
+    def change(self, **fields: str | None) -> None:
+        """Fields of `own`."""
+        self.own = msgspec.structs.replace(self.own, **fields)
+
+    def dialed(self) -> dict[str, str]:
+        """Addresses of the nodes that this one dials, by name."""
+        if self.own.cluster_id is None:
+            return {}
+        known = self.known.items()
+        return {name: peer.address for name, peer in known if self.own.name < name}
+
+    def accept(self) -> Handshake:
+        return Handshake.accept(self._token, secrets.token_bytes(NONCE_BYTES))
+
+    def dial(self, name: str) -> tuple[Handshake, Reply]:
+        self._dials += 1
+        payload = encode_hello(self._hello(name, self._dials))
+        return Handshake.dial(self._token, secrets.token_bytes(NONCE_BYTES), payload)
+
+    def greet(
+        self, connection: Connection, handshake: Handshake, open_: Iterable[Connection]
+    ) -> tuple[Kind, bytes]:
+        """What to send to who has proven the token. `open_` are the connections that are open.
+        Raises Refused.
+        """
+        hello = decode_hello(handshake.payload)
+        if isinstance(hello, Query):
+            if connection.dialed is not None:
+                raise Refused(Code.UNEXPECTED, "it answers with a question")
+            return handshake.agree(self._description)
+        connection.hello = hello
+        self.judge(connection, hello, open_)
+        if connection.dialed is not None:
+            return handshake.agree()
+        return handshake.agree(encode_hello(self._hello(hello.info.name, hello.dial)))
+
+    def judge(self, connection: Connection, hello: Hello, open_: Iterable[Connection]) -> Answer:
+        """See `hellos.judge`."""
+        name = hello.info.name
+        before = next((other.hello for other in open_ if other.name == name), None)
+        return judge(hello, self.own, known=self.known, open_=before, dialed=connection.dialed)
+
+    def _hello(self, to: str, dial: int) -> Hello:
+        return Hello(self.own, to, self._run, dial)

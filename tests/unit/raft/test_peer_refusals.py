@@ -1,0 +1,457 @@
+"""Who has no business at the peer port gets one line in the log, and disturbs nobody."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from querator.model.limits import (
+    PEER_HANDSHAKE_MS_MAX,
+    PEER_REFUSAL_LOG_MS,
+    PEER_REFUSALS_KEPT_MAX,
+    PEER_UNPROVEN_MAX,
+)
+from querator.raft.clock import SimulatedClock
+from querator.raft.frames import NONCE_BYTES, FrameReader, Kind, frame
+from querator.raft.handshake import Handshake, State, told
+from querator.raft.hellos import Hello, Query, encode_hello
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.refusals import Code, RefusalLog, Refused
+from querator.storage.sealed import checksum
+from tests.unit.raft.wiring import (
+    TOKEN,
+    Station,
+    beat,
+    caller,
+    drive,
+    info,
+    introduced,
+    read_to_end,
+    restarted,
+    settle,
+    stations,
+)
+
+NONCE = b"n" * NONCE_BYTES
+
+
+def joined(*frames: list[bytes]) -> bytes:
+    return b"".join(b"".join(buffers) for buffers in frames)
+
+
+def undisturbed(a: Station, b: Station) -> None:
+    """The two talk as if nothing had happened."""
+    a.say(b, 99)
+    b.say(a, 98)
+    drive(a, b, until=lambda: bool(a.messages(b) and b.messages(a)))
+    assert a.links(b) == b.links(a) == [Connected]
+    assert (a.messages(b), b.messages(a)) == ([beat(98)], [beat(99)])
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("peers.refused")
+    ]
+
+
+def other_version(kind: Kind, body: bytes) -> bytes:
+    front = b"QP\x02" + joined(frame(kind, body))[3:12]
+    return front + checksum(b"", front).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "answered"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), "stranger", False),
+        (b"GET /metrics HTTP/1.1\r\nHost: querator\r\n\r\n", "stranger", False),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "stranger", False),
+        (b"\xff", "stranger", False),
+        (b"QP" + bytes(range(200)), "damaged", False),
+        (other_version(Kind.OPEN, NONCE), "version", True),
+        (joined(frame(Kind.MESSAGES, b"hello")), "unexpected", True),
+        (joined(frame(Kind.READY)), "unexpected", True),
+        (joined(frame(Kind.OPEN, b"short")), "unexpected", True),
+        (joined(frame(Kind.OPEN, NONCE), frame(Kind.OPEN, NONCE)), "unexpected", True),
+        (joined(frame(Kind.OPEN, NONCE), frame(Kind.PROOF, b"p" * 99)), "token", True),
+        (joined(frame(Kind.OPEN, NONCE), frame(Kind.PROOF, b"")), "token", True),
+        (joined(frame(Kind.OPEN, bytes(99))), "too_large", False),
+        (joined(frame(Kind.PROOF, bytes(99_999))), "too_large", False),
+    ],
+)
+def test_strangers_at_the_peer_port(said, code, answered, caplog):
+    with introduced("a", "b") as (a, b), caller(a) as sock:
+        sock.send(said)
+        answer = read_to_end(sock, a, b)
+        (line,) = refusals(caplog)
+        host, port = sock.getsockname()
+        assert line.startswith(f"peers.refused address={host}:{port} code={code} reason=")
+        assert last_refusal(answer) == (Code(code) if answered else None)
+        undisturbed(a, b)
+
+
+def last_refusal(answer: bytes) -> Code | None:
+    reader = FrameReader()
+    space = reader.space()
+    space[: len(answer)] = answer
+    reader.received(len(answer))
+    refused = None
+    while (arrived := reader.next()) is not None:
+        if arrived[0] is Kind.REFUSED:
+            refused = told(bytes(arrived[1])).code
+    return refused
+
+
+def test_who_says_nothing_is_let_go_after_a_while(caplog):
+    clock = SimulatedClock()
+    with introduced("a", "b", clock=clock) as (a, b), caller(a) as sock:
+        settle(a, b)
+        clock.advance(PEER_HANDSHAKE_MS_MAX // 2)
+        settle(a, b)
+        clock.advance(PEER_HANDSHAKE_MS_MAX // 2)
+        assert read_to_end(sock, a, b) == b""
+        (line,) = refusals(caplog)
+        assert "code=timeout reason=its handshake was not done within 2 s" in line
+        undisturbed(a, b)
+
+
+def test_a_probe_that_only_connects_is_no_news(caplog):
+    with introduced("a", "b") as (a, b):
+        with caller(a):
+            settle(a, b)
+        settle(a, b)
+        undisturbed(a, b)
+        assert refusals(caplog) == []
+
+
+def test_who_goes_away_in_the_middle_is_named(caplog):
+    opening = joined(frame(Kind.OPEN, NONCE))
+    with introduced("a", "b") as (a, b):
+        for said in (opening[:7], opening):
+            with caller(a) as sock:
+                sock.send(said)
+                settle(a, b)
+            drive(a, b, until=lambda: bool(refusals(caplog)))
+        (line,) = refusals(caplog)
+        assert "code=closed reason=it went away in the middle of the handshake" in line
+        undisturbed(a, b)
+
+
+def test_many_who_prove_nothing_do_not_keep_a_node_out(caplog):
+    a, b = Station(info("a")), Station(info("b"))
+    with stations(a, b):
+        callers = [caller(b) for _ in range(PEER_UNPROVEN_MAX + 10)]
+        socks = [one.__enter__() for one in callers]
+        settle(b)
+        a.knows(b)
+        b.knows(a)
+        drive(a, b, until=lambda: a.sees(b) and b.sees(a))
+        for one in callers:
+            one.__exit__(None, None, None)
+        assert len(socks) > PEER_UNPROVEN_MAX
+        (line,) = refusals(caplog)
+        assert f"code=crowded reason={PEER_UNPROVEN_MAX} connections have proven nothing" in line
+        settle(a, b)
+        undisturbed(a, b)
+
+
+@contextmanager
+def meeting(one: Station, other: Station, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """Two that shall not talk, each knowing the other; until both have said why."""
+    lines: list[str] = []
+    with stations(one, other):
+        if one.name == other.name:
+            one.knows(b=other.peers.address)
+        else:
+            one.knows(other)
+        other.knows(one)
+        drive(one, other, until=lambda: len(refusals(caplog)) == 2)
+        # It goes on to be refused, in silence.
+        wait_s = one.peers.wait_s() or 0
+        drive(one, other, until=lambda: (one.peers.wait_s() or 0) > wait_s)
+        assert one.events == other.events == []
+        lines += refusals(caplog)
+        assert len(lines) == 2
+        yield lines
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "token", "code", "reason"),
+    [
+        ("a", info("b"), b"guess", "token", "it has another cluster token than this node"),
+        ("a", info("b", "1", "e"), TOKEN, "cluster", "node a belongs to cluster cluster, and b to"),
+    ],
+)
+def test_both_sides_say_why_they_do_not_talk(one, other, token, code, reason, caplog):
+    with meeting(Station(info(one)), Station(other, token=token), caplog) as lines:
+        for line in lines:
+            assert f"code={code} reason={reason}" in line
+        here, told_by = sorted(lines, key=lambda line: "by_peer" in line)
+        assert here.startswith("peers.refused address=127.0.0.1:")
+        assert told_by.startswith("peers.refused_by_peer address=127.0.0.1:")
+        assert "name=b" in told_by
+        assert ("name=a" in here) is (code != "token")
+
+
+def test_a_node_with_this_nodes_name(caplog):
+    a, impostor = Station(info("a")), Station(info("a", "2"))
+    with stations(a, impostor):
+        # Whoever wrote the addresses took one node for the other.
+        a.knows(b=impostor.peers.address)
+        drive(a, impostor, until=lambda: len(refusals(caplog)) == 2)
+        for line in refusals(caplog):
+            assert "code=own_name reason=it is named a, as this node is" in line
+
+
+def test_an_address_of_another_node_that_leads_back(caplog):
+    a = Station(info("a"))
+    with stations(a):
+        a.knows(b=a.peers.address)
+        drive(a, until=lambda: len(refusals(caplog)) == 2)
+        for line in refusals(caplog):
+            assert "code=own_name reason=it is this node itself" in line
+
+
+def test_a_node_under_anothers_address(caplog):
+    a, c = Station(info("a")), Station(info("c"))
+    with stations(a, c):
+        c.knows(a)
+        a.knows(c, b=c.peers.address)
+        drive(a, c, until=lambda: len(refusals(caplog)) == 2 and a.sees(c) and c.sees(a))
+        assert all(
+            "code=wrong_node reason=node b was dialed and c met" in line
+            for line in refusals(caplog)
+        )
+        undisturbed(a, c)
+
+
+def test_a_name_that_is_not_known(caplog):
+    a, b = Station(info("a")), Station(info("b"))
+    with stations(a, b):
+        a.knows(b)
+        drive(a, b, until=lambda: len(refusals(caplog)) == 2)
+        for line in refusals(caplog):
+            assert "code=unknown_name reason=node a is not one of the peers of b" in line
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "code", "reason"),
+    [
+        ("1", "second", "another process with the name and the data of node a is connected"),
+        ("2", "incarnation", "a node a of incarnation 1 is connected, and this is 2: names must"),
+    ],
+)
+def test_the_second_of_two_nodes_with_one_name(incarnation, code, reason, caplog):
+    with introduced("a", "b") as (a, b):
+        second = Station(msgspec.structs.replace(a.info, incarnation=incarnation))
+        second.knows(b)
+        with stations(second):
+            drive(a, b, second, until=lambda: len(refusals(caplog)) == 2)
+            for line in refusals(caplog):
+                assert f"code={code} reason={reason}" in line
+            assert second.events == []
+            undisturbed(a, b)
+        # When the first has gone, the second may come: it is the only one.
+        caplog.clear()
+        successor = restarted(a, incarnation=incarnation)
+        successor.knows(b)
+        with stations(successor):
+            drive(b, successor, until=lambda: b.sees(successor) and successor.sees(b))
+        assert refusals(caplog) == []
+
+
+def test_while_a_cluster_forms_nobody_is_alarmed(caplog):
+    caplog.set_level("DEBUG")
+    a, b = Station(info("a")), Station(info("b", cluster_id=None))
+    with stations(a, b):
+        a.knows(b)
+        b.knows(a)
+        drive(a, b, until=lambda: len(refusals(caplog)) == 2)
+        assert {record.levelname for record in caplog.records} == {"DEBUG"}
+        b.peers.set_cluster_id("cluster")
+        drive(a, b, until=lambda: a.sees(b) and b.sees(a))
+
+
+def shaken(sock: socket.socket, station: Station, hello: Hello | Query, *driven: Station) -> bytes:
+    """Shakes hands as the dialer, up to READY; what has arrived behind that."""
+    handshake, opening = Handshake.dial(TOKEN, NONCE, encode_hello(hello))
+    reader = FrameReader()
+    sock.send(joined(frame(*opening)))
+
+    def step() -> None:
+        try:
+            reader.received(sock.recv_into(reader.space()))
+        except BlockingIOError:
+            return
+        while handshake.state is not State.PROVEN and (arrived := reader.next()) is not None:
+            reply = handshake.receive(arrived[0], bytes(arrived[1]))
+            if reply is not None:
+                sock.send(joined(frame(*reply)))
+
+    drive(
+        station, *driven, until=lambda: handshake.state is State.PROVEN, also=sock, after_each=step
+    )
+    return joined(frame(*handshake.agree()))
+
+
+def hello_of(name: str, to: str, *, run: str = "run", dial: int = 1) -> Hello:
+    own = msgspec.structs.replace(info(name), peer_address="127.0.0.1:9")
+    return Hello(own, to, run, dial)
+
+
+def ends(station: Station, name: str) -> list[type[PeerEvent]]:
+    return [type(event) for event in station.events if event.node == info(name).key]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"garbage in the middle of a connection",
+        joined(frame(Kind.MESSAGES, b"no messages")),
+        joined(frame(Kind.MESSAGES, b"\x91" * 5000)),
+        joined(frame(Kind.MESSAGES, msgspec.msgpack.encode([["h", 1, 2]]))),
+        joined(frame(Kind.MESSAGES, msgspec.msgpack.encode([["h", 1, 2, "text"]]))),
+        joined(frame(Kind.MESSAGES, b"\x91\x92\xa2\xff\xfe\x01")),
+        joined(
+            frame(
+                Kind.MESSAGES,
+                b"\x91\x95\xa1e\x01\x02\x01\x97\xa1r\x01\x01\x02\x00\x00\xa2\xff\xfe",
+            )
+        ),
+        joined(frame(Kind.OPEN, NONCE)),
+        joined(frame(Kind.PING, b"x")),
+        other_version(Kind.PING, b""),
+    ],
+)
+def test_what_makes_no_sense_on_an_open_connection_ends_it_and_nothing_else(said, caplog):
+    with introduced("a", "c") as (a, c), caller(c) as sock:
+        c.knows(a, b="127.0.0.1:9")
+        ready = shaken(sock, c, hello_of("b", "c"), a)
+        good = joined(
+            frame(Kind.PING), frame(Kind.MESSAGES, msgspec.msgpack.encode([["h", 1, 0, []]]))
+        )
+        sock.send(ready + good + said)
+        read_to_end(sock, a, c)
+        assert ends(c, "b")[0] is Connected
+        assert ends(c, "b")[-1] is Disconnected
+        assert [e.messages for e in c.events if isinstance(e, Received)] == [[beat(1)]]
+        assert len(refusals(caplog)) == 1
+        assert "name=b" in refusals(caplog)[0]
+        undisturbed(a, c)
+
+
+def test_a_later_connection_of_the_same_process_takes_the_place_of_the_one_before():
+    b = Station(info("b"))
+    with stations(b), caller(b) as first, caller(b) as second, caller(b) as late:
+        b.knows(a="127.0.0.1:9")
+        late_ready = shaken(late, b, hello_of("a", "b", dial=1))
+        first.send(shaken(first, b, hello_of("a", "b", dial=2)))
+        drive(b, until=lambda: ends(b, "a") == [Connected])
+        second.send(shaken(second, b, hello_of("a", "b", dial=3)))
+        read_to_end(first, b)
+        drive(b, until=lambda: ends(b, "a") == [Connected, Disconnected, Connected])
+        # The first attempt gets through at last: nobody wants it any more.
+        late.send(late_ready)
+        read_to_end(late, b)
+        assert ends(b, "a") == [Connected, Disconnected, Connected]
+
+
+def test_the_one_with_the_larger_name_does_not_dial(caplog):
+    a = Station(info("a"))
+    with stations(a), caller(a) as sock:
+        a.knows(b="127.0.0.1:9")
+        with pytest.raises(Refused) as caught:
+            shaken(sock, a, hello_of("b", "a"))
+        assert caught.value.code is Code.DIRECTION
+
+
+def test_who_asks_a_question_cannot_go_on_as_a_peer(caplog):
+    a = Station(info("a"), description=b"I am a")
+    with stations(a), caller(a) as sock:
+        sock.send(shaken(sock, a, Query()))
+        read_to_end(sock, a)
+        assert a.events == []
+        assert "who asks a question has nothing more to say" in caplog.text
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.one_of(
+        st.binary(max_size=100),
+        st.binary(max_size=100).map(lambda garbage: b"QP\x01" + garbage),
+        st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(max_size=80)), max_size=4).map(
+            lambda frames: joined(*(frame(*each) for each in frames))
+        ),
+    )
+)
+def test_whatever_is_said_at_the_port_disturbs_nobody(data, pair):
+    a, b = pair
+    a.events.clear(), b.events.clear()
+    with caller(b) as sock:
+        sock.send(data)
+        sock.shutdown(socket.SHUT_WR)
+        read_to_end(sock, a, b)
+    settle_now(a, b)
+    assert a.events == b.events == []
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_handshake_cut_or_bent_anywhere_connects_nobody(data, pair):
+    a, b = pair
+    a.events.clear(), b.events.clear()
+    opening = joined(frame(Kind.OPEN, NONCE))
+    hello = encode_hello(hello_of("aa", "b"))
+    handshake, _ = Handshake.dial(b"guess", NONCE, hello)
+    proof = handshake.receive(Kind.CHALLENGE, b"c" * NONCE_BYTES)
+    assert proof is not None
+    said = bytearray(opening + joined(frame(*proof)))
+    cut = data.draw(st.integers(0, len(said)))
+    bit = data.draw(st.none() | st.integers(0, 8 * len(said) - 1))
+    if bit is not None:
+        said[bit // 8] ^= 1 << bit % 8
+    with caller(b) as sock:
+        sock.send(said[:cut])
+        sock.shutdown(socket.SHUT_WR)
+        read_to_end(sock, a, b)
+    settle_now(a, b)
+    assert a.events == b.events == []
+
+
+def settle_now(*driven: Station) -> None:
+    for station in driven:
+        station.events.extend(station.peers.receive())
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[list[Station]]:
+    with introduced("a", "b", clock=SimulatedClock()) as made:
+        made[1].knows(made[0], aa="127.0.0.1:9")
+        settle(*made)
+        yield made
+
+
+def test_repeats_are_counted_and_told_later(caplog):
+    log = RefusalLog()
+
+    def refuse(now_s: float, address: str = "10.0.0.1:1", code: Code = Code.TOKEN) -> None:
+        log.refused(Refused(code, "because"), address=address, name="", now_s=now_s)
+
+    for second in range(50):
+        refuse(float(second), f"10.0.0.1:{second}")
+    assert refusals(caplog) == ["peers.refused address=10.0.0.1:0 code=token reason=because"]
+    refuse(50.0, code=Code.CLUSTER)
+    refuse(50.0, "[::1]:5")
+    assert len(refusals(caplog)) == 3
+    refuse(PEER_REFUSAL_LOG_MS / 1000, "10.0.0.1:99")
+    assert refusals(caplog)[3:] == [
+        "peers.refused address=10.0.0.1:99 repeated=49 code=token reason=because"
+    ]
+    for host in range(2 * PEER_REFUSALS_KEPT_MAX):
+        refuse(100.0, f"10.1.{host}:1")
+    assert len(refusals(caplog)) == 4 + 2 * PEER_REFUSALS_KEPT_MAX

@@ -1,0 +1,96 @@
+"""Asking a node for its description, before there is a cluster."""
+
+import socket
+import threading
+
+import pytest
+
+from querator.model.limits import PEER_DESCRIPTION_BYTES_MAX
+from querator.raft.query import QueryFailed, query
+from tests.unit.raft.wiring import TOKEN, Station, drive, info, reserved, stations
+
+
+class Asker:
+    """Asks in a thread of its own, as formation does."""
+
+    def __init__(self, address: str, token: bytes = TOKEN, timeout_s: float = 60.0) -> None:
+        self.answer: bytes | QueryFailed | None = None
+        self.rings, self._bell = socket.socketpair()
+        """Readable when there is an answer."""
+        self._thread = threading.Thread(target=self._ask, args=(address, token, timeout_s))
+        self._thread.start()
+
+    def _ask(self, address: str, token: bytes, timeout_s: float) -> None:
+        try:
+            self.answer = query(address, token, timeout_s)
+        except QueryFailed as failed:
+            self.answer = failed
+        self._bell.send(b"!")
+
+    def wait(self) -> bytes | QueryFailed | None:
+        self._thread.join()
+        self.rings.close()
+        self._bell.close()
+        return self.answer
+
+
+def answered(station: Station, token: bytes = TOKEN) -> bytes | QueryFailed | None:
+    asker = Asker(station.peers.address, token)
+    drive(station, until=lambda: asker.answer is not None, also=asker.rings)
+    return asker.wait()
+
+
+@pytest.mark.parametrize("cluster_id", [None, "cluster"])
+def test_a_node_describes_itself_whatever_it_is(cluster_id, caplog):
+    a = Station(info("a", cluster_id=cluster_id), description=b"I am a")
+    with stations(a):
+        assert answered(a) == b"I am a"
+        long = bytes(PEER_DESCRIPTION_BYTES_MAX)
+        a.peers.set_description(long)
+        assert answered(a) == long
+        a.peers.set_description(b"")
+        assert answered(a) == b""
+        assert a.events == []
+    assert caplog.records == []
+
+
+def test_who_has_another_token_is_told_so(caplog):
+    a = Station(info("a"), description=b"I am a")
+    with stations(a):
+        failed = answered(a, b"guess")
+    assert isinstance(failed, QueryFailed)
+    assert (
+        str(failed) == f"{a.peers.address}: it refuses: it has another cluster token than this node"
+    )
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nonsense", "'nonsense' is not HOST:PORT"),
+        ("a.invalid:1", "a.invalid:1: "),
+        ("b" * 70 + ".example:1", "label"),
+    ],
+)
+def test_addresses_that_lead_nowhere_fail(address, words):
+    with pytest.raises(QueryFailed, match=words):
+        query(address, TOKEN, 5.0)
+
+
+def test_nobody_is_there():
+    with reserved() as address, pytest.raises(QueryFailed, match="Connection refused"):
+        query(address, TOKEN, 5.0)
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for():
+    a = Station(info("a"))
+    with stations(a), pytest.raises(QueryFailed, match="timed out"):
+        query(a.peers.address, TOKEN, 0.05)
+
+
+def test_a_node_that_goes_away_is_no_answer():
+    a = Station(info("a"))
+    asker = Asker(a.peers.address)
+    a.peers.close()
+    assert isinstance(asker.wait(), QueryFailed)

@@ -1,0 +1,205 @@
+"""Peers on loopback sockets, driven in one thread as the raft thread drives them."""
+
+import random
+import select
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from querator.model.nodes import NodeKey
+from querator.raft import dialing
+from querator.raft.clock import Clock, RealClock
+from querator.raft.hellos import KnownPeer, PeerInfo
+from querator.raft.messages import Heartbeat, PeerMessage
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.tcp_peers import TcpPeers
+
+TOKEN = b"the token of the cluster"
+STEPS_MAX = 100_000
+
+
+def info(name: str, incarnation: str = "1", cluster_id: str | None = "cluster") -> PeerInfo:
+    return PeerInfo(
+        name=name,
+        incarnation=incarnation,
+        cluster_id=cluster_id,
+        peer_address="",
+        client_address=f"{name}.example:4470",
+        zone="zone",
+        boots=1,
+        version="0.1.0",
+    )
+
+
+def beat(number: int) -> Heartbeat:
+    return Heartbeat(number, 0, ())
+
+
+class Station:
+    """A node's transport, and what it has told."""
+
+    def __init__(
+        self,
+        own: PeerInfo,
+        *,
+        token: bytes = TOKEN,
+        clock: Clock | None = None,
+        listen: str = "127.0.0.1:0",
+        peers: Mapping[str, KnownPeer] | None = None,
+        description: bytes = b"",
+        resolve: dialing.Resolve = dialing.resolve,
+    ) -> None:
+        self.info = own
+        self.name = own.name
+        self.key = own.key
+        self.peers = TcpPeers(
+            own,
+            listen=listen,
+            token=token,
+            peers=peers or {},
+            clock=clock if clock is not None else RealClock(),
+            description=description,
+            chance=random.Random(1),
+            resolve=resolve,
+        )
+        self.events: list[PeerEvent] = []
+
+    def knows(self, *others: "Station", **addresses: str) -> None:
+        known = {other.name: KnownPeer(other.peers.address) for other in others}
+        known |= {name: KnownPeer(address) for name, address in addresses.items()}
+        self.peers.set_peers(known)
+
+    def messages(self, sender: "Station") -> list[PeerMessage]:
+        return [
+            message
+            for event in self.events
+            if isinstance(event, Received) and event.node == sender.key
+            for message in event.messages
+        ]
+
+    def links(self, other: "Station") -> list[type[PeerEvent]]:
+        """Connections and their ends."""
+        return [
+            type(event)
+            for event in self.events
+            if event.node == other.key and not isinstance(event, Received)
+        ]
+
+    def sees(self, other: "Station") -> bool:
+        return other.key in self.peers.connected()
+
+    def say(self, other: "Station", *numbers: int) -> None:
+        for number in numbers:
+            self.peers.send(other.key, [beat(number)])
+        self.peers.flush()
+
+
+def drive(
+    *stations: Station,
+    until: Callable[[], bool],
+    also: socket.socket | None = None,
+    after_each: Callable[[], None] | None = None,
+) -> None:
+    """Calls `receive` as their descriptors and timers ask for it. The test's time-out bounds it."""
+    watched = [station.peers.fileno() for station in stations]
+    if also is not None:
+        watched.append(also.fileno())
+    for _ in range(STEPS_MAX):
+        for station in stations:
+            station.events.extend(station.peers.receive())
+            check_order(station.events)
+        if after_each is not None:
+            after_each()
+        if until():
+            return
+        waits = [wait for s in stations if (wait := s.peers.wait_s()) is not None]
+        select.select(watched, [], [], min(waits, default=1.0))
+    raise AssertionError("it does not come to an end")
+
+
+def settle(*stations: Station) -> None:
+    """Until nothing is to be read any more and no timer is due."""
+    drive(
+        *stations,
+        until=lambda: not select.select([s.peers.fileno() for s in stations], [], [], 0.02)[0],
+    )
+
+
+def check_order(events: list[PeerEvent]) -> None:
+    """What every form of `Peers` promises of its events."""
+    connected: set[NodeKey] = set()
+    for event in events:
+        match event:
+            case Connected(node):
+                assert node not in connected
+                connected.add(node)
+            case Disconnected(node):
+                connected.remove(node)
+            case Received(node):
+                assert node in connected
+
+
+@contextmanager
+def stations(*made: Station) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for station in made:
+            station.peers.close()
+
+
+@contextmanager
+def introduced(*names: str, clock: Clock | None = None) -> Iterator[list[Station]]:
+    """Nodes of one cluster that know each other and are connected."""
+    made = [Station(info(name), clock=clock) for name in names]
+    with stations(*made):
+        for station in made:
+            station.knows(*made)
+        pairs = [(one, other) for one in made for other in made if one is not other]
+        drive(*made, until=lambda: all(one.sees(other) for one, other in pairs))
+        yield made
+
+
+@contextmanager
+def reserved() -> Iterator[str]:
+    """An address at which nobody listens, and nobody else will."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def restarted(station: Station, **changes: str) -> Station:
+    """Another process with the same data (or the changes of it), at the same address."""
+    station.peers.close()
+    return Station(msgspec.structs.replace(station.info, **changes), listen=station.peers.address)
+
+
+@contextmanager
+def caller(station: Station) -> Iterator[socket.socket]:
+    """A plain TCP client of the peer port."""
+    host, _, port = station.peers.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as sock:
+        sock.setblocking(False)
+        yield sock
+
+
+def read_to_end(sock: socket.socket, *driven: Station) -> bytes:
+    """What the station answers until it closes the connection."""
+    data = bytearray()
+    ended = False
+
+    def read() -> None:
+        nonlocal ended
+        with suppress(BlockingIOError):
+            try:
+                chunk = sock.recv(65_536)
+            except ConnectionError:
+                chunk = b""
+            data.extend(chunk)
+            ended = ended or not chunk
+
+    drive(*driven, until=lambda: ended, also=sock, after_each=read)
+    return bytes(data)
