@@ -22,10 +22,10 @@ import msgspec
 from querator.model.entries import Applied, Entry, Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS
+from querator.model.limits import APPLY_ENTRIES_TURN_MAX
 from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.raft import configuration
-from querator.raft.clock import Clock, StateTime
+from querator.raft.clock import Clock
 from querator.raft.handover import (
     Call,
     Effects,
@@ -37,13 +37,15 @@ from querator.raft.handover import (
     Reconfigure,
     Transfer,
 )
-from querator.raft.journal import Journal, Record, Snapshots, Stamped
+from querator.raft.journal import Journal, Snapshots, Stamped
+from querator.raft.log_rows import Record
 from querator.raft.machine import Machine
 from querator.raft.mail import Mail
 from querator.raft.member import Diverged, Member
 from querator.raft.messages import Beat, Envelope
+from querator.raft.office import Office
 from querator.raft.pending import Pending
-from querator.raft.reads import Reads
+from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.storage.environment import (
     ReadTransaction,
     StorageCorrupt,
@@ -54,47 +56,7 @@ from querator.storage.environment import (
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import APPLIED
 
-TRANSFER_TIMEOUT_S = 2.0
-"""A leader that hands over takes nothing on for so long at the most."""
-
-DUE_REFUSED_MS = 1_000
-"""A group's own call that was refused for space is proposed again after this."""
-
 _APPLIED = struct.Struct(">QQQ")
-
-
-class ReplicaStatus(msgspec.Struct, frozen=True):
-    """Another replica as its leader sees it. `match` is what it has on disk of the leader's log;
-    `heard_s` is how long ago it answered, in seconds.
-    """
-
-    id: int
-    node: NodeKey
-    voter: bool
-    state: str
-    match: int
-    heard_s: float
-
-
-class GroupStatus(msgspec.Struct, frozen=True):
-    """A group as of its last synced turn. `leader` is a node, None when not known; `followers` is
-    empty unless this replica leads.
-    """
-
-    term: int
-    leader: NodeKey | None
-    leads: bool
-    commit_index: int
-    applied_index: int
-    log_first: int
-    log_last: int
-    log_bytes: int
-    now_ms: int
-    due_ms: int | None
-    quarantined: bool
-    replica: int
-    replicas: Replicas
-    followers: tuple[ReplicaStatus, ...]
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -145,18 +107,8 @@ class Group:
             snapshots=snapshots,
         )
         self._pending = Pending()
-        self._reads = Reads()
-        self._transfer: Transfer | None = None
-        self._transfer_until_s = 0.0
-        self._handed = False
-        self.held: list[Call] = []
-        """Calls that came while the leadership is being handed over."""
-        self._reconfiguring: dict[int, tuple[int, Reconfigure]] = {}
-        """Changes in the log: index → (term, request)."""
-        self._time: StateTime | None = None
-        self._office_s = 0.0
-        self._office_term = 0
-        self._due_ms: int | None = None
+        self.office: Office | None = None
+        """While it takes calls."""
         self._leader_told: NodeKey | None = None
         self.quarantined: BaseException | None = None
         # What was committed before and is not applied comes before the office: the machine learns
@@ -181,7 +133,7 @@ class Group:
 
     @property
     def in_office(self) -> bool:
-        return self._time is not None
+        return self.office is not None
 
     @property
     def alone(self) -> bool:
@@ -195,7 +147,8 @@ class Group:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for what becomes of a call."""
-        return bool(self.held) or self._pending.deadline_s is not None
+        held = self.office is not None and bool(self.office.held)
+        return held or self._pending.deadline_s is not None
 
     @property
     def changed(self) -> bool:
@@ -237,7 +190,8 @@ class Group:
         """After the tick: whether it has lost its office, who leads, whose time is over."""
         if self.quarantined is not None:
             return
-        if self.in_office and (not self.member.leads or self.member.term != self._office_term):
+        office = self.office
+        if office is not None and (not self.member.leads or self.member.term != office.term):
             self._leave_office(outcome)
         leader = self.member.leader_node
         if leader != self._leader_told:
@@ -247,7 +201,8 @@ class Group:
         outcome.errors.extend(
             (call, self._unknown("its time is over", None)) for call in self._pending.expired(now_s)
         )
-        self._go_on_with_transfer(now_s, outcome)
+        if self.office is not None:
+            self.office.go_on(outcome)
 
     def beats(self, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower."""
@@ -267,99 +222,32 @@ class Group:
             self.quarantine(error, outcome)
 
     def _send(self) -> None:
-        if self._reads.wants_round and self.in_office:
-            self._reads.begun(self.member.ask_all())
+        office = self.office
+        if office is not None and office.asks:
+            office.asked(self.member.ask_all())
         else:
             self.member.send_appends()
-        first = self._reads.first_round
-        while first is not None and self.member.answered(first):
-            self._reads.confirm(first)
-            first = self._reads.first_round
+        if office is not None:
+            office.confirm_reads()
 
-    # --- reads, transfer, configuration ------------------------------------------------
+    # --- requests other than calls -------------------------------------------------------
 
-    def read(self, request: Read, outcome: Outcome) -> None:
-        if self.in_office and self._transfer is None:
-            self._reads.add(request.future, self.member.commit_index)
-        else:
+    def ask(self, request: Read | Transfer | Reconfigure, outcome: Outcome) -> None:
+        office = self.office
+        if office is None or (office.transferring and isinstance(request, Read)):
             outcome.done.append((request.future, self.refusal()))
-
-    def transfer(self, request: Transfer, outcome: Outcome) -> None:
-        """Takes nothing on until the replica there leads, or `TRANSFER_TIMEOUT_S` is over."""
-        target = configuration.of_node(self.journal.replicas, request.to)
-        error: QueratorError | None = None
-        if not self.in_office:
-            error = self.refusal()
-        elif target is None or not target.voter:
-            error = QueratorError(
-                ErrorCode.INVALID_ARGUMENT,
-                f"{request.to} has no voting replica of group {self.group}",
-                field="node",
-                value=request.to,
-            )
-        elif self._transfer is not None:
-            message = f"group {self.group} is being handed over already"
-            error = QueratorError(ErrorCode.UNAVAILABLE, message)
-        if error is not None or (target is not None and target.id == self.member.id):
-            outcome.done.append((request.future, error))
             return
-        self._transfer = request
-        self._transfer_until_s = self._clock.monotonic_s() + TRANSFER_TIMEOUT_S
-        self._handed = False
-
-    def _go_on_with_transfer(self, now_s: float, outcome: Outcome) -> None:
-        request = self._transfer
-        if request is None:
-            return
-        if now_s >= self._transfer_until_s:
-            self._transfer = None
-            message = f"{node_name(request.to)} did not take group {self.group} over in time"
-            outcome.done.append((request.future, QueratorError(ErrorCode.UNAVAILABLE, message)))
-            return
-        target = configuration.of_node(self.journal.replicas, request.to)
-        if target is not None and not self._handed and self.member.may_lead(target.id):
-            self._handed = True
-            self.member.hand_to(target.id)
+        match request:
+            case Read():
+                office.read(request)
+            case Transfer():
+                office.transfer(request, outcome)
+            case Reconfigure():
+                office.reconfigure(request, outcome)
 
     @property
     def transferring(self) -> bool:
-        return self._transfer is not None
-
-    def reconfigure(self, request: Reconfigure, outcome: Outcome) -> None:
-        """Appends the changed configuration, if it may be changed."""
-        try:
-            index = self._reconfigure(request.change)
-        except QueratorError as error:
-            outcome.done.append((request.future, error))
-            return
-        if index is None:
-            outcome.done.append((request.future, None))
-        else:
-            self._reconfiguring[index] = (self.member.term, request)
-
-    def _reconfigure(self, change: configuration.Change) -> int | None:
-        if not self.in_office:
-            raise self.refusal()
-        if self._transfer is not None or self.journal.replicas_index > self.member.commit_index:
-            message = f"group {self.group}: another change is on its way"
-            raise QueratorError(ErrorCode.UNAVAILABLE, message)
-        if configuration.changed(self.journal.replicas, change) == self.journal.replicas:
-            return None
-        match change:
-            case configuration.Promote(id_):
-                progress = self.member.progress[id_]
-                missing = self.member.commit_index - progress.match
-                if missing > APPLY_ENTRIES_TURN_MAX or not progress.beats:
-                    message = f"group {self.group}: replica {id_} is {missing} entries behind"
-                    raise QueratorError(ErrorCode.UNAVAILABLE, message)
-            case configuration.RemoveReplica(id_) if id_ == self.member.id:
-                raise QueratorError(
-                    ErrorCode.INVALID_ARGUMENT,
-                    f"group {self.group}: replica {id_} leads; hand the leadership over first",
-                    field="replica",
-                    value=str(id_),
-                )
-        return self.member.reconfigure(change)
+        return self.office is not None and self.office.transferring
 
     # --- proposing ---------------------------------------------------------------
 
@@ -368,9 +256,9 @@ class Group:
 
         A call that does not pack ends with INTERNAL, and is taken out of the entry.
         """
-        assert self._time is not None
+        assert self.office is not None
         assert self.quarantined is None
-        now_ms = self._time.now_ms()
+        now_ms = self.office.now_ms()
         try:
             entry = self._pack(calls, now_ms)
         except Exception:  # noqa: BLE001 - found and reported call by call
@@ -407,34 +295,17 @@ class Group:
     def own_calls(self, outcome: Outcome) -> list[Call]:
         """What the machine wants proposed because its time has come; the group waits for its
         result."""
-        assert self._time is not None
-        now_ms = self._time.now_ms()
-        if self._due_ms is None or self._due_ms > now_ms or self.due_in_s() != 0:
+        office = self.office
+        assert office is not None
+        if office.due_in_s() != 0:
             return []
-        self._due_ms = None
+        office.due_ms = None
         try:
-            commands: Sequence[Any] = self._machine.due_commands(now_ms)
+            commands: Sequence[Any] = self._machine.due_commands(office.now_ms())
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
             return []
         return [Call(self.group, Proposal(command), None, 0) for command in commands]
-
-    def own_call_refused(self) -> None:
-        """An own call was not taken on; it is due again after a while."""
-        assert self._time is not None
-        due_ms = self._time.now_ms() + DUE_REFUSED_MS
-        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
-
-    def due_in_s(self) -> float | None:
-        """Seconds until it is worth asking for `own_calls`; None while nothing is due.
-
-        Not in the first `LEASE_GRACE_MS` of an office: nobody could extend while there was no
-        leader.
-        """
-        if self._time is None or self._due_ms is None or self.quarantined is not None:
-            return None
-        grace_s = self._office_s + LEASE_GRACE_MS / 1000 - self._clock.monotonic_s()
-        return max(grace_s, self._time.wait_s(self._due_ms), 0.0)
 
     # --- applying ----------------------------------------------------------------
 
@@ -487,13 +358,12 @@ class Group:
     def _hand_out(self, record: Record, applied: Applied | None, outcome: Outcome) -> None:
         calls, replaced = self._pending.take(record.index, record.term)
         outcome.errors.extend((call, self._replaced()) for call in replaced if not call.ended)
-        if record.index in self._reconfiguring:
-            term, request = self._reconfiguring.pop(record.index)
-            outcome.done.append((request.future, None if term == record.term else self._replaced()))
+        if self.office is not None and record.term == self.office.term:
+            self.office.applied(record.index, outcome)
         if applied is None:
             return
-        if self.in_office:
-            self._due_ms = applied.due_ms
+        if self.office is not None:
+            self.office.due_ms = applied.due_ms
             if applied.effects is not None:
                 outcome.events.append(Effects(self.group, applied.effects))
         outcome.results.extend(
@@ -515,27 +385,24 @@ class Group:
             self.quarantine(error, outcome)
             return
         self._recovered = True
-        self._time = StateTime(self._clock, last_ms=max(self.journal.last_ms, self._applied_ms))
-        self._office_s = self._clock.monotonic_s()
-        self._office_term = self.member.term
-        self._due_ms = current.due_ms
+        self.office = Office(
+            self.group,
+            self.member,
+            self.journal,
+            self._clock,
+            last_ms=max(self.journal.last_ms, self._applied_ms),
+            due_ms=current.due_ms,
+        )
         outcome.events.append(Leadership(self.group, True))
         if current.effects is not None:
             outcome.events.append(Effects(self.group, current.effects))
 
     def _leave_office(self, outcome: Outcome) -> None:
         """Calls in the log end as their entries do; the others are not taken on any more."""
-        self._time = None
-        self._due_ms = None
-        refused = self.refusal()
+        assert self.office is not None
+        office, self.office = self.office, None
         outcome.events.append(Leadership(self.group, False))
-        outcome.errors.extend((call, refused) for call in self.held)
-        self.held.clear()
-        outcome.done.extend((future, refused) for future in self._reads.take_all())
-        if self._transfer is not None:
-            # Whoever leads: it is not this replica any more.
-            outcome.done.append((self._transfer.future, None))
-            self._transfer = None
+        office.leave(self.refusal(), self._unknown("its leader changed", None), outcome)
 
     # --- the turn's end --------------------------------------------------------------
 
@@ -559,26 +426,22 @@ class Group:
 
     def settled(self, outcome: Outcome) -> None:
         """The turn is over: what waited for its sync."""
-        if self._reads:
-            ready = self._reads.done(self.applied_index)
-            outcome.done.extend((future, None) for future in ready)
+        if self.office is not None:
+            self.office.answer_reads(self.applied_index, outcome)
         self.status = self._make_status()
 
     @property
     def sends_more(self) -> bool:
         """Whether the next turn has something to send that nothing else will bring about."""
-        return self._reads.wants_round and self.in_office
+        return self.office is not None and self.office.asks
 
     def wake_s(self) -> float | None:
         """When it wants to be looked at again if nothing happens, by the monotonic clock."""
         if self.quarantined is not None:
             return None
         instants = [self.member.wake_s, self._pending.deadline_s]
-        if self._transfer is not None:
-            instants.append(self._transfer_until_s)
-        due_in_s = self.due_in_s()
-        if due_in_s is not None:
-            instants.append(self._clock.monotonic_s() + due_in_s)
+        if self.office is not None:
+            instants.append(self.office.wake_s())
         return min((instant for instant in instants if instant is not None), default=None)
 
     def quarantine(self, error: BaseException, outcome: Outcome) -> None:
@@ -598,10 +461,6 @@ class Group:
         unknown = self._unknown(why, error)
         calls = self._pending.take_all()
         outcome.errors.extend((call, unknown) for call in calls if not call.ended)
-        outcome.done.extend(
-            (request.future, unknown) for _, request in self._reconfiguring.values()
-        )
-        self._reconfiguring.clear()
         if self.in_office:
             self._leave_office(outcome)
 
@@ -640,7 +499,7 @@ class Group:
             log_last=self.journal.last_index,
             log_bytes=self.journal.bytes_kept,
             now_ms=self._applied_ms,
-            due_ms=self._due_ms,
+            due_ms=None if self.office is None else self.office.due_ms,
             quarantined=self.quarantined is not None,
             replica=self.member.id,
             replicas=self.journal.replicas,

@@ -34,7 +34,6 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import Clock
 from querator.raft.configuration import Change
-from querator.raft.group import GroupStatus
 from querator.raft.handover import (
     Call,
     Effects,
@@ -55,6 +54,7 @@ from querator.raft.liveness import Liveness
 from querator.raft.machine import Machine
 from querator.raft.peers import NoPeers, PeerLink
 from querator.raft.stats import TurnStats
+from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
 from querator.storage.environment import Environment, StorageError
 

@@ -8,8 +8,8 @@ Rows (`storage.tables`):
                the configurations that are or may come to be in force (`raft.configuration`)
     APPLIED  → index, term and now_ms of the last applied entry (written by `raft.group`)
 
-All are sealed (`storage.sealed`): damage in them is StorageCorrupt, and stops the one group.
-`tests/unit/raft/test_damage.py` holds golden bytes.
+Their bytes are in `raft.log_rows`. All are sealed: damage in them is StorageCorrupt, and stops the
+one group.
 
 Attachments are in `storage.attachments` under (group, index, part): written when their entry is
 appended, released when the head of the log passes it.
@@ -31,7 +31,6 @@ entry before the first one kept. It asks for indexes and terms only; commands ar
 `record`.
 """
 
-import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -51,18 +50,24 @@ from querator.model.limits import (
 from querator.model.nodes import Replicas
 from querator.raft import configuration
 from querator.raft.library import NO_OP, LibraryJournal
+from querator.raft.log_rows import (
+    KIND_COMMAND,
+    KIND_CONFIGURATION,
+    KIND_NO_OP,
+    MemberRow,
+    Record,
+    decode_member,
+    decode_record,
+    member_row,
+    put_member,
+    put_record,
+)
 from querator.raft.messages import LogEntry
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
-from querator.storage.sealed import seal, unseal
 from querator.storage.tables import LOG, MEMBERS
 
-_HEAD = struct.Struct(">BIIQQQ")
-KIND_NO_OP = 1
-KIND_COMMAND = 2
-KIND_CONFIGURATION = 3
 _NO_ENTRY = Entry(b"")
-_MEMBER_FORMAT = 2
 
 Snapshots = Callable[[], AbstractContextManager[ReadTransaction]]
 """Opens a view of what is committed in the environment."""
@@ -73,50 +78,6 @@ class Stamped(msgspec.Struct, frozen=True, gc=False):
 
     entry: Entry
     now_ms: int
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """One entry of the log.
-
-    `bytes` is what the entry counts for, attachments included; `log_bytes` is the sum of this and
-    all entries before it. `attachments_count` tells how many
-    attachments belong to it; `entry.attachments` holds them only while the record stays in
-    memory. Only commands are for the machine: not the library's no-op, nor a configuration.
-    """
-
-    index: int
-    term: int
-    now_ms: int
-    bytes: int
-    log_bytes: int
-    entry: Entry
-    attachments_count: int
-    kind: int
-
-    @property
-    def is_command(self) -> bool:
-        return self.kind == KIND_COMMAND
-
-
-class _MemberRow(msgspec.Struct, frozen=True, array_like=True):
-    format: int
-    deleting: bool
-    term: int
-    vote: int | None
-    base_index: int
-    base_term: int
-    base_bytes: int
-    base_ms: int
-    runs: tuple[tuple[int, int], ...]
-    replica: int = 0
-    configurations: tuple[tuple[int, Replicas], ...] = ()
-
-
-_decode_member = msgspec.msgpack.Decoder(_MemberRow).decode
-_encode = msgspec.msgpack.Encoder().encode
-
-
-_NO_MEMBER = _MemberRow(_MEMBER_FORMAT, False, 0, None, 0, 0, 0, 0, ())
 
 
 class GroupDeleted(Exception):
@@ -182,15 +143,13 @@ class Journal(LibraryJournal):  # type: ignore[misc]
                     f"group {group}: there is a log, and its member row is missing"
                 )
             return journal
-        row = _decode_member(unseal(MEMBERS.key(group), stored, f"member row of group {group}"))
+        row = decode_member(group, stored)
         if row.deleting:
             raise GroupDeleted(f"group {group} is being deleted")
-        if row.format != _MEMBER_FORMAT:
-            raise StorageCorrupt(f"group {group}: member row of unknown format {row.format}")
         journal._restore(txn, row)
         return journal
 
-    def _restore(self, txn: ReadTransaction, row: _MemberRow) -> None:
+    def _restore(self, txn: ReadTransaction, row: MemberRow) -> None:
         self._member_changed = False
         self._term, self._vote = row.term, row.vote
         self._runs = list(row.runs)
@@ -202,10 +161,10 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             self._base_bytes, self._base_ms = row.base_bytes, row.base_ms
             last_index, last_bytes, last_ms = row.base_index, row.base_bytes, row.base_ms
         else:
-            record = self._decode(*first)
+            record = decode_record(self._group, *first)
             self._base_index = record.index - 1
             self._base_bytes = record.log_bytes - record.bytes
-            last = self._decode(*next(LOG.rows(txn, self._group, reverse=True)))
+            last = decode_record(self._group, *next(LOG.rows(txn, self._group, reverse=True)))
             last_index, last_bytes, last_ms = last.index, last.log_bytes, last.now_ms
             self._base_term = row.base_term
             if self._runs and self._runs[0][0] <= self._base_index:
@@ -245,23 +204,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         value = txn.get(key)
         if value is None:
             raise StorageCorrupt(f"group {self._group}: entry {index} of the log is missing")
-        return self._decode(key, value)
-
-    def _decode(self, key: bytes, value: bytes) -> Record:
-        (index,) = LOG.parts(key)
-        assert isinstance(index, int)
-        body = unseal(key, value, f"entry {index} in the log of group {self._group}")
-        kind, parts, size, term, now_ms, log_bytes = _HEAD.unpack_from(body)
-        return Record(
-            index=index,
-            term=term,
-            now_ms=now_ms,
-            bytes=size,
-            log_bytes=log_bytes,
-            entry=Entry(body[_HEAD.size :]),
-            attachments_count=parts,
-            kind=kind,
-        )
+        return decode_record(self._group, key, value)
 
     def entries(self, snapshots: Snapshots, first: int, bytes_max: int) -> tuple[LogEntry, ...]:
         """Entries from `first` on, to be sent: as many as `bytes_max` holds, and at least one.
@@ -340,35 +283,21 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             record = self._cache[index]
             for part, data in enumerate(record.entry.attachments):
                 attachments.write(txn, self._group, index, part, data)
-            key = LOG.key(self._group, index)
-            head = _HEAD.pack(
-                record.kind,
-                record.attachments_count,
-                record.bytes,
-                record.term,
-                record.now_ms,
-                record.log_bytes,
-            )
-            txn.put(key, seal(key, head + record.entry.command))
+            put_record(txn, self._group, record)
         self._written_index = self._stored_index = self.last_index
         if self._member_changed:
             self._write_member(txn)
 
     def _write_member(self, txn: WriteTransaction) -> None:
-        row = _MemberRow(
-            format=_MEMBER_FORMAT,
-            deleting=False,
+        row = member_row(
             term=self._term,
             vote=self._vote,
-            base_index=self._base_index,
-            base_term=self._base_term,
-            base_bytes=self._base_bytes,
-            base_ms=self._base_ms,
+            base=(self._base_index, self._base_term, self._base_bytes, self._base_ms),
             runs=tuple(self._runs),
             replica=self.replica,
             configurations=tuple(self._configurations),
         )
-        _put_member(txn, self._group, row)
+        put_member(txn, self._group, row)
         self._member_changed = False
 
     def synced(self, applied_index: int) -> None:
@@ -547,16 +476,6 @@ class Journal(LibraryJournal):  # type: ignore[misc]
 
     def _destroy(self) -> None:
         """The environment belongs to the node."""
-
-
-def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:
-    """From now on `Journal.open` refuses the group: half of its rows may be gone."""
-    _put_member(txn, group, msgspec.structs.replace(_NO_MEMBER, deleting=True))
-
-
-def _put_member(txn: WriteTransaction, group: GroupId, row: _MemberRow) -> None:
-    key = MEMBERS.key(group)
-    txn.put(key, seal(key, _encode(row)))
 
 
 def _log_entry(record: Record, parts: tuple[bytes, ...]) -> LogEntry:

@@ -46,7 +46,7 @@ from querator.model.limits import (
 from querator.model.nodes import NodeKey
 from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
-from querator.raft.group import Group, GroupStatus, Packed
+from querator.raft.group import Group, Packed
 from querator.raft.handover import (
     Call,
     Open,
@@ -60,11 +60,13 @@ from querator.raft.handover import (
     Transfer,
 )
 from querator.raft.heartbeats import Heartbeats
-from querator.raft.journal import GroupDeleted, mark_deleting
+from querator.raft.journal import GroupDeleted
+from querator.raft.log_rows import mark_deleting
 from querator.raft.mail import Mail
 from querator.raft.messages import Append, Envelope, Heartbeat, HeartbeatReply
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
 from querator.raft.stats import TurnGatherer
+from querator.raft.status import GroupStatus
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
 from querator.storage.keys import delete_group
 
@@ -162,11 +164,14 @@ class Turns:
             if group.alone:
                 continue
             group.look(outcome)
-            if group.transferring:
-                group.held.extend(self._batcher.remove(group.group))
-            elif group.held:
-                self._batcher.add_first(group.held)
-                group.held = []
+            office = group.office
+            if office is None:
+                continue
+            if office.transferring:
+                office.held.extend(self._batcher.remove(group.group))
+            elif office.held:
+                self._batcher.add_first(office.held)
+                office.held = []
 
     @property
     def _floor_bytes(self) -> int:
@@ -221,12 +226,12 @@ class Turns:
 
     def _take_call(self, call: Call, outcome: Outcome) -> None:
         group = self._groups.get(call.group)
-        if group is None or not group.in_office:
+        if group is None or group.office is None:
             outcome.errors.append((call, refusal(call.group, group)))
             return
         call.deadline_s = self._clock.monotonic_s() + PROPOSAL_TIMEOUT_MS / 1000
-        if group.transferring:
-            group.held.append(call)
+        if group.office.transferring:
+            group.office.held.append(call)
         else:
             self._batcher.add(call)
 
@@ -235,13 +240,7 @@ class Turns:
         if group is None or group.quarantined is not None:
             outcome.done.append((request.future, refusal(request.group, group)))
             return
-        match request:
-            case Read():
-                group.read(request, outcome)
-            case Transfer():
-                group.transfer(request, outcome)
-            case Reconfigure():
-                group.reconfigure(request, outcome)
+        group.ask(request, outcome)
         self._dirty[request.group] = group
 
     def _open(self, request: Open, outcome: Outcome) -> None:
@@ -423,7 +422,8 @@ class Turns:
             message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
             outcome.errors.append((call, QueratorError(ErrorCode.STORAGE_FULL, message)))
             if call.future is None:
-                group.own_call_refused()
+                assert group.office is not None
+                group.office.refused()
                 self._set_alarm(group)
         return calls
 

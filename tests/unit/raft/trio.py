@@ -12,7 +12,7 @@ from querator.model.limits import MIB
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import SimulatedClock
-from querator.raft.group import GroupStatus
+from querator.raft.status import GroupStatus
 from querator.raft.handover import Call, Event, Open, Request
 from querator.raft.messages import PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received

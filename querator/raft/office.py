@@ -1,0 +1,203 @@
+"""What a leader in office has going on besides its entries: state time, reads, the handing over of
+its leadership, the change of its replicas. All of it ends with the office.
+
+    transfer    (Ongaro, section 3.10) nothing more is taken on; when the other has all of the log
+                it is told to stand for election at once; after `TRANSFER_TIMEOUT_S` the leader
+                goes on
+    change      (section 4.1) one at a time; done when its entry is committed and applied
+    reads       `raft.reads`
+"""
+
+from typing import Final
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS
+from querator.model.nodes import node_name
+from querator.raft import configuration
+from querator.raft.clock import Clock, StateTime
+from querator.raft.handover import Call, Outcome, Read, Reconfigure, Transfer
+from querator.raft.journal import Journal
+from querator.raft.member import Member
+from querator.raft.reads import Reads
+
+TRANSFER_TIMEOUT_S: Final = 2.0
+"""A leader that hands over takes nothing on for so long at the most."""
+
+DUE_REFUSED_MS: Final = 1_000
+"""A group's own call that was refused for space is proposed again after this."""
+
+
+class Office:
+    """Of one group, in one term of its member."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        member: Member,
+        journal: Journal,
+        clock: Clock,
+        *,
+        last_ms: int,
+        due_ms: int | None,
+    ) -> None:
+        """`last_ms`: the time of the last entry; `due_ms`: when the machine wants to be asked."""
+        self._group = group
+        self._member = member
+        self._journal = journal
+        self._clock = clock
+        self._time = StateTime(clock, last_ms=last_ms)
+        self._since_s = clock.monotonic_s()
+        self.term = member.term
+        self.due_ms = due_ms
+        self.held: list[Call] = []
+        """Calls that came while the leadership is being handed over."""
+        self._reads = Reads()
+        self._transfer: Transfer | None = None
+        self._transfer_until_s = 0.0
+        self._handed = False
+        self._changes: dict[int, Reconfigure] = {}
+
+    # --- time --------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._time.now_ms()
+
+    def due_in_s(self) -> float | None:
+        """Seconds until the machine is to be asked for what is due; None while nothing is.
+
+        Not in the first `LEASE_GRACE_MS`: nobody could extend while there was no leader.
+        """
+        if self.due_ms is None:
+            return None
+        grace_s = self._since_s + LEASE_GRACE_MS / 1000 - self._clock.monotonic_s()
+        return max(grace_s, self._time.wait_s(self.due_ms), 0.0)
+
+    def refused(self) -> None:
+        """What was due was not taken on; it is due again after a while."""
+        due_ms = self.now_ms() + DUE_REFUSED_MS
+        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
+
+    def wake_s(self) -> float | None:
+        """When there is something to do if nothing happens, by the monotonic clock."""
+        due_in_s = self.due_in_s()
+        due_s = None if due_in_s is None else self._clock.monotonic_s() + due_in_s
+        if self._transfer is None:
+            return due_s
+        return self._transfer_until_s if due_s is None else min(self._transfer_until_s, due_s)
+
+    # --- reads -------------------------------------------------------------------
+
+    @property
+    def asks(self) -> bool:
+        """Whether reads wait for the next round of questions."""
+        return self._reads.wants_round
+
+    def read(self, request: Read) -> None:
+        self._reads.add(request.future, self._member.commit_index)
+
+    def asked(self, round_: int) -> None:
+        self._reads.begun(round_)
+
+    def confirm_reads(self) -> None:
+        while (first := self._reads.first_round) is not None and self._member.answered(first):
+            self._reads.confirm(first)
+
+    def answer_reads(self, synced_index: int, outcome: Outcome) -> None:
+        """A snapshot of now holds the entries up to `synced_index`."""
+        if self._reads:
+            outcome.done.extend((future, None) for future in self._reads.done(synced_index))
+
+    # --- transfer ----------------------------------------------------------------
+
+    @property
+    def transferring(self) -> bool:
+        return self._transfer is not None
+
+    def transfer(self, request: Transfer, outcome: Outcome) -> None:
+        """Takes nothing on until the replica there leads, or the time is over."""
+        target = configuration.of_node(self._journal.replicas, request.to)
+        error: QueratorError | None = None
+        if target is None or not target.voter:
+            message = f"{request.to} has no voting replica of group {self._group}"
+            error = QueratorError(
+                ErrorCode.INVALID_ARGUMENT, message, field="node", value=request.to
+            )
+        elif self._transfer is not None:
+            message = f"group {self._group} is being handed over already"
+            error = QueratorError(ErrorCode.UNAVAILABLE, message)
+        if error is not None or target is None or target.id == self._member.id:
+            outcome.done.append((request.future, error))
+            return
+        self._transfer = request
+        self._transfer_until_s = self._clock.monotonic_s() + TRANSFER_TIMEOUT_S
+        self._handed = False
+
+    def go_on(self, outcome: Outcome) -> None:
+        """Tells the other to take over when it can, and gives up when it does not."""
+        request = self._transfer
+        if request is None:
+            return
+        if self._clock.monotonic_s() >= self._transfer_until_s:
+            self._transfer = None
+            message = f"{node_name(request.to)} did not take group {self._group} over in time"
+            outcome.done.append((request.future, QueratorError(ErrorCode.UNAVAILABLE, message)))
+            return
+        target = configuration.of_node(self._journal.replicas, request.to)
+        if target is not None and not self._handed and self._member.may_lead(target.id):
+            self._handed = True
+            self._member.hand_to(target.id)
+
+    # --- change of replicas --------------------------------------------------------
+
+    def reconfigure(self, request: Reconfigure, outcome: Outcome) -> None:
+        """Appends the changed configuration, if it may be changed."""
+        try:
+            index = self._reconfigure(request.change)
+        except QueratorError as error:
+            outcome.done.append((request.future, error))
+            return
+        if index is None:
+            outcome.done.append((request.future, None))
+        else:
+            self._changes[index] = request
+
+    def _reconfigure(self, change: configuration.Change) -> int | None:
+        member, replicas = self._member, self._journal.replicas
+        if self._transfer is not None or self._journal.replicas_index > member.commit_index:
+            message = f"group {self._group}: another change is on its way"
+            raise QueratorError(ErrorCode.UNAVAILABLE, message)
+        if configuration.changed(replicas, change) == replicas:
+            return None
+        match change:
+            case configuration.Promote(id_):
+                progress = member.progress[id_]
+                missing = member.commit_index - progress.match
+                if missing > APPLY_ENTRIES_TURN_MAX or not progress.beats:
+                    message = f"group {self._group}: replica {id_} is {missing} entries behind"
+                    raise QueratorError(ErrorCode.UNAVAILABLE, message)
+            case configuration.RemoveReplica(id_) if id_ == member.id:
+                raise QueratorError(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"group {self._group}: replica {id_} leads; hand the leadership over first",
+                    field="replica",
+                    value=str(id_),
+                )
+        return member.reconfigure(change)
+
+    def applied(self, index: int, outcome: Outcome) -> None:
+        """The entry at `index`, which is of this term, is applied."""
+        request = self._changes.pop(index, None)
+        if request is not None:
+            outcome.done.append((request.future, None))
+
+    # --- the end -----------------------------------------------------------------
+
+    def leave(self, refused: QueratorError, unknown: QueratorError, outcome: Outcome) -> None:
+        """Ends what is going on; calls in the log end as their entries do."""
+        outcome.errors.extend((call, refused) for call in self.held)
+        outcome.done.extend((future, refused) for future in self._reads.take_all())
+        outcome.done.extend((request.future, unknown) for request in self._changes.values())
+        if self._transfer is not None:
+            # Whoever leads: it is not this replica any more.
+            outcome.done.append((self._transfer.future, None))

@@ -1,0 +1,39 @@
+"""What a group says of itself to operators and to the rooms above."""
+
+import msgspec
+
+from querator.model.nodes import NodeKey, Replicas
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """Another replica as its leader sees it. `match` is what it has on disk of the leader's log;
+    `heard_s` is how long ago it answered, in seconds.
+    """
+
+    id: int
+    node: NodeKey
+    voter: bool
+    state: str
+    match: int
+    heard_s: float
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """A group as of its last synced turn. `leader` is a node, None when not known; `followers` is
+    empty unless this replica leads.
+    """
+
+    term: int
+    leader: NodeKey | None
+    leads: bool
+    commit_index: int
+    applied_index: int
+    log_first: int
+    log_last: int
+    log_bytes: int
+    now_ms: int
+    due_ms: int | None
+    quarantined: bool
+    replica: int
+    replicas: Replicas
+    followers: tuple[ReplicaStatus, ...]
