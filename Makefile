@@ -108,7 +108,7 @@ proto-check: setup ## lint proto/ and check that querator/v1 comes from it
 
 # Each tier is a folder of tests/. A tier that has no folder is left out of `test`; one that has a
 # folder must find tests in it (pytest exits 5 when it finds none).
-TIERS := unit integration clients
+TIERS := unit integration clients powerloss
 PRESENT := $(foreach tier,$(TIERS),$(if $(wildcard tests/$(tier)/.),$(tier)))
 
 .PHONY: unit
@@ -122,6 +122,13 @@ integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
 .PHONY: clients
 clients: setup ## tests/clients: the clients in each language
 	$(BIN)/pytest tests/clients $(PYTEST)
+
+# RUNS under load, with SEED and the seeds after it: make powerloss RUNS=1 SEED=7
+.PHONY: powerloss
+powerloss: RUNS ?= $(if $(filter powerloss,$(MAKECMDGOALS)),20,2)
+powerloss: SEED ?= 1
+powerloss: setup ## tests/powerloss: disks that forget what was not synced (RUNS=20 SEED=1)
+	POWERLOSS_RUNS=$(RUNS) POWERLOSS_SEED=$(SEED) $(BIN)/pytest tests/powerloss $(PYTEST)
 
 .PHONY: test
 test: $(PRESENT) ## every tier

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.powerloss import shim
+from tests.powerloss.nodes import Totals
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +15,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shim.compiler() is None:
         pytest.skip("no C compiler for the power-loss shim")
     return shim.build(tmp_path_factory.mktemp("shim"))
+
+
+TOTALS = pytest.StashKey[Totals]()
+
+
+@pytest.fixture(scope="session")
+def totals(request: pytest.FixtureRequest) -> Totals:
+    """What the power losses of real nodes came to; told at the end."""
+    return request.config.stash.setdefault(TOTALS, Totals())
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    totals = config.stash.get(TOTALS, None)
+    if totals is not None:
+        terminalreporter.write_line(f"power losses of nodes: {totals}")

@@ -11,19 +11,38 @@ from tests.powerloss.disk import Disk, Kept, Loss
 
 
 class PoweredNode:
-    """A server on a disk of its own, in the directory `room`."""
+    """A server on a disk of its own; both have their files in the directory `room`."""
 
     def __init__(self, room: Path, library: Path, *options: str) -> None:
         root = room / "disk"
         root.mkdir(parents=True)
-        self.disk = Disk(root, room / "powerless", library)
+        self.disk = Disk(root, room / "platter", library)
         self.process = ServerProcess(root / "data", *options)
         self.process.log = room / "log"
         self.lie()
 
     def lie(self, *lies: str) -> None:
-        """From the next start on the disk reports these syncs, and does not make them."""
+        """From its next start on the disk reports syncs of these kinds, and does not make them."""
         self.process.environment = self.disk.environment(*lies)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Over power losses of single nodes."""
+
+    losses: int = 0
+    in_flight: int = 0
+    """Those that came while something was not synced."""
+    pages: int = 0
+    pages_lost: int = 0
+    pages_torn: int = 0
+
+    def add(self, loss: Loss) -> None:
+        self.losses += 1
+        self.in_flight += loss.pages > 0
+        self.pages += loss.pages
+        self.pages_lost += loss.pages_lost
+        self.pages_torn += loss.pages_torn
 
 
 async def start(nodes: Sequence[PoweredNode]) -> None:
@@ -32,39 +51,22 @@ async def start(nodes: Sequence[PoweredNode]) -> None:
             group.create_task(node.process.start())
 
 
-@dataclass(slots=True)
-class Losses:
-    """Over all power losses so far."""
-
-    count: int = 0
-    in_flight: int = 0
-    """Those that came while something was not synced."""
-    pages: int = 0
-    pages_lost: int = 0
-    pages_torn: int = 0
-
-    def add(self, loss: Loss) -> None:
-        self.count += 1
-        self.in_flight += loss.pages > 0
-        self.pages += loss.pages
-        self.pages_lost += loss.pages_lost
-        self.pages_torn += loss.pages_torn
-
-
 async def lose_power(
-    nodes: Sequence[PoweredNode], kept: Kept, random: Random, losses: Losses
+    nodes: Sequence[PoweredNode], kept: Kept, random: Random, totals: Totals
 ) -> None:
-    """All of them at once: killed, and their disks hold what may be left. Those that are not
-    running lose what was not synced before they were killed."""
+    """All of them at once: killed, and on each disk is what may be left. One that is not running
+    loses what was not synced when it ended.
+    """
     async with asyncio.TaskGroup() as group:
         for node in nodes:
             if node.process.running:
                 group.create_task(node.process.kill())
     for node in nodes:
-        losses.add(await asyncio.to_thread(node.disk.lose_power, kept, random))
+        totals.add(await asyncio.to_thread(node.disk.lose_power, kept, random))
 
 
 async def verify_all(nodes: Sequence[PoweredNode]) -> None:
     """`querator verify` on each of these nodes, none of which is running."""
-    for node in nodes:
-        await verify(node.process.data_dir, node.process.environment)
+    async with asyncio.TaskGroup() as group:
+        for node in nodes:
+            group.create_task(verify(node.process.data_dir, node.process.environment))

@@ -1,0 +1,152 @@
+"""Power loss at random moments under load: what was acknowledged is there, what was completed stays
+gone; and a disk that lies about its syncs is found out by the same run.
+
+Each run has a seed: POWERLOSS_RUNS is their number, POWERLOSS_SEED the first. The seed decides the
+moments and what a disk keeps; what a node is doing at that moment is the machine's.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import grpc
+import pytest
+
+from querator.v1 import queue_service_pb2 as pb
+from querator.v1.items_pb2 import Item
+from tests.integration.load import Load
+from tests.integration.test_kill9 import QUEUE, counts, create_queue
+from tests.powerloss.disk import Kept
+from tests.powerloss.nodes import PoweredNode, Totals, lose_power, start, verify_all
+
+RUNS = int(os.environ.get("POWERLOSS_RUNS", "2"))
+SEED = int(os.environ.get("POWERLOSS_SEED", "1"))
+LOSSES = 3
+"""In each run."""
+DRAINS = 6
+"""Consumers that empty the queue in the end."""
+
+
+class Run:
+    """Nodes under load that lose power; clients reach them at `address()`."""
+
+    def __init__(
+        self, nodes: Sequence[PoweredNode], address: Callable[[], str], seed: int, totals: Totals
+    ) -> None:
+        self.nodes = nodes
+        self.address = address
+        self.random = Random(seed)
+        self.load = Load(QUEUE, address, seed)
+        self.totals = totals
+
+    async def begin(self) -> None:
+        await start(self.nodes)
+        await create_queue(self.address())
+
+    @contextlib.asynccontextmanager
+    async def under_load(self) -> AsyncIterator[None]:
+        """Producers and consumers, which end with the block."""
+        async with asyncio.TaskGroup() as group:
+            for n in range(3):
+                group.create_task(self.load.produce(batch_items=(1, 10, 100)[n]))
+                group.create_task(self.load.consume(f"c{n}"))
+            yield
+            self.load.gone.set()
+
+    async def produce(self, count: int) -> None:
+        """Returns when so many items are acknowledged."""
+        references = [f"by hand {n}" for n in range(count)]
+        request = pb.ProduceRequest(
+            queue=QUEUE, items=[Item(payload=b"x", reference=r) for r in references]
+        )
+        async with self.load.stub() as stub:
+            await stub.Produce(request)
+        self.load.history.acknowledged.update(references)
+
+    async def lose_power(self, kept: Kept) -> None:
+        await lose_power(self.nodes, kept, self.random, self.totals)
+
+    async def violations(self) -> list[str]:
+        """Empties the queue; what is wrong with what the clients have seen."""
+        async with asyncio.TaskGroup() as group:
+            for n in range(DRAINS):
+                drain = Load(QUEUE, self.address, n)
+                drain.history = self.load.history
+                group.create_task(drain.consume(f"drain{n}", until_empty=True))
+        total = await counts(self.address())
+        found = self.load.history.violations()
+        if left := total.ready + total.leased + total.scheduled + total.moving:
+            found.append(f"{left} items that no consumer gets")
+        return found
+
+    async def end(self) -> None:
+        for node in self.nodes:
+            if node.process.running:
+                await node.process.kill()
+
+
+@pytest.fixture
+async def run(
+    request: pytest.FixtureRequest, tmp_path: Path, library: Path, totals: Totals
+) -> AsyncIterator[Run]:
+    """One node; the seed comes with the test's parameters."""
+    again = f"make powerloss RUNS=1 SEED={request.param} PYTEST='-k {request.function.__name__}'"
+    request.node.add_report_section("setup", "repeat", again)
+    node = PoweredNode(tmp_path / "node", library)
+    run = Run([node], lambda: node.process.address, request.param, totals)
+    try:
+        await run.begin()
+        yield run
+    finally:
+        await run.end()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("run", range(SEED, SEED + RUNS), indirect=True)
+async def test_power_loss_loses_nothing(run: Run) -> None:
+    async with run.under_load():
+        for _ in range(LOSSES):
+            # The moment of the loss is the test's input, not a wait for something to happen.
+            await asyncio.sleep(run.random.uniform(0.05, 0.7))
+            await run.lose_power(run.random.choice([Kept.NONE, Kept.SOME, Kept.SOME, Kept.ALL]))
+            await verify_all(run.nodes)
+            await start(run.nodes)
+    assert await run.violations() == []
+    for node in run.nodes:
+        assert await node.process.terminate() == 0
+    await run.lose_power(Kept.NONE)
+    await verify_all(run.nodes)
+    assert len(run.load.history.acknowledged) > LOSSES
+    assert len({c.reference for c in run.load.history.completions}) > LOSSES
+
+
+async def found_by(run: Run, *lies: str) -> str:
+    """How it shows that the disk lied: what is wrong after a power loss under load."""
+    for node in run.nodes:
+        assert await node.process.terminate() == 0
+        node.lie(*lies)
+    await start(run.nodes)
+    async with run.under_load():
+        await run.produce(100)
+        await run.lose_power(Kept.NONE)
+    try:
+        await verify_all(run.nodes)
+        await start(run.nodes)
+        return "\n".join(await run.violations())
+    except* (AssertionError, grpc.aio.AioRpcError) as group:
+        found = str(group.exceptions[0])
+    return found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("run", [SEED], indirect=True)
+@pytest.mark.parametrize("lies", [("fsync",), ("fsync", "dsync")])
+async def test_without_the_sync_it_fails(run: Run, lies: tuple[str, ...]) -> None:
+    found = await found_by(run, *lies)
+    if "dsync" in lies:
+        assert "acknowledged, but lost" in found
+    else:
+        assert "verify found" in found, "the newest state is there, and its pages are not"
