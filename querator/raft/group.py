@@ -26,6 +26,7 @@ from querator.model.limits import APPLY_ENTRIES_TURN_MAX
 from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.raft import configuration
 from querator.raft.clock import Clock
+from querator.raft.following import Diverged
 from querator.raft.handover import (
     Call,
     Effects,
@@ -41,7 +42,7 @@ from querator.raft.journal import Journal, Snapshots, Stamped
 from querator.raft.log_rows import Record
 from querator.raft.machine import Machine
 from querator.raft.mail import Mail
-from querator.raft.member import Diverged, Member
+from querator.raft.member import Member
 from querator.raft.messages import Beat, Envelope
 from querator.raft.office import Office
 from querator.raft.pending import Pending

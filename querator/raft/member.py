@@ -6,22 +6,7 @@ the no-op of a new leader, the leader's commit rule (an entry is committed when 
 disk and it is of the leader's own term; Ongaro, section 3.6.2), and a leader's stepping down when
 no majority answers it (section 6.2).
 
-What it never does here, because as shipped it loses acknowledged writes or does not heal:
-
-    stock                               here
-    ----------------------------------  ------------------------------------------------------------
-    journal in a file, never synced     `raft.journal`, in the turn's synced transaction
-    every message cuts the log          only an entry of another term does, and never a committed
-                                        one: that stops the group
-    commit index up to the log's end    up to what a message of this leader has been checked for
-    replies without term                term and number of the message they answer
-    progress moved back by successes    `raft.replication`
-    votes counted                       voters counted, by the ids of the configuration
-    an election whenever time is up     only after a majority has said that it would vote
-                                        (pre-vote), and never while a leader is heard (section 9.6)
-    apply inside the tick               `raft.group` applies after the tick, in one transaction
-    command queue, forwarding, pickle,  none
-    dump file, TCP, poller, thread
+`raft.stock` says what it never does here.
 
 Order in a turn. The library counts its own log in the commit rule as soon as an entry is in
 memory. A group with one voter may use that: append, tick (commits up to the end of the open
@@ -30,14 +15,15 @@ the tick that counts it: deliver, tick, append, send, sync. `tick` asserts it.
 """
 
 import random
-from typing import Any, Final
+from typing import Final
 
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey
 from querator.raft import configuration
 from querator.raft.clock import Clock
+from querator.raft.following import Diverged, place, take
 from querator.raft.journal import Journal, Snapshots, Stamped
-from querator.raft.library import CANDIDATE, FOLLOWER, Node, NoPoller, SyncObj, settings
+from querator.raft.library import CANDIDATE, FOLLOWER, Node
 from querator.raft.mail import Mail
 from querator.raft.messages import (
     Append,
@@ -50,9 +36,7 @@ from querator.raft.messages import (
     VoteReply,
 )
 from querator.raft.replication import Progress
-from querator.raft.transport import Votes
-
-_NO_POLLER = NoPoller()
+from querator.raft.stock import Stock
 
 _FIRST_ELECTION_S: Final = 0.05
 """The replica that is preferred in a new group stands after this."""
@@ -62,11 +46,7 @@ _AGAIN_S: Final = (0.15, 0.6)
 """An election that came to nothing is tried again after between so many seconds."""
 
 
-class Diverged(Exception):
-    """A leader contradicts what is committed here: one of the two has lost its log."""
-
-
-class Member(SyncObj):  # type: ignore[misc]
+class Member(Stock):
     """The thread must be bound to `clock` (`library.bind`). `chance` draws election timeouts."""
 
     def __init__(
@@ -99,9 +79,8 @@ class Member(SyncObj):  # type: ignore[misc]
         self._transferred = False
         self._heard_s = float("-inf")
         self.read_round = 0
-        super().__init__(Node(self.id), (), conf=settings(), transport=Votes(self._request_vote))
+        super().__init__(self.id, self._request_vote)
         assert applied_index <= journal.last_index
-        self._poller = _NO_POLLER
         self._SyncObj__raftLog = journal
         self._SyncObj__raftCurrentTerm = journal.getCurrentTerm()
         self._SyncObj__votedForNodeId = journal.getVotedForNodeId()
@@ -386,59 +365,22 @@ class Member(SyncObj):  # type: ignore[misc]
             self._reply(sender, node, message, AppendReply(self.term, 0, 0, False, 0))
             return
         self._follow(message.term, sender)
-        journal = self._journal
-        previous = message.prev_index
-        refusal: tuple[int, int] | None = None
-        if previous > journal.last_index:
-            refusal = (journal.last_index + 1, 0)
-        elif previous >= journal.first_index - 1:
-            term = journal.term_at(previous)
-            if term != message.prev_term:
-                if previous <= self.commit_index:
-                    raise Diverged(
-                        f"entry {previous} is committed in term {term}, and the leader of term "
-                        f"{message.term} has it in term {message.prev_term}"
-                    )
-                refusal = (journal.first_of_term(previous), term)
+        refusal = place(self._journal, message, self.commit_index)
         if refusal is not None:
-            index, term = refusal
-            self._reply(
-                sender,
-                node,
-                message,
-                AppendReply(self.term, message.sequence, message.read_round, False, index, term),
-            )
-            return
-        self._take(message)
-        verified = previous + len(message.entries)
-        self._commit_to(min(message.commit_index, verified))
-        self._reply(
-            sender,
-            node,
-            message,
-            AppendReply(self.term, message.sequence, message.read_round, True, verified),
+            index, conflict_term = refusal
+            success = False
+        else:
+            conflict_term = 0
+            before = self._journal.replicas
+            take(self._journal, self._snapshots, message, self.commit_index)
+            if self._journal.replicas is not before:
+                self.reconfigured()
+            index, success = message.prev_index + len(message.entries), True
+            self._commit_to(min(message.commit_index, index))
+        reply = AppendReply(
+            self.term, message.sequence, message.read_round, success, index, conflict_term
         )
-
-    def _take(self, message: Append) -> None:
-        """Puts the entries into the log, the ones it has aside."""
-        journal = self._journal
-        configured = journal.replicas_index
-        index = message.prev_index
-        for entry in message.entries:
-            index += 1
-            if index <= journal.last_index:
-                # What the log let go of is applied: it is the same.
-                if index < journal.first_index or journal.term_at(index) == entry.term:
-                    continue
-                if index <= self.commit_index:
-                    raise Diverged(
-                        f"entry {index} is committed, and the leader of term {message.term} has "
-                        "another one in its place"
-                    )
-                journal.take_back(self._snapshots, index - 1)
-            journal.take(entry)
-        if journal.replicas_index != configured:
-            self.reconfigured()
+        self._reply(sender, node, message, reply)
 
     def _on_append_reply(self, sender: int, reply: AppendReply) -> None:
         if reply.term > self.term:
@@ -613,37 +555,3 @@ class Member(SyncObj):  # type: ignore[misc]
     def _SyncObj__sendAppendEntries(self) -> None:
         """Sent by the turn, after the tick."""
         self._SyncObj__newAppendEntriesTime = float("inf")
-
-    def __dir__(self) -> list[str]:
-        """Nothing: the library looks through all names of each member for replicated methods, which
-        is most of the time it takes to make one."""
-        return []
-
-    def _SyncObj__onSetCodeVersion(self, version: int) -> None:
-        assert version == 0, "versions of replicated methods are never used"
-
-    def _SyncObj__applyLogEntries(self) -> bool:
-        """Applied after the tick, by `raft.group`. False: no message is wanted because of it."""
-        return False
-
-    def _checkCommandsToApply(self) -> None:
-        """Nothing waits in the library's queue."""
-
-    def _SyncObj__tryLogCompaction(self) -> None:
-        """The journal bounds itself."""
-
-    def _refused(self, *_args: Any, **_kwargs: Any) -> Any:
-        raise AssertionError("a stock path of PySyncObj that is never used")
-
-    _applyCommand = _refused
-    _SyncObj__onMessageReceived = _refused
-    _SyncObj__doApplyCommand = _refused
-    _SyncObj__loadDumpFile = _refused
-    _SyncObj__changeCluster = _refused
-    _SyncObj__doChangeCluster = _refused
-    forceLogCompaction = _refused
-    setCodeVersion = _refused
-    addNodeToCluster = _refused
-    removeNodeFromCluster = _refused
-    transferLeadership = _refused
-    destroy = _refused
