@@ -167,7 +167,7 @@ class Node:
         environment = await asyncio.to_thread(self._open)
         self._environment = environment
         self._running.push_async_callback(asyncio.to_thread, environment.close)
-        host = Host(environment, clock=clock, events=self)
+        host = Host(environment, clock=clock, events=self, node=self.identity.key)
         await host.start()
         self._running.push_async_callback(host.stop)
         standing = Standing(
@@ -183,7 +183,13 @@ class Node:
             replicas=self.identity.replicas,
             founders=self.identity.founders,
         )
-        placement = Placement(host, PartitionMachine, standing=standing, on_failure=self.on_failure)
+        placement = Placement(
+            host,
+            PartitionMachine,
+            environment=environment,
+            standing=standing,
+            on_failure=self.on_failure,
+        )
         self._placement = placement
         service = QueueService(host=host, placement=placement, environment=environment, clock=clock)
         self._service = service

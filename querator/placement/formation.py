@@ -33,9 +33,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from querator.model.nodes import NodeKey, Replicas
+from querator.model.nodes import Replicas
 from querator.model.placement_map import PlacedNode
-from querator.placement.standing import founding
+from querator.placement.standing import founding, learning
 
 VERSION = 1
 
@@ -195,20 +195,10 @@ def _by_list(own: Starter, newest: Description) -> Decision:
     founded = any(founder.key == own.node.key for founder in newest.founders)
     if founded:
         return Join(cluster, founding(newest.founders), newest.founders)
-    replicas = _learning(newest.replicas, own.node.key)
+    replicas = learning(newest.replicas, own.node.key)
     if not any(replica.node == own.node.key for replica in replicas):
         return WaitAsReplacement(cluster, "its place in the cluster is being made")
     return Join(cluster, replicas, ())
-
-
-def _learning(replicas: Replicas, node: NodeKey) -> Replicas:
-    """The replicas as a node that came later begins with them: it does not vote for itself before
-    the others have let it.
-    """
-    return tuple(
-        msgspec.structs.replace(replica, voter=False) if replica.node == node else replica
-        for replica in replicas
-    )
 
 
 def _found(own: Starter, said: Said) -> Decision:

@@ -4,7 +4,7 @@ Implements `raft.machine.Machine`. Deterministic: no clock, no chance, no I/O bu
 time comes with the entry. The rules are in `placement.rules`, the rows in `placement.rows`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -36,8 +36,12 @@ class PlacementEffects(msgspec.Struct, frozen=True):
 class PlacementMachine:
     """Keeps the last view in memory, and uses it only while it is of the epoch that is stored."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[PlacementEffects], None] | None = None) -> None:
+        """`told` gets the effects of each entry, on the raft thread, on followers too: what is
+        committed in the group, though this node has not synced it yet.
+        """
         self._view: View | None = None
+        self._told = told
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         return Entry(entry.encode(now_ms, [proposal.command for proposal in proposals]))
@@ -55,7 +59,10 @@ class PlacementMachine:
             results.append(change.result)
         # Time moves with changes only: a replica that restarts must not know less of it.
         self._view = stored if view.map is stored.map else view
-        return Applied(tuple(results), _effects(self._view), None)
+        effects = _effects(self._view)
+        if self._told is not None:
+            self._told(effects)
+        return Applied(tuple(results), effects, None)
 
     def recover(self, txn: ReadTransaction) -> Applied:
         return Applied((), _effects(self._load(txn)), None)
@@ -70,6 +77,11 @@ class PlacementMachine:
         if self._view is None or self._view.map.epoch != rows.epoch(txn):
             return rows.load(txn)
         return self._view
+
+
+def stored_effects(txn: ReadTransaction) -> PlacementEffects:
+    """What the rows of a snapshot amount to; costs a full scan."""
+    return _effects(rows.load(txn))
 
 
 def _effects(view: View) -> PlacementEffects:

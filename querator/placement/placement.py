@@ -10,7 +10,7 @@ giving partitions their settings) is done by the node that leads group 0.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -19,13 +19,23 @@ from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, QueueId
 from querator.model.nodes import NodeKey
-from querator.model.placement_map import PlacementMap
+from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement.commands import Command, CreateQueue, DeleteQueue, FormCluster, UpdateQueue
+from querator.placement.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    FormCluster,
+    HandOffNode,
+    UpdateQueue,
+)
+from querator.placement.duties import Connected, Duties, HandedOver
+from querator.placement.following import Follower
 from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.placement.reconcile import MachineFactory, Reconciler
 from querator.placement.standing import Propose, Standing
 from querator.raft.host import Host
+from querator.storage.environment import Environment
 
 SETTLING_MAX = 16
 """Queues that are worked on at once: opening and deleting groups must not crowd out items."""
@@ -60,18 +70,30 @@ class Placement:
         host: Host,
         machine_for: MachineFactory,
         *,
+        environment: Environment,
         standing: Standing,
         on_failure: Callable[[BaseException], None],
         propose: Propose | None = None,
+        connected: Connected = dict,
     ) -> None:
         """`machine_for` makes the machine of a partition's group. `on_failure` is told of a defect
         that stopped the work behind the map. `propose` None: the host's own, for a node that leads
-        all groups.
+        all groups. `connected` gives the other nodes whose connections are open.
         """
         self._host = host
         self._standing = standing
+        self._said = standing.node
         self._propose: Propose = propose or host.propose
         self._reconciler = Reconciler(host, machine_for, node=standing.key, propose=self._propose)
+        self._duties = Duties(
+            host,
+            lambda: self.map,
+            node=standing.key,
+            propose=self._propose,
+            connected=connected,
+            said=lambda: self._said,
+        )
+        self._follower = Follower(host, environment, self._on_heard)
         self._on_failure = on_failure
         self._effects = _NOTHING
         self._known = asyncio.Event()
@@ -80,6 +102,7 @@ class Placement:
         self._watchers: list[Watcher] = []
         self._settling: dict[QueueId, asyncio.Task[None]] = {}
         self._forming: asyncio.Task[None] | None = None
+        self._always: tuple[asyncio.Task[None], ...] = ()
         self._slots = asyncio.Semaphore(SETTLING_MAX)
         self._waiting: dict[QueueId, list[_Waiter]] = {}
         self._running = False
@@ -121,6 +144,10 @@ class Placement:
         for queue_id in tuple(self._waiting):
             self._release(queue_id)
 
+    def _on_heard(self, effects: PlacementEffects) -> None:
+        if effects.map.epoch > self.map.epoch or not self._known.is_set():
+            self.on_effects(effects)
+
     # --- life --------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -128,13 +155,23 @@ class Placement:
 
         A group that does not open takes only its partition down: it is logged.
         """
-        await self._host.create_group(PLACEMENT_GROUP, PlacementMachine())
+        loop = asyncio.get_running_loop()
+        replicas = self._standing.replicas
+        machine = PlacementMachine(self._follower.told(loop))
+        await self._host.create_group(PLACEMENT_GROUP, machine, replicas)
+        if len(replicas) > 1:
+            await self._follower.look()
         await self._known.wait()
         self._running = True
         live = [queue for queue in self.map if queue.state is not QueueState.DELETING]
         await asyncio.gather(*(self._open(queue) for queue in live))
         self._work()
-        if len(self._standing.replicas) == 1 and self._forming is not None:
+        # Owned: `_always` keeps them, and `stop` waits for them.
+        self._always = (
+            loop.create_task(self._run(self._duties.run)),
+            loop.create_task(self._run(self._follower.run)),
+        )
+        if len(replicas) == 1 and self._forming is not None:
             await asyncio.wait((self._forming,))
 
     async def _open(self, queue: Queue) -> None:
@@ -144,6 +181,13 @@ class Placement:
             _log.error(
                 "placement.open_failed", queue=queue.name, queue_id=queue.id, error=str(error)
             )
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - the top of the task: the node must know
+            _log.exception("placement.failed")
+            self._on_failure(error)
 
     def end(self) -> None:
         """Takes no more work on, gives up what is under way, and ends those who wait for it: when
@@ -164,7 +208,7 @@ class Placement:
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         forming = () if self._forming is None else (self._forming,)
-        return [*self._settling.values(), *forming]
+        return [*self._settling.values(), *forming, *self._always]
 
     # --- changes -----------------------------------------------------------------
 
@@ -202,6 +246,36 @@ class Placement:
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE.
         """
         await self._decided(DeleteQueue(namespace, name))
+
+    # --- nodes -------------------------------------------------------------------
+
+    @property
+    def said(self) -> PlacedNode:
+        """What this node says of itself."""
+        return self._said
+
+    def say(self, node: PlacedNode) -> None:
+        """What this node says of itself from here on; the map learns it in a moment."""
+        assert node.key == self._standing.key
+        self._said = node
+
+    async def hand_over(self, timeout_s: float) -> HandedOver:
+        """Gives all leaderships of this node to others, within the time, and takes none any more
+        until it starts again, as far as others can be told.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell_handoff())
+            handed = await self._duties.hand_over(timeout_s)
+            telling.cancel()
+        return handed
+
+    async def _tell_handoff(self) -> None:
+        said = self._said
+        command = HandOffNode(said.name, said.incarnation, said.boots)
+        try:
+            await self._decided(command)
+        except QueratorError as error:
+            _log.info("placement.handoff_not_told", error=str(error))
 
     async def change(self, command: Command) -> Any:
         """Proposes a command about nodes; its result. Raises QueratorError, also for a refusal."""

@@ -22,11 +22,11 @@ from typing import Any
 from querator.model.commands import Configure, DeadTarget, PartitionSettings, Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.model.nodes import NodeKey
-from querator.model.placement_map import PlacementMap
+from querator.model.nodes import NodeKey, Replicas
+from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue
 from querator.placement.commands import QueueConfigured, ReplicasGone
-from querator.placement.standing import Propose
+from querator.placement.standing import Propose, learning
 from querator.raft.host import Host
 from querator.raft.machine import Machine
 
@@ -64,6 +64,16 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
     )
 
 
+def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
+    """With what a node begins when it has nothing of the group. A founding replica begins as all
+    others did, however late. One that came later learns first: it votes when the others, of whom
+    there is a majority without it, have let it.
+    """
+    if any(replica.node == node for replica in placed.founding):
+        return placed.founding
+    return learning(placed.target, node)
+
+
 class Reconciler:
     """The steps on one host. Not concurrent for one queue; the caller sees to that."""
 
@@ -92,10 +102,13 @@ class Reconciler:
         """Opens the queue's groups that are missing here. Raises what the host raises for the first
         one that fails; the others are open all the same.
         """
-        await _all(self._open_group(group) for group in self.missing(placed, queue))
+        await _all(self._open_group(placed, group) for group in self.missing(placed, queue))
 
-    async def _open_group(self, group: GroupId) -> None:
-        await self._host.create_group(group, self._machine_for(group))
+    async def _open_group(self, placed: PlacementMap, group: GroupId) -> None:
+        known = placed.placed(group)
+        assert known is not None
+        replicas = first_configuration(known, self._node)
+        await self._host.create_group(group, self._machine_for(group), replicas)
         self._open.add(group)
 
     async def configure(self, placed: PlacementMap, queue: Queue) -> None:

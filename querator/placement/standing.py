@@ -37,7 +37,15 @@ def founding(founders: tuple[PlacedNode, ...]) -> Replicas:
     return assign(nodes, PLACEMENT_GROUP, replicas=len(nodes)).founding
 
 
-def alone(name: str = "node-1", incarnation: str = "alone") -> Standing:
+def learning(replicas: Replicas, node: NodeKey) -> Replicas:
+    """The replicas as a node begins with them that came to a group later: its own does not vote."""
+    return tuple(
+        msgspec.structs.replace(replica, voter=False) if replica.node == node else replica
+        for replica in replicas
+    )
+
+
+def alone(name: str = "node", incarnation: str = "alone") -> Standing:
     """Of a cluster of one node, in one process."""
     node = PlacedNode(name, incarnation, peer_address="", client_address="")
     return Standing("alone", node, founding((node,)), (node,))

@@ -30,7 +30,11 @@ class Running:
         self.failures: list[BaseException] = []
         self.host = Host(environment, clock=RealClock(), events=self)
         self.placement = Placement(
-            self.host, PartitionMachine, standing=alone(), on_failure=self.on_failure
+            self.host,
+            PartitionMachine,
+            environment=environment,
+            standing=alone(),
+            on_failure=self.on_failure,
         )
 
     def on_effects(self, group: GroupId, effects: Any) -> None:

@@ -51,7 +51,11 @@ class Node:
         self.failures: list[BaseException] = []
         self.host = Host(environment, clock=clock, events=self)
         self.placement = Placement(
-            self.host, PartitionMachine, standing=alone(), on_failure=self.failures.append
+            self.host,
+            PartitionMachine,
+            environment=environment,
+            standing=alone(),
+            on_failure=self.failures.append,
         )
         self.queues = QueueService(
             host=self.host,

@@ -1,0 +1,237 @@
+"""What a node does for the groups that it leads, again and again: nobody needs to tell it, and what
+failed is looked at anew a moment later.
+
+    it leads               and it sees                                   it does
+    the placement group    that a connected node says other things of    RegisterNode
+                           itself than the map does
+    a group                that its replicas are not those of the map    `placement.steps`
+    a group                that the map prefers another leader, which    hands the leadership over,
+                           could lead                                    a few at a time
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from querator import telemetry
+from querator.model.commands import Refusal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.placement.commands import RegisterNode
+from querator.placement.standing import Propose
+from querator.placement.steps import HandOver, heir, moves_home, next_step
+from querator.raft.host import Host
+
+ROUND_S = 0.5
+CHANGING_MAX = 4
+"""Groups whose replicas change at once: learners that catch up cost the disk and the network."""
+HOMEWARD_MAX = 2
+"""Leaderships that go to their preferred nodes in one round: each stops its group for a moment."""
+HOMEWARD_AGAIN_S = 10.0
+"""After this a leadership that was not taken, or came back, is offered again."""
+HANDING_MAX = 16
+"""Leaderships that are handed over at once when the node is about to stop."""
+HANDING_PAUSE_S = 0.05
+
+Connected = Callable[[], Mapping[NodeKey, PlacedNode]]
+"""The nodes whose connections are open, in their own words."""
+
+_log = telemetry.logger(__name__)
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """What became of the leaderships of a node: `left` are groups for which nobody was there."""
+
+    moved: int
+    left: tuple[GroupId, ...]
+
+
+class Duties:
+    """Belongs to one event loop. The owner runs `run`, and may call `hand_over` meanwhile."""
+
+    def __init__(
+        self,
+        host: Host,
+        placed: Callable[[], PlacementMap],
+        *,
+        node: NodeKey,
+        propose: Propose,
+        connected: Connected,
+        said: Callable[[], PlacedNode],
+    ) -> None:
+        """`said` is what this node says of itself."""
+        self._host = host
+        self._placed = placed
+        self._node = node
+        self._propose = propose
+        self._connected = connected
+        self._said = said
+        self._changing: set[GroupId] = set()
+        self._offered_s: dict[GroupId, float] = {}
+        self._handing = False
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises what is no QueratorError: a defect."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._register()
+                for group in self._host.groups():
+                    if self._host.leads(group) and group not in self._changing:
+                        if len(self._changing) < CHANGING_MAX and self._differs(group):
+                            self._changing.add(group)
+                            tasks.create_task(self._change(group))
+                await self._move_home()
+                await asyncio.sleep(ROUND_S)
+
+    # --- registering -------------------------------------------------------------
+
+    async def _register(self) -> None:
+        """Brings what nodes say of themselves into the map, while this node leads it."""
+        if not self._host.leads(PLACEMENT_GROUP):
+            return
+        for said in (self._said(), *self._connected().values()):
+            known = self._placed().node(said.name)
+            if known is None or not differs(said, known):
+                continue
+            try:
+                result = await self._propose(PLACEMENT_GROUP, RegisterNode(said))
+            except QueratorError as error:
+                _log.info("placement.register_again", name=said.name, error=str(error))
+                return
+            if isinstance(result, Refusal):
+                _log.warning("placement.register_refused", name=said.name, reason=result.message)
+            else:
+                _log.info("placement.registered", name=said.name, boots=said.boots)
+
+    # --- replicas ----------------------------------------------------------------
+
+    def _differs(self, group: GroupId) -> bool:
+        status, target = self._host.status(group), self._placed().replicas(group)
+        if status is None or not target:
+            return False
+        return next_step(status.replicas, target, own=status.replica) is not None
+
+    async def _change(self, group: GroupId) -> None:
+        """The next steps of one group, until one is refused or none is left."""
+        try:
+            while self._host.leads(group):
+                status, target = self._host.status(group), self._placed().replicas(group)
+                if status is None or not target:
+                    return
+                step = next_step(status.replicas, target, own=status.replica)
+                if step is None:
+                    return
+                if isinstance(step, HandOver):
+                    await self._host.transfer(group, step.to)
+                    return
+                await self._host.change_replicas(group, step)
+                _log.info("placement.replicas_changed", group=group, step=repr(step))
+        except QueratorError as error:
+            if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.NOT_LEADER):
+                _log.warning("placement.change_again", group=group, error=str(error))
+        finally:
+            self._changing.discard(group)
+
+    # --- leaderships -------------------------------------------------------------
+
+    def _able(self) -> set[NodeKey]:
+        """Nodes that are connected and take leaderships."""
+        placed = self._placed()
+        return {
+            key
+            for key in self._connected()
+            if (known := placed.node(key.partition("/")[0])) is not None
+            and known.key == key
+            and known.takes_leaderships
+        }
+
+    async def _move_home(self) -> None:
+        """Gives a few leaderships to the nodes that should have them."""
+        able = self._able()
+        if self._handing or not able:
+            return
+        now_s = asyncio.get_running_loop().time()
+        moved = 0
+        for group in self._host.groups():
+            if moved >= HOMEWARD_MAX:
+                return
+            preferred = self._placed().preferred(group)
+            if preferred not in able or not self._host.leads(group) or group in self._changing:
+                continue
+            if now_s < self._offered_s.get(group, 0.0):
+                continue
+            status = self._host.status(group)
+            if status is None:
+                continue
+            if not moves_home(status, self._placed().replicas(group), preferred, able):
+                continue
+            self._offered_s[group] = now_s + HOMEWARD_AGAIN_S
+            moved += 1
+            await self._transfer(group, preferred)
+
+    async def _transfer(self, group: GroupId, to: NodeKey) -> bool:
+        """Whether the leadership went over."""
+        try:
+            await self._host.transfer(group, to)
+        except QueratorError as error:
+            _log.info("placement.not_handed_over", group=group, to=to, error=str(error))
+            return False
+        _log.debug("placement.handed_over", group=group, to=to)
+        return True
+
+    async def hand_over(self, timeout_s: float) -> HandedOver:
+        """Gives all leaderships away, as far as others can take them, for at most so long; from
+        then on this node offers none to others for its own reasons.
+        """
+        self._handing = True
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        given: Counter[NodeKey] = Counter()
+        while self._followed() and loop.time() < until_s:
+            left = self._heirs(given)
+            async with asyncio.TaskGroup() as tasks:
+                moves = [
+                    (to, tasks.create_task(self._transfer(group, to)))
+                    for group, to in left[:HANDING_MAX]
+                ]
+            given.update(to for to, move in moves if move.result())
+            if not all(move.result() for _, move in moves) or not moves:
+                await asyncio.sleep(HANDING_PAUSE_S)
+        kept = tuple(group for group in self._host.groups() if self._host.leads(group))
+        return HandedOver(moved=given.total(), left=kept)
+
+    def _followed(self) -> bool:
+        """Whether a group is led here that somebody else may take over, if not at once."""
+        able = self._able()
+        led = (group for group in self._host.groups() if self._host.leads(group))
+        return any(
+            follower.voter and follower.node in able
+            for group in led
+            if (status := self._host.status(group)) is not None
+            for follower in status.followers
+        )
+
+    def _heirs(self, given: Mapping[NodeKey, int]) -> list[tuple[GroupId, NodeKey]]:
+        """The groups led here that others can take over, with who should."""
+        able, promised = self._able(), Counter(given)
+        found = []
+        for group in self._host.groups():
+            status = self._host.status(group) if self._host.leads(group) else None
+            if status is None:
+                continue
+            to = heir(status, self._placed().preferred(group), able - {self._node}, promised)
+            if to is not None:
+                promised[to] += 1
+                found.append((group, to))
+        return found
+
+
+def differs(said: PlacedNode, known: PlacedNode) -> bool:
+    """Whether the map should learn what a node says: not of other data, nor of an earlier start."""
+    if said.incarnation != known.incarnation or said.boots < known.boots:
+        return False
+    return msgspec.structs.replace(said, handoff_boots=known.handoff_boots) != known

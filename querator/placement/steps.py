@@ -1,0 +1,85 @@
+"""What the leader of a group does next so that its replicas and its leadership become what the map
+says. Pure.
+
+    replicas of the group, and the target                       next
+    a target replica is not there                               AddLearner, by id
+    one is there that learns, and should vote                   Promote
+    all of the target vote; one is there that is not in it      RemoveReplica
+    the same, and it is the leader's own                        HandOver to one of the target
+
+One step at a time, and first those that add: between them there are never fewer voters than there
+were. A step that the group refuses (another change is on its way, the learner is not caught up) is
+tried again later; after a crash anywhere the same table says how it goes on.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from querator.model.nodes import NodeKey, Replicas
+from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
+from querator.raft.status import GroupStatus, ReplicaStatus
+
+CAUGHT_UP_ENTRIES = 1_000
+"""A follower that is at most so far behind takes a leadership over in a moment."""
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    to: NodeKey
+
+
+def next_step(current: Replicas, target: Replicas, *, own: int) -> Change | HandOver | None:
+    """The next step of the leader, whose replica is `own`; None when all is as it should be."""
+    there = {replica.id: replica for replica in current}
+    for replica in sorted(target, key=lambda replica: replica.id):
+        if replica.id not in there:
+            return AddLearner(replica.id, replica.node)
+    for replica in target:
+        if replica.voter and not there[replica.id].voter:
+            return Promote(replica.id)
+    wanted = {replica.id for replica in target}
+    for replica in current:
+        if replica.id not in wanted and replica.id != own:
+            return RemoveReplica(replica.id)
+    if own not in wanted and target:
+        return HandOver(target[0].node)
+    return None
+
+
+def may_take_over(status: GroupStatus, able: Collection[NodeKey]) -> list[ReplicaStatus]:
+    """The followers that could lead in a moment, of those on nodes that are `able` to."""
+    return [
+        follower
+        for follower in status.followers
+        if follower.voter
+        and follower.node in able
+        and status.log_last - follower.match <= CAUGHT_UP_ENTRIES
+    ]
+
+
+def moves_home(
+    status: GroupStatus, target: Replicas, preferred: NodeKey | None, able: Collection[NodeKey]
+) -> bool:
+    """Whether the leadership should go to the preferred node: it could lead, and the replicas are
+    what they should be.
+    """
+    if preferred is None or status.replicas != target:
+        return False
+    return any(follower.node == preferred for follower in may_take_over(status, able))
+
+
+def heir(
+    status: GroupStatus,
+    preferred: NodeKey | None,
+    able: Collection[NodeKey],
+    given: Mapping[NodeKey, int],
+) -> NodeKey | None:
+    """Who should lead instead of this node: the preferred one, else of those that could the one
+    that was `given` the fewest; None when nobody can.
+    """
+    candidates: Sequence[NodeKey] = sorted(
+        follower.node for follower in may_take_over(status, able)
+    )
+    if preferred in candidates:
+        return preferred
+    return min(candidates, key=lambda node: given.get(node, 0), default=None)
