@@ -1,7 +1,10 @@
 """Peers over TCP: connections, their order and their ends, bounds."""
 
+import errno
 import random
+import resource
 import select
+import socket
 import threading
 
 import pytest
@@ -19,6 +22,7 @@ from querator.model.limits import (
 )
 from querator.model.nodes import NodeKey
 from querator.raft.clock import SimulatedClock
+from querator.raft.connection import Connection
 from querator.raft.dialing import Target, numeric
 from querator.raft.hellos import KnownPeer
 from querator.raft.messages import Append, Envelope, LogEntry
@@ -26,9 +30,11 @@ from querator.raft.peers import Connected, Disconnected, Received
 from tests.unit.raft.wiring import (
     Station,
     beat,
+    caller,
     drive,
     info,
     introduced,
+    read_to_end,
     reserved,
     restarted,
     settle,
@@ -44,6 +50,10 @@ def append(size: int, index: int = 0) -> Envelope:
 def targets(address: str) -> list[Target]:
     host, _, port = address.rpartition(":")
     return numeric(host, int(port)) or []
+
+
+def readable(station: Station) -> bool:
+    return bool(select.select([station.peers.fileno()], [], [], 0)[0])
 
 
 def test_three_nodes_talk_in_order():
@@ -358,6 +368,36 @@ def test_closing_again_or_speaking_to_one_that_is_closed_does_nothing():
         a.peers.set_description(b"any")
         assert a.peers.connected() == {}
         drive(b, until=lambda: not b.sees(a))
+
+
+def test_a_machine_without_descriptors_is_asked_again_later(caplog):
+    clock = SimulatedClock()
+    a = Station(info("a"), clock=clock)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with stations(a):
+        drive(a, until=lambda: not readable(a))
+        with caller(a) as sock:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            try:
+                drive(a, until=lambda: bool(caplog.records))
+                # It does not spin on what it cannot take.
+                spins = readable(a)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert not spins
+            (line,) = [record.getMessage() for record in caplog.records]
+            assert line == "peers.accept_failed reason=Too many open files"
+            sock.send(b"GET / HTTP/1.1")
+            clock.advance(1_000)
+            read_to_end(sock, a)
+
+
+def test_a_socket_that_is_connected_to_itself_is_not_connected():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.connect(sock.getsockname())
+        connection = Connection(sock, "", dialed="b", now_s=0, deadline_s=1)
+        assert connection.connect_error() == errno.ECONNREFUSED
 
 
 def test_an_address_that_is_taken_cannot_be_listened_at():
