@@ -59,11 +59,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="Address and port for clients, `HOST:PORT`; port 0 takes a free one."),
     ] = "127.0.0.1:4470"
+    listen_admin: Annotated[
+        str,
+        Meta(
+            description="Address and port of `/metrics`, `/livez` and `/readyz` over HTTP, as "
+            "`listen`; empty: none. A second node on the machine needs another port."
+        ),
+    ] = "127.0.0.1:4471"
     insecure: Annotated[
         bool,
         Meta(
-            description="Allow a `listen` address that is not loopback, although whoever reaches "
-            "it may do everything."
+            description="Allow addresses to listen on that are not loopback, although whoever "
+            "reaches `listen` may do everything, and whoever reaches `listen_admin` reads the "
+            "names and counts of all queues."
         ),
     ] = False
     storage_quota_bytes: Annotated[
@@ -210,23 +218,29 @@ def _check(config: Config) -> None:
         raise ConfigError("data_dir and memory exclude each other: choose --data-dir or --memory")
     if not config.memory and not config.data_dir:
         raise ConfigError("data_dir is missing: give --data-dir DIR (or --memory to keep nothing)")
-    host, _ = parse_address(config.listen)
-    if not _is_loopback(host) and not config.insecure:
+    _check_address("listen", config.listen, insecure=config.insecure)
+    if config.listen_admin:
+        _check_address("listen_admin", config.listen_admin, insecure=config.insecure)
+
+
+def _check_address(setting: str, text: str, *, insecure: bool) -> None:
+    host, _ = parse_address(text, setting=setting)
+    if not _is_loopback(host) and not insecure:
         raise ConfigError(
-            f"listen: {config.listen} can be reached from other machines, and there is no "
+            f"{setting}: {text} can be reached from other machines, and there is no "
             "authentication; add --insecure if that is what you want"
         )
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Host (without brackets) and port of `HOST:PORT`. Raises ConfigError."""
+def parse_address(text: str, *, setting: str = "listen") -> tuple[str, int]:
+    """Host (without brackets) and port of `HOST:PORT`. Raises ConfigError, naming `setting`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"listen: {text!r}: write an IPv6 address as [ADDRESS]:PORT")
+        raise ConfigError(f"{setting}: {text!r}: write an IPv6 address as [ADDRESS]:PORT")
     if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"listen: {text!r} is not HOST:PORT, for example 127.0.0.1:4470")
+        raise ConfigError(f"{setting}: {text!r} is not HOST:PORT, for example 127.0.0.1:4470")
     return host, int(port)
 
 

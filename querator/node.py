@@ -5,10 +5,11 @@
             await client.create_queue("mail")
             await client.produce("mail", b"hello")
 
-Start, in order: directory and identity · environment · raft thread · the map, and every group of it
-recovered · services · server. Whoever can reach the server can use every queue. The end, in
-reverse: the server takes nothing more, waiting leases are answered empty, what was taken on is
-committed and answered, the raft thread ends, the directory is free again.
+Start, in order: admin port · directory and identity · environment · raft thread · the map, and
+every group of it recovered · services · server. Whoever can reach the server can use every queue.
+The end, in reverse: the server takes nothing more, waiting leases are answered empty, what was
+taken on is committed and answered, the raft thread ends, the directory is free again, and the admin
+port, which has told of all this, closes.
 
 **Failure.** When the storage fails, or a defect stops the raft thread or the work behind the map,
 memory and disk may differ: every call ends, `run_until_stopped` and the end of the block raise
@@ -41,6 +42,7 @@ from querator.placement.standing import Standing
 from querator.raft.clock import RealClock
 from querator.raft.host import Host
 from querator.server.grpc_server import GrpcServer
+from querator.server.observed import Observed
 from querator.service.admin_service import AdminService
 from querator.service.queue_service import QueueService
 from querator.storage.environment import Environment
@@ -50,6 +52,7 @@ from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, Memo
 
 if TYPE_CHECKING:
     from querator.client import Client
+    from querator.server.admin_server import AdminServer
 
 SWITCH_INTERVAL_S: Final = 0.000_5
 """Of `querator serve`. At the interpreter's 5 ms a turn of 0.4 ms takes 11 beside a busy event
@@ -76,13 +79,14 @@ class Node:
         environment: Environment | None = None,
         new: bool = False,
         listen: str = "127.0.0.1:0",
+        listen_admin: str = "",
         storage_quota_bytes: int = 0,
         shutdown_timeout_ms: int = 5_000,
         switch_interval_s: float | None = None,
     ) -> None:
         """One of `data_dir`, `memory`, and `environment`: a back end of your own, which the node
         closes. The other settings are those of `querator.config.Config`; `listen` takes a free port
-        by default.
+        by default, and there is no admin port.
         """
         if [data_dir is not None, memory, environment is not None].count(True) != 1:
             raise ValueError("give one of data_dir, memory=True and environment")
@@ -90,11 +94,14 @@ class Node:
         self._environment = environment
         self._new = new or memory
         self._listen = listen
+        self._listen_admin = listen_admin
         self._quota_bytes = storage_quota_bytes
         self._shutdown_timeout_ms = shutdown_timeout_ms
         self._switch_interval_s = switch_interval_s
         self._running = contextlib.AsyncExitStack()
         self._address: str | None = None
+        self._admin_address = ""
+        self._observed = Observed()
         self._identity: Identity | None = None
         self._placement: Placement | None = None
         self._service: QueueService | None = None
@@ -108,6 +115,11 @@ class Node:
         """HOST:PORT for clients, with the real port."""
         assert self._address is not None, "the node has not started"
         return self._address
+
+    @property
+    def admin_address(self) -> str:
+        """HOST:PORT of the admin port, with the real port; empty when there is none."""
+        return self._admin_address
 
     @property
     def durable(self) -> bool:
@@ -155,6 +167,7 @@ class Node:
         _log.info(
             "node.started",
             address=self._address,
+            admin_address=self._admin_address,
             cluster_id=self.identity.cluster_id,
             boots=self.identity.boots,
             durable=self.durable,
@@ -163,12 +176,17 @@ class Node:
     async def _start(self) -> None:
         if self._switch_interval_s is not None:
             sys.setswitchinterval(self._switch_interval_s)
-        clock = RealClock()
+        clock, observed = RealClock(), self._observed
+        admin_server = await self._start_admin()
         environment = await asyncio.to_thread(self._open)
-        self._environment = environment
+        self._environment = observed.environment = environment
+        observed.identity = self._identity
         self._running.push_async_callback(asyncio.to_thread, environment.close)
+        if admin_server is not None:
+            self._running.push_async_callback(admin_server.forget_storage)
         host = Host(environment, clock=clock, events=self, node=self.identity.key)
         await host.start()
+        observed.host = host
         self._running.push_async_callback(host.stop)
         standing = Standing(
             cluster_id=self.identity.cluster_id,
@@ -190,9 +208,9 @@ class Node:
             standing=standing,
             on_failure=self.on_failure,
         )
-        self._placement = placement
+        self._placement = observed.placement = placement
         service = QueueService(host=host, placement=placement, environment=environment, clock=clock)
-        self._service = service
+        self._service = observed.service = service
         placement.watch(service.on_map)
         self._running.push_async_callback(placement.stop)
         await placement.start()
@@ -200,6 +218,21 @@ class Node:
         server = GrpcServer(service, admin, listen=self._listen)
         self._running.push_async_callback(self._stop_serving, server, service)
         self._address = await server.start()
+        observed.calls = server.counts
+
+    async def _start_admin(self) -> "AdminServer | None":
+        if not self._listen_admin:
+            return None
+        server = await asyncio.to_thread(self._make_admin)
+        self._admin_address = await server.start()
+        self._running.push_async_callback(server.stop)
+        return server
+
+    def _make_admin(self) -> "AdminServer":
+        """Blocks: it loads libraries that a node without an admin port does without."""
+        from querator.server.admin_server import AdminServer
+
+        return AdminServer(self._observed, listen=self._listen_admin)
 
     def _open(self) -> Environment:
         """Opens the environment and claims it. Blocks, for as long as opening takes."""
@@ -243,6 +276,7 @@ class Node:
 
     async def stop(self) -> None:
         """Ends everything in the order above; returns when the directory is free. Then nothing."""
+        self._observed.stopping = True
         await self._running.aclose()
         _log.info("node.stopped")
 
@@ -282,7 +316,7 @@ class Node:
 
     def on_failure(self, error: BaseException) -> None:
         if self._failure is None:
-            self._failure = error
+            self._failure = self._observed.failure = error
             _log.critical("node.failed", exc_info=error)
         if self._placement is not None:
             self._placement.end()

@@ -51,8 +51,9 @@ def set_up(*, format_: LogFormat = "auto", level: LogLevel = "info", stream: Tex
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_formatter(as_text=as_text, colours=stream.isatty()))
     logging.basicConfig(handlers=[handler], level=_LEVELS[level], force=True)
-    # asyncio says "Using selector" and the like; its warnings are worth having, its debug is not.
-    logging.getLogger("asyncio").setLevel(logging.WARNING)  # noqa: TID251 - not ours
+    # "Using selector", "Shutting down": their warnings are worth having, what is below is not.
+    for chatty in ("asyncio", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)  # noqa: TID251 - not ours
 
 
 def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:

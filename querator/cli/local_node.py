@@ -36,6 +36,8 @@ async def local_node(directory: Path) -> AsyncIterator[str]:
             "--new",
             "--listen",
             "127.0.0.1:0",
+            "--listen-admin",
+            "",
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             start_new_session=True,

@@ -8,7 +8,8 @@
          and a new start goes on from there
 
 The first signal begins the end, a second one ends the process at once. Once clients are served,
-standard output has one line, `querator ready address=HOST:PORT`; all else goes to standard error.
+standard output has one line, `querator ready address=HOST:PORT` (and ` admin=HOST:PORT` when there
+is an admin port); all else goes to standard error.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError
 from querator.storage.environment import StorageError
 
-_METAVARS: Final = {"data_dir": "DIR", "listen": "HOST:PORT"}
+_METAVARS: Final = {"data_dir": "DIR", "listen": "HOST:PORT", "listen_admin": "HOST:PORT"}
 
 
 class NotStarted(click.ClickException):
@@ -96,6 +97,7 @@ async def _serve(config: Config) -> None:
         memory=config.memory,
         new=config.new,
         listen=config.listen,
+        listen_admin=config.listen_admin,
         storage_quota_bytes=config.storage_quota_bytes,
         shutdown_timeout_ms=config.shutdown_timeout_ms,
         switch_interval_s=SWITCH_INTERVAL_S,
@@ -137,4 +139,5 @@ def _announce(node: Node, config: Config) -> None:
     else:
         where = "in memory, NOT DURABLE: everything is lost when this process ends"
     click.echo(f"querator {version('querator')} on {node.address}, {where}", err=True)
-    click.echo(f"querator ready address={node.address}")
+    admin = f" admin={node.admin_address}" if node.admin_address else ""
+    click.echo(f"querator ready address={node.address}{admin}")

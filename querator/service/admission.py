@@ -25,6 +25,10 @@ class Admission:
     def calls(self) -> int:
         return self._calls
 
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
     def enter(self, size: int = 0) -> None:
         """Raises OVERLOADED. A call larger than the bound gets in when it is alone."""
         if self._calls >= self._calls_max:

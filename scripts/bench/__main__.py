@@ -41,7 +41,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "querator", "serve", *where, "--new"]
         with (self.directory / "server.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *command, "--listen", self.address or "127.0.0.1:0",
+                *command, "--listen", self.address or "127.0.0.1:0", "--listen-admin", "",
                 stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
         assert self._process.stdout is not None

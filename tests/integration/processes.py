@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-_READY = re.compile(r"querator ready address=(\S+)")
+_READY = re.compile(r"querator ready address=(\S+)(?: admin=(\S+))?")
 START_S = 30
 
 
@@ -21,6 +21,7 @@ class ServerProcess:
         self.data_dir = data_dir
         self.options = options
         self.address = "127.0.0.1:0"
+        self.admin_address = "127.0.0.1:0"
         self.log = data_dir.with_name(data_dir.name + ".log")
         """What the servers wrote to standard error, one after the other."""
         self.environment: dict[str, str] = {}
@@ -45,6 +46,8 @@ class ServerProcess:
                 "--new",
                 "--listen",
                 self.address,
+                "--listen-admin",
+                self.admin_address,
                 *self.options,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -52,18 +55,18 @@ class ServerProcess:
             )
         try:
             async with asyncio.timeout(START_S):
-                self.address = await self._ready()
+                self.address, self.admin_address = await self._ready()
         except TimeoutError:
             await self.kill()
             raise
 
-    async def _ready(self) -> str:
-        """The address it says it is ready at. It writes little to standard output after that."""
+    async def _ready(self) -> tuple[str, str]:
+        """The addresses it says it is ready at. It writes little to standard output after that."""
         assert self._process is not None
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             if match := _READY.search(line.decode()):
-                return match[1]
+                return match[1], match[2] or ""
         code = await self._process.wait()
         self._process = None
         said = self.log.read_text()[-4000:]

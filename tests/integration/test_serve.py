@@ -35,6 +35,7 @@ async def test_start_and_sigterm(tmp_path: Path):
 
 def test_ctrl_c_ends_it_politely():
     command = [sys.executable, "-m", "querator", "serve", "--memory", "--listen", "127.0.0.1:0"]
+    command += ["--listen-admin", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -48,7 +49,7 @@ def serve(*options: str, **environment: str) -> tuple[int, str]:
     """Of a server that does not start: the exit code and its one line on standard error."""
     ended = subprocess.run(
         [sys.executable, "-m", "querator", "serve", *options],
-        env={**os.environ, **environment},
+        env={**os.environ, "QUERATOR_LISTEN_ADMIN": "127.0.0.1:0", **environment},
         capture_output=True,
         text=True,
         timeout=60,

@@ -135,6 +135,16 @@ def test_only_loopback_without_insecure(tmp_path: Path, listen: str, insecure: b
         assert "--insecure" in message
 
 
+def test_the_admin_port_as_the_clients_port(tmp_path: Path):
+    message = problem(tmp_path, data_dir="d", listen_admin="0.0.0.0:4471")
+    assert message.startswith("listen_admin: 0.0.0.0:4471")
+    assert "--insecure" in message
+    assert problem(tmp_path, data_dir="d", listen_admin="here").startswith("listen_admin: 'here'")
+    flags = {**DATA, "listen_admin": "0.0.0.0:4471", "insecure": True}
+    assert load(flags=flags, environment={}).listen_admin == "0.0.0.0:4471"
+    assert load(flags={**DATA, "listen_admin": ""}, environment={}).listen_admin == ""
+
+
 @pytest.mark.parametrize(
     "text", ["", ":", "127.0.0.1", "127.0.0.1:", ":4470", "::1:4470", "h:65536", "h:-1", "h:٣"]
 )

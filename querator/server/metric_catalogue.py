@@ -1,0 +1,267 @@
+"""Every metric that a node exposes, with what it means to an operator: one table, which also makes
+`docs/metrics.md`.
+
+Names follow the Prometheus conventions: base units (seconds, bytes), the unit last, `_total` after
+it for what only grows. Labels are bounded: methods and codes by the protocol, queues by the
+partitions that a node may have (`NODE_PARTITIONS_MAX`); nothing is labelled by item, client,
+producer or partition.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from querator.raft.stats import Distribution
+
+Labels = Sequence[str]
+
+
+class MetricSpec(msgspec.Struct, frozen=True):
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class HistogramSpec(msgspec.Struct, frozen=True):
+    """Of whole numbers that count for `scale` each, in the powers of two from `2**first` to
+    `2**last`."""
+
+    metric: MetricSpec
+    scale: float
+    first: int
+    last: int
+
+
+_QUEUE: Final = ("namespace", "queue")
+_PLACEMENT: Final = "without namespace and queue: the placement group"
+
+
+def _gauge(name: str, help_: str, labels: tuple[str, ...] = ()) -> MetricSpec:
+    return MetricSpec(f"querator_{name}", "gauge", help_, labels)
+
+
+def _counter(name: str, help_: str, labels: tuple[str, ...] = ()) -> MetricSpec:
+    return MetricSpec(f"querator_{name}_total", "counter", help_, labels)
+
+
+def _histogram(
+    name: str, help_: str, scale: float, first: int, last: int, labels: tuple[str, ...] = ()
+) -> HistogramSpec:
+    metric = MetricSpec(f"querator_{name}", "histogram", help_, labels)
+    return HistogramSpec(metric, scale, first, last)
+
+
+# --- the node ----------------------------------------------------------------------------
+
+BUILD = _gauge("build_info", "Always 1: which release runs.", ("version", "python"))
+NODE = _gauge(
+    "node_info",
+    "Always 1: which node this is. Not durable means that it keeps everything in memory.",
+    ("node", "cluster_id", "incarnation", "durable"),
+)
+UNREADY = _gauge(
+    "node_unready_reasons",
+    "How many things are missing before the node can serve, as /readyz names them; 0: ready.",
+)
+STALLED = _gauge(
+    "turn_stalled_seconds",
+    "For how long the raft thread has been in its present turn, or has overslept; /livez fails "
+    "beyond 30.",
+)
+
+# --- turns -------------------------------------------------------------------------------
+
+_US: Final = 1e-6
+TURN = _histogram(
+    "turn_seconds",
+    "How long turns of the raft thread took that wrote something: all groups of the node together.",
+    _US, 5, 24,
+)  # fmt: skip
+TURN_PARTS = _histogram(
+    "turn_part_seconds",
+    "How long each part of those turns took. Part `commit` is the synced commit: the disk.",
+    _US, 5, 24, ("part",),
+)  # fmt: skip
+TURN_COUNTS: Final[dict[str, HistogramSpec]] = {
+    "entries": _histogram("turn_entries", "Log entries appended in one turn.", 1, 0, 10),
+    "commands": _histogram(
+        "turn_commands", "Commands in those entries: how well calls are gathered.", 1, 0, 16
+    ),
+    "bytes": _histogram("turn_bytes", "Bytes of those commands and their items.", 1, 8, 25),
+}
+"""By the name of the distribution in `TurnStats`."""
+
+# --- calls -------------------------------------------------------------------------------
+
+CALLS = _counter(
+    "calls",
+    "Calls that ended, by what became of them: OK, CANCELLED (the caller went away) or the error "
+    "code. `X/Y` are requests of kind Y on streams X, which are counted themselves when they end.",
+    ("method", "code"),
+)
+CALL = _histogram(
+    "call_seconds",
+    "How long calls took until they were answered. Lease calls are not in it: they wait for work.",
+    _US, 7, 24, ("method",),
+)  # fmt: skip
+STREAMS = _gauge("open_streams", "Streams that clients have open.", ("method",))
+WAITING = _gauge(
+    "waiting_calls",
+    "Calls taken on and not answered; lease calls and streams wait for work. Beyond a limit of "
+    "each kind calls are refused with OVERLOADED.",
+    ("kind",),
+)
+WAITING_BYTES = _gauge("waiting_produce_bytes", "Bytes of produce calls that are not answered.")
+
+# --- storage -----------------------------------------------------------------------------
+
+USED = _gauge("storage_used_bytes", "Bytes that hold data. The file may be larger: it is reused.")
+FREE = _gauge("storage_free_bytes", "Bytes that can still be written: quota or disk, the less.")
+QUOTA = _gauge("storage_quota_bytes", "Most bytes that data may take.")
+RESERVE = _gauge(
+    "storage_reserve_bytes",
+    "The last free bytes, kept for completes and deletes: with fewer free, produce is refused.",
+)
+
+# --- queues ------------------------------------------------------------------------------
+
+ITEMS = _gauge(
+    "queue_items",
+    "Items by state, in the partitions that this node leads; sum over nodes.",
+    (*_QUEUE, "state"),
+)
+ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving")
+"""Fields of `PartitionStats`."""
+ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
+LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)
+OLDEST = _gauge(
+    "queue_oldest_ready_age_seconds",
+    "How long ago the item was produced that is next to be leased, the oldest of all partitions "
+    "that this node leads; 0 when none is ready.",
+    _QUEUE,
+)
+PARTITIONS = _gauge(
+    "queue_partitions",
+    "Partitions by what this node is to them: leader, follower, leaderless (it knows no leader), "
+    "stopped (by a defect: see the log), unreadable (damaged), absent (no replica is open here).",
+    (*_QUEUE, "state"),
+)
+PARTITION_STATES: Final = (
+    "leader", "follower", "leaderless", "stopped", "unreadable", "absent"
+)  # fmt: skip
+
+_BY_LEADER: Final = "Counted by the node that leads the partition."
+ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
+    field: _counter(f"queue_{name}_items", f"{help_} {_BY_LEADER}", _QUEUE)
+    for field, name, help_ in (
+        ("produced", "produced", "Items taken in by produce."),
+        ("delivered", "delivered", "Items leased, each attempt counted."),
+        ("completed", "completed", "Items completed."),
+        ("retried", "retried", "Items given back for another attempt."),
+        ("released", "released", "Items given back politely, which is no attempt."),
+        ("lapsed", "lapsed", "Items whose lease ran out: a consumer died, or was too slow."),
+        ("expired", "expired", "Items that expired before they were leased."),
+        ("dead", "dead", "Items that became dead letters, by any reason."),
+        ("dropped", "dropped", "Dead items dropped for want of a dead queue."),
+        ("duplicates", "duplicate", "Items of repeated produces, which were not stored again."),
+        ("moved_in", "moved_in", "Items that came from another queue."),
+        ("moved_out", "moved_out", "Items that went to another queue."),
+    )
+}
+"""By field of `PartitionStats`."""
+
+# --- raft and placement ------------------------------------------------------------------
+
+GROUPS = _gauge(
+    "raft_groups",
+    "Open groups of this node, the placement group included, by what the node is to them.",
+    ("state",),
+)
+GROUP_STATES: Final = PARTITION_STATES[:4]
+LOG_BYTES = _gauge(
+    "raft_log_bytes", f"Bytes of the logs of this node's replicas; {_PLACEMENT}.", _QUEUE
+)
+UNCOMMITTED = _gauge(
+    "raft_uncommitted_entries",
+    f"Entries in those logs that are not known to be on disk on a majority; {_PLACEMENT}.",
+    _QUEUE,
+)
+UNAPPLIED = _gauge(
+    "raft_unapplied_entries",
+    f"Entries that are committed and not applied here; {_PLACEMENT}.",
+    _QUEUE,
+)
+FOLLOWER_LAG = _gauge(
+    "raft_follower_lag_entries",
+    "Entries that another node does not have on disk yet, in that one of the groups that this node "
+    "leads in which it lacks most.",
+    ("follower",),
+)
+TERMS = _counter(
+    "raft_terms", f"Sum of the groups' terms; each election adds one or more; {_PLACEMENT}.", _QUEUE
+)
+EPOCHS = _counter("placement_epochs", "Version of the placement map that this node knows.")
+PENDING = _gauge(
+    "placement_pending_queues", "Queues whose partitions do not yet follow the placement map."
+)
+
+
+def _specs() -> tuple[MetricSpec, ...]:
+    """In the order of this file."""
+    found: list[MetricSpec] = []
+    for value in list(globals().values()):
+        each = list(value.values()) if isinstance(value, dict) else [value]
+        found += [spec for spec in each if isinstance(spec, MetricSpec)]
+        found += [spec.metric for spec in each if isinstance(spec, HistogramSpec)]
+    return tuple(found)
+
+
+METRICS: Final = _specs()
+
+
+# --- families ----------------------------------------------------------------------------
+
+
+def family(spec: MetricSpec, rows: Iterable[tuple[Labels, float]]) -> Metric:
+    """The metric with its samples: (values of the labels, value)."""
+    if spec.kind == "counter":
+        counter = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
+        for labels, value in rows:
+            counter.add_metric(labels, value)
+        return counter
+    assert spec.kind == "gauge"
+    gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+    for labels, value in rows:
+        gauge.add_metric(labels, value)
+    return gauge
+
+
+def histogram(spec: HistogramSpec, rows: Iterable[tuple[Labels, Distribution]]) -> Metric:
+    """The metric with its distributions: (values of the labels, distribution)."""
+    metric = spec.metric
+    made = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, distribution in rows:
+        made.add_metric(labels, _buckets(spec, distribution), distribution.total * spec.scale)
+    return made
+
+
+def _buckets(spec: HistogramSpec, distribution: Distribution) -> list[tuple[str, float]]:
+    """Upper edges with the number of values up to them. The edges are those of the distribution:
+    whole numbers below a power of two.
+    """
+    seen = sum(distribution.buckets[: spec.first])
+    edges: list[tuple[str, float]] = []
+    for exponent in range(spec.first, spec.last + 1):
+        seen += distribution.buckets[exponent]
+        edges.append((f"{(2**exponent - 1) * spec.scale:.9g}", seen))
+    # Not `distribution.count`: it may be ahead of the buckets by what is being added.
+    edges.append(("+Inf", sum(distribution.buckets)))
+    return edges

@@ -1,0 +1,32 @@
+"""What the admin port looks at: the parts of a node as they come into being and go."""
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from querator.placement.placement import Placement
+    from querator.raft.host import Host
+    from querator.server.call_counts import CallCounts
+    from querator.service.queue_service import QueueService
+    from querator.storage.environment import Environment
+    from querator.storage.identity import Identity
+
+
+@dataclass(slots=True)
+class Observed:
+    """The node sets what there is; None: not there yet, or no more. On the event loop."""
+
+    began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    """When the node was made."""
+    waits_for: str = ""
+    """What the start waits for, for people; empty: nothing in particular."""
+    identity: "Identity | None" = None
+    environment: "Environment | None" = None
+    host: "Host | None" = None
+    placement: "Placement | None" = None
+    service: "QueueService | None" = None
+    calls: "CallCounts | None" = None
+    """There as soon as clients are served."""
+    stopping: bool = False
+    failure: BaseException | None = None

@@ -1,0 +1,53 @@
+"""What an admin port would look at, of a node made of its rooms."""
+
+from collections.abc import Iterable
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from querator.server.call_counts import CallCounts
+from querator.server.observed import Observed
+from querator.storage.identity import FORMAT, Identity
+from tests.unit.service.serving import Node
+
+IDENTITY = Identity(FORMAT, cluster_id="c1", incarnation="i1", boots=1, name="n1")
+
+
+def observed(node: Node) -> Observed:
+    """All parts are there, and clients are served."""
+    return Observed(
+        began_ms=0,
+        identity=IDENTITY,
+        environment=node.environment,
+        host=node.host,
+        placement=node.placement,
+        service=node.queues,
+        calls=CallCounts(),
+    )
+
+
+class Exposition:
+    """What a scrape says."""
+
+    def __init__(self, text: str) -> None:
+        self.families = {each.name: each for each in text_string_to_metric_families(text)}
+        self._samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for each in self.families.values()
+            for sample in each.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        """Raises KeyError when it is not said."""
+        return self._samples[name, frozenset(labels.items())]
+
+    def buckets(self, name: str, **labels: str) -> list[tuple[float, float]]:
+        """(edge, values up to it) of a histogram, by edge."""
+        wanted = labels.items()
+        return sorted(
+            (float(dict(found)["le"]), value)
+            for (sample, found), value in self._samples.items()
+            if sample == f"{name}_bucket" and wanted <= dict(found).items()
+        )
+
+    def names(self) -> Iterable[str]:
+        return self.families.keys()
