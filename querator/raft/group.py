@@ -46,6 +46,7 @@ from querator.raft.member import Member
 from querator.raft.messages import Beat, Envelope
 from querator.raft.office import Office
 from querator.raft.pending import Pending
+from querator.raft.skew import Skew
 from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.storage.environment import (
     ReadTransaction,
@@ -80,6 +81,7 @@ class Group:
         replicas: Replicas,
         clock: Clock,
         chance: random.Random,
+        skew: Skew,
         mail: Mail,
         snapshots: Snapshots,
         log_bytes_kept: int,
@@ -91,6 +93,7 @@ class Group:
         self.group = group
         self._machine = machine
         self._clock = clock
+        self._skew = skew
         mine = configuration.of_node(replicas, node)
         assert mine is not None, "a new replica is named by its first configuration"
         self.journal = Journal.open(
@@ -104,6 +107,7 @@ class Group:
             applied_index=self.applied_index,
             clock=clock,
             chance=chance,
+            skew=skew,
             mail=mail,
             snapshots=snapshots,
         )
@@ -203,6 +207,8 @@ class Group:
             (call, self._unknown("its time is over", None)) for call in self._pending.expired(now_s)
         )
         if self.office is not None:
+            if self._skew.beyond:
+                self.office.hand_away()
             self.office.go_on(outcome)
 
     def beats(self, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
@@ -236,6 +242,7 @@ class Group:
     def ask(self, request: Read | Transfer | Reconfigure, outcome: Outcome) -> None:
         office = self.office
         if office is None or (office.transferring and isinstance(request, Read)):
+            assert request.future is not None
             outcome.done.append((request.future, self.refusal()))
             return
         match request:

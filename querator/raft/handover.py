@@ -73,11 +73,11 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Hand the leadership to the replica on a node."""
+    """Hand the leadership to the replica on a node. Nobody waits when the group does so itself."""
 
     group: GroupId
     to: NodeKey
-    future: "asyncio.Future[None]"
+    future: "asyncio.Future[None] | None"
 
 
 class Reconfigure(msgspec.Struct, frozen=True):

@@ -260,6 +260,13 @@ class Host:
         """As of the last synced turn; None when the group is not open here."""
         return self._turns.status(group)
 
+    @property
+    def skew_ms(self) -> int:
+        """How far the median of the nodes' wall clocks is ahead of this one's. Beyond
+        `CLOCK_SKEW_MS_MAX` this node does not lead.
+        """
+        return self._turns.skew.ms
+
     def turn_stats(self) -> TurnStats:
         return self._turns.stats.stats()
 

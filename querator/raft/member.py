@@ -14,6 +14,7 @@ transaction), apply, sync, and only then answer. With more voters an entry must 
 the tick that counts it: deliver, tick, append, send, sync. `tick` asserts it.
 """
 
+import math
 import random
 from typing import Final
 
@@ -36,6 +37,7 @@ from querator.raft.messages import (
     VoteReply,
 )
 from querator.raft.replication import Progress
+from querator.raft.skew import Skew
 from querator.raft.stock import Stock
 
 _FIRST_ELECTION_S: Final = 0.05
@@ -44,6 +46,10 @@ _LEADER_GONE_S: Final = 0.25
 """When the connection to the leader breaks, its followers stand within this."""
 _AGAIN_S: Final = (0.15, 0.6)
 """An election that came to nothing is tried again after between so many seconds."""
+
+_TOGETHER_S: Final = 0.1
+"""Groups that want to be looked at by and by are looked at together, at multiples of this."""
+_TOGETHER_AHEAD_S: Final = 0.5
 
 
 class Member(Stock):
@@ -57,6 +63,7 @@ class Member(Stock):
         applied_index: int,
         clock: Clock,
         chance: random.Random,
+        skew: Skew,
         mail: Mail,
         snapshots: Snapshots,
     ) -> None:
@@ -65,6 +72,7 @@ class Member(Stock):
         self._journal = journal
         self._clock = clock
         self._chance = chance
+        self._skew = skew
         self._mail = mail
         self._snapshots = snapshots
         self.progress: dict[int, Progress] = {}
@@ -151,13 +159,14 @@ class Member(Stock):
         """When it wants a tick if nothing happens before, by the monotonic clock."""
         if self.alone and self.leads:
             return None
+        now_s = self._clock.monotonic_s()
         if self.leads:
-            look_s: float = self._getConf().raftMinTimeout / 2
-            return self._clock.monotonic_s() + look_s
+            return _together(now_s + self._getConf().raftMinTimeout / 2)
         if not self.votes:
             return None
         deadline: float = self._SyncObj__raftElectionDeadline
-        return deadline
+        # It is moved on by each heartbeat: most looks at it find nothing to do.
+        return _together(deadline) if deadline > now_s + _TOGETHER_AHEAD_S else deadline
 
     # --- what the turn calls -------------------------------------------------------
 
@@ -433,6 +442,8 @@ class Member(Stock):
             return
         self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
         self._SyncObj__raftLeader = None
+        if self._skew.beyond:
+            return
         # A candidate stays one: votes of its last election may yet come.
         self._pre_votes = {self.id}
         self._transferred = False
@@ -511,7 +522,8 @@ class Member(Stock):
         self._SyncObj__raftElectionDeadline = float("-inf")
 
     def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
-        if message.term == self.term and self.leader == sender and self.votes:
+        leader = message.term == self.term and self.leader == sender
+        if leader and self.votes and not self._skew.beyond:
             self._transferred = True
             self._stand()
 
@@ -555,3 +567,7 @@ class Member(Stock):
     def _SyncObj__sendAppendEntries(self) -> None:
         """Sent by the turn, after the tick."""
         self._SyncObj__newAppendEntriesTime = float("inf")
+
+
+def _together(instant_s: float) -> float:
+    return math.ceil(instant_s / _TOGETHER_S) * _TOGETHER_S

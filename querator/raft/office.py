@@ -127,8 +127,25 @@ class Office:
             message = f"group {self._group} is being handed over already"
             error = QueratorError(ErrorCode.UNAVAILABLE, message)
         if error is not None or target is None or target.id == self._member.id:
-            outcome.done.append((request.future, error))
+            self._end_transfer(request, error, outcome)
             return
+        self._begin(request)
+
+    def hand_away(self) -> None:
+        """Hands over to whichever replica has most of the log, if that is not under way."""
+        best = max(
+            (
+                (progress.match, -id_)
+                for id_, progress in self._member.progress.items()
+                if progress.beats and id_ in configuration.voters(self._journal.replicas)
+            ),
+            default=None,
+        )
+        replica = None if best is None else configuration.find(self._journal.replicas, -best[1])
+        if self._transfer is None and replica is not None:
+            self._begin(Transfer(self._group, replica.node, None))
+
+    def _begin(self, request: Transfer) -> None:
         self._transfer = request
         self._transfer_until_s = self._clock.monotonic_s() + TRANSFER_TIMEOUT_S
         self._handed = False
@@ -141,7 +158,7 @@ class Office:
         if self._clock.monotonic_s() >= self._transfer_until_s:
             self._transfer = None
             message = f"{node_name(request.to)} did not take group {self._group} over in time"
-            outcome.done.append((request.future, QueratorError(ErrorCode.UNAVAILABLE, message)))
+            self._end_transfer(request, QueratorError(ErrorCode.UNAVAILABLE, message), outcome)
             return
         target = configuration.of_node(self._journal.replicas, request.to)
         if target is not None and not self._handed and self._member.may_lead(target.id):
@@ -200,4 +217,9 @@ class Office:
         outcome.done.extend((request.future, unknown) for request in self._changes.values())
         if self._transfer is not None:
             # Whoever leads: it is not this replica any more.
-            outcome.done.append((self._transfer.future, None))
+            self._end_transfer(self._transfer, None, outcome)
+
+    @staticmethod
+    def _end_transfer(request: Transfer, error: QueratorError | None, outcome: Outcome) -> None:
+        if request.future is not None:
+            outcome.done.append((request.future, error))

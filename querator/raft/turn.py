@@ -65,6 +65,7 @@ from querator.raft.log_rows import mark_deleting
 from querator.raft.mail import Mail
 from querator.raft.messages import Append, Envelope, Heartbeat, HeartbeatReply
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
+from querator.raft.skew import Skew
 from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
@@ -104,6 +105,7 @@ class Turns:
         self._log_bytes_kept = log_bytes_kept
         self._groups: dict[GroupId, Group] = {}
         self._heartbeats = Heartbeats(self._groups, clock=clock, mail=self._mail)
+        self.skew = Skew(clock)
         self._opening: dict[GroupId, Open] = {}
         self._deleting: dict[GroupId, list[Remove]] = {}
         self._batcher = Batcher()
@@ -238,6 +240,7 @@ class Turns:
     def _ask(self, request: Read | Transfer | Reconfigure, outcome: Outcome) -> None:
         group = self._groups.get(request.group)
         if group is None or group.quarantined is not None:
+            assert request.future is not None
             outcome.done.append((request.future, refusal(request.group, group)))
             return
         group.ask(request, outcome)
@@ -264,6 +267,7 @@ class Turns:
                     replicas=request.replicas,
                     clock=self._clock,
                     chance=self._chance,
+                    skew=self.skew,
                     mail=self._mail,
                     snapshots=self._environment.snapshot,
                     log_bytes_kept=self._log_bytes_kept,
@@ -330,9 +334,11 @@ class Turns:
                         case Envelope():
                             self._deliver_envelope(message, node, outcome)
                         case Heartbeat():
+                            self.skew.heard(node, message.wall_ms)
                             changed = self._heartbeats.on_heartbeat(node, message, outcome)
                             self._dirty.update(changed)
                         case HeartbeatReply():
+                            self.skew.heard(node, message.wall_ms)
                             self._dirty.update(self._heartbeats.on_reply(node, message))
             case Connected(node) | Disconnected(node):
                 up = isinstance(event, Connected)

@@ -16,6 +16,7 @@ from querator.raft.journal import Journal, Stamped
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.peers import NoPeers
+from querator.raft.skew import Skew
 from querator.storage.memory_environment import MemoryEnvironment
 
 
@@ -29,6 +30,7 @@ def member() -> tuple[Member, Journal]:
         applied_index=0,
         clock=clock,
         chance=random.Random(1),
+        skew=Skew(clock),
         mail=Mail(NoPeers()),
         snapshots=MemoryEnvironment().snapshot,
     )

@@ -189,3 +189,24 @@ def test_a_fourth_that_is_no_replica_of_the_group_disturbs_nothing(seed):
     leader = world.leader()
     world.ask(leader, Reconfigure(G, RemoveReplica(9), future()))
     assert world.added(1)[0] == 1
+
+
+@pytest.mark.parametrize("ahead_ms", [-2_000, 2_000])
+def test_a_node_whose_clock_is_wrong_does_not_lead(ahead_ms):
+    world = World("a", "b", "c")
+    world.added(1)
+    wrong = world.leader()
+    world.nodes[wrong].clock.step_wall(ahead_ms)
+    world.until(lambda: world.leaders and wrong not in world.leaders, within_s=5)
+    assert world.added(1)[0] == 2
+    for name in world.nodes:
+        if name != wrong:
+            world.stop(name)
+            world.start(name)
+    world.until(lambda: world.leaders)
+    assert wrong not in world.leaders
+    world.nodes[wrong].clock.step_wall(-ahead_ms)
+    world.pass_s(5)
+    other = world.leader()
+    world.ask(other, Transfer(G, key(wrong), future()))
+    world.until(lambda: world.leaders == [wrong])

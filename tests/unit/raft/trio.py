@@ -12,10 +12,10 @@ from querator.model.limits import MIB
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import SimulatedClock
-from querator.raft.status import GroupStatus
 from querator.raft.handover import Call, Event, Open, Request
 from querator.raft.messages import PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.register import RegisterMachine
@@ -62,6 +62,7 @@ class Machine:
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
         self.environment = MemoryEnvironment()
+        self.clock = SimulatedClock()
         self.inbox: deque[PeerEvent] = deque()
         self._world = world
         self.machine = RegisterMachine(G)
@@ -69,10 +70,11 @@ class Machine:
 
     def start(self, replicas: Replicas) -> None:
         self.inbox.clear()
+        library.bind(self.clock)
         self.machine = RegisterMachine(G)
         self.turns = Turns(
             self.environment,
-            clock=self._world.clock,
+            clock=self.clock,
             chance=self._world.chance,
             node=key(self.name),
             peers=Links(self._world, self.name),
@@ -91,7 +93,6 @@ class Machine:
 class World:
     def __init__(self, *names: str, seed: int = 1) -> None:
         self.clock = SimulatedClock()
-        library.bind(self.clock)
         self.chance = random.Random(seed)
         self.replicas = tuple(Replica(id_, key(name)) for id_, name in enumerate(names, 1))
         self.nodes = {name: Machine(self, name) for name in names}
@@ -158,6 +159,7 @@ class World:
 
     def turn(self, node: Machine, requests: Sequence[Request] = ()) -> None:
         assert node.turns is not None
+        library.bind(node.clock)
         events = list(node.inbox)
         node.inbox.clear()
         outcome = node.turns.turn(requests, events)
@@ -173,6 +175,8 @@ class World:
                 self.turn(node)
         if not any(node.inbox for node in self.nodes.values() if node.turns is not None):
             self.clock.advance(STEP_MS)
+            for node in self.nodes.values():
+                node.clock.advance(STEP_MS)
 
     def until(self, condition: Callable[[], object], *, within_s: float = 10) -> None:
         latest_s = self.clock.monotonic_s() + within_s
