@@ -12,6 +12,7 @@ in capitals), TOML file, default. The fields of `Config` are the source of all o
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +21,15 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from querator.model.limits import NODE_NAME_CHARS_MAX
+
 ENVIRONMENT_PREFIX: Final = "QUERATOR_"
 FILE_VARIABLE: Final = "QUERATOR_CONFIG"
 NEAR: Final = 0.6
 MISTAKEN: Final = 0.8
 """How alike two names are, 0 to 1, when one may be meant for the other, and when it surely is."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 LogFormat = Literal["auto", "json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -33,6 +38,13 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 STORAGE_QUOTA_BYTES_MIN = 512 * 1024 * 1024
 """An eighth of the quota, 64 MiB at most, is kept free for completes and deletes: with less, what
 many partitions lease in one turn may not fit into it."""
+
+
+NODES_INITIAL_MAX = 7
+"""Each founding node has a replica of the placement group: more would slow it and make it no safer.
+"""
+TOKEN_BYTES_MIN = 16
+TOKEN_BYTES_MAX = 4096
 
 
 class ConfigError(Exception):
@@ -51,14 +63,67 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     new: Annotated[
         bool,
         Meta(
-            description="Make a new cluster when `data_dir` is empty or missing. Without it such "
-            "a directory is refused, for a mistyped one would become a new cluster silently."
+            description="Make a new cluster of this node alone when `data_dir` is empty or "
+            "missing. Without it (or `peers`) such a directory is refused, for a mistyped one "
+            "would become a new cluster silently."
         ),
     ] = False
+    name: Annotated[
+        str,
+        Meta(
+            description="Name of the node, kept with its data for ever. Letters, digits, `.`, `-` "
+            "and `_`; default: that of the data, `node-1` for new data. Required with `peers`."
+        ),
+    ] = ""
+    peers: Annotated[
+        str,
+        Meta(
+            description="All nodes of the cluster with the addresses at which they reach each "
+            "other, `NAME=HOST:PORT,…`, the same for every node, itself included. Empty: a node "
+            "that is alone."
+        ),
+    ] = ""
+    initial_nodes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=NODES_INITIAL_MAX,
+            description="How many of `peers`, counted from the first, form a new cluster when they "
+            "are all there; 0 means all. The same for every node.",
+        ),
+    ] = 0
+    cluster_token_file: Annotated[
+        str,
+        Meta(
+            description="File with the secret that the nodes prove to each other that they know, "
+            "at least 16 bytes. Required with `peers`."
+        ),
+    ] = ""
     listen: Annotated[
         str,
         Meta(description="Address and port for clients, `HOST:PORT`; port 0 takes a free one."),
     ] = "127.0.0.1:4470"
+    advertise_client: Annotated[
+        str,
+        Meta(
+            description="Address at which clients and the other nodes reach `listen`, `HOST:PORT`. "
+            "Empty: `listen` itself."
+        ),
+    ] = ""
+    listen_peers: Annotated[
+        str,
+        Meta(
+            description="Address and port for the other nodes, `HOST:PORT`. Empty: the node's own "
+            "in `peers`."
+        ),
+    ] = ""
+    zone: Annotated[
+        str,
+        Meta(
+            description="Where the node is, in your words: what fails together, as a rack does. "
+            "It is shown with the node."
+        ),
+    ] = ""
     listen_admin: Annotated[
         str,
         Meta(
@@ -97,6 +162,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         LogLevel,
         Meta(description="Least level that is logged: `debug`, `info`, `warning` or `error`."),
     ] = "info"
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """What a node of several must know. `peers` are the addresses of all nodes by name, its own
+    included; `founds_with` the names of those that form a new cluster.
+    """
+
+    name: str
+    peers: Mapping[str, str]
+    founds_with: tuple[str, ...]
+    token: bytes
+    listen_peers: str
+    client_address: str
+    zone: str = ""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -221,6 +300,132 @@ def _check(config: Config) -> None:
     _check_address("listen", config.listen, insecure=config.insecure)
     if config.listen_admin:
         _check_address("listen_admin", config.listen_admin, insecure=config.insecure)
+    if config.name:
+        _check_name("name", config.name)
+    if config.peers:
+        _check_cluster(config)
+    else:
+        for name in _OF_CLUSTERS:
+            if getattr(config, name):
+                raise ConfigError(f"{name} says nothing without peers: give --peers too")
+
+
+_OF_CLUSTERS: Final = ("initial_nodes", "cluster_token_file", "listen_peers")
+
+
+def _check_cluster(config: Config) -> None:
+    peers = parse_peers(config.peers)
+    if config.memory:
+        raise ConfigError("memory and peers exclude each other: a cluster's nodes keep their data")
+    if config.new:
+        raise ConfigError(
+            "new and peers exclude each other: --new makes a cluster of this node alone, nodes "
+            "with --peers form one together"
+        )
+    if not config.name:
+        raise ConfigError("name is missing: with --peers say which of them this is, --name NAME")
+    if config.name not in peers:
+        raise ConfigError(
+            f"peers: {config.name}, which is this node, is not among {', '.join(peers)}; every "
+            "node gets the same list, itself included"
+        )
+    if config.initial_nodes > len(peers):
+        raise ConfigError(
+            f"initial_nodes is {config.initial_nodes}, and peers has only {len(peers)} nodes"
+        )
+    if not config.initial_nodes and len(peers) > NODES_INITIAL_MAX:
+        raise ConfigError(
+            f"initial_nodes is missing: peers has {len(peers)} nodes, and at most "
+            f"{NODES_INITIAL_MAX} form a cluster"
+        )
+    if not config.cluster_token_file:
+        raise ConfigError(
+            "cluster_token_file is missing: with --peers give the file that holds the cluster's "
+            "secret, the same for every node"
+        )
+    if config.listen_peers:
+        parse_address(config.listen_peers, setting="listen_peers")
+    if config.advertise_client:
+        _check_reachable("advertise_client", config.advertise_client)
+    else:
+        host, _ = parse_address(config.listen)
+        if _is_any(host):
+            raise ConfigError(
+                f"advertise_client is missing: nobody can connect to {config.listen}; name the "
+                "address at which clients and the other nodes reach this node"
+            )
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """Addresses by name, in the order of the text. Raises ConfigError."""
+    peers: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, address = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ConfigError(f"peers: {part.strip()!r} is not NAME=HOST:PORT")
+        _check_name("peers", name)
+        if name in peers:
+            raise ConfigError(f"peers: {name} is there twice")
+        _check_reachable("peers", address)
+        if address in peers.values():
+            raise ConfigError(f"peers: {address} is there twice")
+        peers[name] = address
+    return peers
+
+
+def cluster_settings(config: Config) -> ClusterSettings | None:
+    """What the settings say of the cluster, with the token read; None for a node that is alone.
+
+    Blocks. Raises ConfigError.
+    """
+    if not config.peers:
+        return None
+    peers = parse_peers(config.peers)
+    return ClusterSettings(
+        name=config.name,
+        peers=peers,
+        founds_with=tuple(list(peers)[: config.initial_nodes or None]),
+        token=_read_token(Path(config.cluster_token_file)),
+        listen_peers=config.listen_peers or peers[config.name],
+        client_address=config.advertise_client,
+        zone=config.zone,
+    )
+
+
+def _read_token(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            token = file.read(TOKEN_BYTES_MAX + 1).strip()
+    except OSError as error:
+        raise ConfigError(f"cluster_token_file: {path}: {error.strerror}") from error
+    if not TOKEN_BYTES_MIN <= len(token) <= TOKEN_BYTES_MAX:
+        raise ConfigError(
+            f"cluster_token_file: {path} holds {len(token)} bytes; it must be {TOKEN_BYTES_MIN} to "
+            f"{TOKEN_BYTES_MAX}, for example from: openssl rand -hex 32"
+        )
+    return token
+
+
+def _check_name(setting: str, name: str) -> None:
+    if len(name) > NODE_NAME_CHARS_MAX or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{setting}: {name[:64]!r} is no name of a node: letters, digits, '.', '-' and '_', at "
+            f"most {NODE_NAME_CHARS_MAX}, the first a letter or digit"
+        )
+
+
+def _check_reachable(setting: str, text: str) -> None:
+    """That others can connect to it, as far as can be seen."""
+    host, port = parse_address(text, setting=setting)
+    if not port or _is_any(host):
+        raise ConfigError(f"{setting}: {text!r} is nothing that others can connect to")
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _check_address(setting: str, text: str, *, insecure: bool) -> None:

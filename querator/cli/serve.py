@@ -29,7 +29,17 @@ from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError
 from querator.storage.environment import StorageError
 
-_METAVARS: Final = {"data_dir": "DIR", "listen": "HOST:PORT", "listen_admin": "HOST:PORT"}
+_METAVARS: Final = {
+    "data_dir": "DIR",
+    "listen": "HOST:PORT",
+    "listen_admin": "HOST:PORT",
+    "listen_peers": "HOST:PORT",
+    "advertise_client": "HOST:PORT",
+    "name": "NAME",
+    "peers": "NAME=HOST:PORT,…",
+    "cluster_token_file": "FILE",
+    "zone": "ZONE",
+}
 
 
 class NotStarted(click.ClickException):

@@ -1,8 +1,18 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from querator.config import SETTINGS, Config, ConfigError, load, markdown, parse_address
+from querator.config import (
+    SETTINGS,
+    ClusterSettings,
+    Config,
+    ConfigError,
+    cluster_settings,
+    load,
+    markdown,
+    parse_address,
+)
 
 DATA = {"data_dir": "d"}
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -156,6 +166,90 @@ def test_malformed_addresses(text: str):
 def test_addresses():
     assert parse_address("127.0.0.1:4470") == ("127.0.0.1", 4470)
     assert parse_address("[::1]:0") == ("::1", 0)
+
+
+CLUSTER = {
+    "data_dir": "d",
+    "name": "b",
+    "peers": "a=h1:1,b=h2:1, c=[::1]:2",
+    "cluster_token_file": "t",
+    "listen": "127.0.0.1:4470",
+}
+
+
+def test_the_settings_of_a_cluster(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_bytes(b"0123456789abcdef\n")
+    flags = CLUSTER | {"cluster_token_file": str(token), "initial_nodes": 2, "zone": "z"}
+    settings = cluster_settings(load(flags=flags, environment={}))
+    assert settings == ClusterSettings(
+        name="b",
+        peers={"a": "h1:1", "b": "h2:1", "c": "[::1]:2"},
+        founds_with=("a", "b"),
+        token=b"0123456789abcdef",
+        listen_peers="h2:1",
+        client_address="",
+        zone="z",
+    )
+    more = {"listen_peers": "0.0.0.0:1", "advertise_client": "here:9", "initial_nodes": 0}
+    settings = cluster_settings(load(flags=flags | more, environment={}))
+    assert settings is not None
+    assert settings.founds_with == ("a", "b", "c")
+    assert (settings.listen_peers, settings.client_address) == ("0.0.0.0:1", "here:9")
+    assert cluster_settings(load(flags=DATA, environment={})) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peers": "a"}, ["peers: 'a' is not NAME=HOST:PORT"]),
+        ({"peers": "a=h:1,,b=h:2"}, ["peers: '' is not NAME=HOST:PORT"]),
+        ({"peers": "a=h:1,a=h:2,b=h:3"}, ["a is there twice"]),
+        ({"peers": "a=h:1,b=h:1"}, ["h:1 is there twice"]),
+        ({"peers": "a=h:0,b=h:1"}, ["'h:0' is nothing that others can connect to"]),
+        ({"peers": "a=0.0.0.0:1,b=h:1"}, ["nothing that others can connect to"]),
+        ({"peers": "a=h,b=h:1"}, ["'h' is not HOST:PORT"]),
+        ({"peers": "a b=h:1"}, ["'a b' is no name of a node"]),
+        ({"name": ""}, ["name is missing", "--name NAME"]),
+        ({"name": "x"}, ["x, which is this node, is not among a, b, c"]),
+        ({"name": "a/b"}, ["'a/b' is no name of a node"]),
+        ({"memory": True, "data_dir": ""}, ["memory and peers exclude each other"]),
+        ({"new": True}, ["new and peers exclude each other"]),
+        ({"initial_nodes": 4}, ["initial_nodes is 4", "only 3 nodes"]),
+        ({"initial_nodes": 8}, ["--initial-nodes", "<= 7"]),
+        ({"cluster_token_file": ""}, ["cluster_token_file is missing"]),
+        ({"listen_peers": "x"}, ["listen_peers: 'x' is not HOST:PORT"]),
+        ({"advertise_client": "h:0"}, ["advertise_client", "nothing that others"]),
+        ({"listen": "0.0.0.0:1", "insecure": True}, ["advertise_client is missing"]),
+        ({"peers": ""}, ["cluster_token_file says nothing without peers"]),
+        (
+            {"peers": ",".join(f"n{i}=h{i}:1" for i in range(8)), "name": "n1"},
+            ["initial_nodes is missing", "8 nodes", "at most 7"],
+        ),
+    ],
+)
+def test_settings_of_a_cluster_that_make_no_sense(
+    tmp_path: Path, changes: dict[str, object], words: list[str]
+):
+    flags: dict[str, Any] = CLUSTER | changes
+    message = problem(tmp_path, **flags)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("size", [0, 15, 4097])
+def test_a_token_that_is_too_short_or_too_long(tmp_path: Path, size: int):
+    token = tmp_path / "token"
+    token.write_bytes(b"x" * size)
+    config = load(flags=CLUSTER | {"cluster_token_file": str(token)}, environment={})
+    with pytest.raises(ConfigError, match=f"holds {size} bytes; it must be 16 to 4096"):
+        cluster_settings(config)
+
+
+def test_a_token_that_is_not_there(tmp_path: Path):
+    flags = CLUSTER | {"cluster_token_file": str(tmp_path / "nothing")}
+    with pytest.raises(ConfigError, match="nothing: No such file"):
+        cluster_settings(load(flags=flags, environment={}))
 
 
 def test_every_setting_is_described_in_the_docs():
