@@ -6,11 +6,13 @@
 An event is named `room.what`, the rest are keys whose names end in their unit. Events go through
 the standard library's loggers under `querator`, so that a program with a node inside keeps its own
 logging: it sees `placement.again queue=orders pause_s=0.02`. `set_up` is for processes that belong
-to Querator: one line per event on a stream, JSON or coloured text, other libraries' logs alike.
+to Querator: one line per event on a stream, JSON or coloured text, other libraries' logs alike;
+`bind` says what every line of such a process carries besides.
 """
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, Final, TextIO
 
 import msgspec
@@ -29,6 +31,9 @@ _LEVELS: Final[dict[LogLevel, int]] = {
 }
 
 
+_bound: dict[str, str] = {}
+
+
 def logger(name: str) -> structlog.stdlib.BoundLogger:
     """The logger of a module. `name` is its `__name__`."""
     wrapped: structlog.stdlib.BoundLogger = structlog.wrap_logger(
@@ -43,10 +48,26 @@ def logger(name: str) -> structlog.stdlib.BoundLogger:
     return wrapped
 
 
+def debugs(name: str) -> Callable[[], bool]:
+    """Whether the logger of a module takes debug events: costs less than to make one and drop it,
+    where there are thousands a second.
+    """
+    asked = logging.getLogger(name)  # noqa: TID251 - as in `logger`
+    return partial(asked.isEnabledFor, logging.DEBUG)
+
+
+def bind(**keys: str) -> None:
+    """Every line from here on carries these keys, unless its event has them itself; empty ones are
+    left out. Of the whole process, and only where `set_up` was called: it starts without any.
+    """
+    _bound.update({key: value for key, value in keys.items() if value})
+
+
 def set_up(*, format_: LogFormat = "auto", level: LogLevel = "info", stream: TextIO) -> None:
     """Sends everything that is logged in this process to `stream`; `auto` is text on a terminal,
     else JSON. Replaces what was set up before.
     """
+    _bound.clear()
     as_text = format_ == "text" or (format_ == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_formatter(as_text=as_text, colours=stream.isatty()))
@@ -94,10 +115,12 @@ def _to_record(
 
 
 def _from_record(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The event that `_to_record` put there; of another library's record, its message."""
+    """The event that `_to_record` put there, or another library's message; with what is bound."""
     carried = getattr(event["_record"], _EVENT_KEY, None)
     if carried is not None:
         event.update(carried)
+    for key, value in _bound.items():
+        event.setdefault(key, value)
     return event
 
 

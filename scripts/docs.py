@@ -11,8 +11,10 @@ from pathlib import Path
 
 from querator.model.errors import ERRORS
 from querator.partition.states import table_markdown
+from querator.server.metric_catalogue import METRICS
 
 API = Path("docs/api.md")
+METRICS_PAGE = Path("docs/metrics.md")
 
 
 def errors_table() -> str:
@@ -25,9 +27,18 @@ def errors_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metrics_table() -> str:
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for spec in METRICS:
+        labels = ", ".join(f"`{label}`" for label in spec.labels)
+        lines.append(f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (API, "errors"): errors_table,
     (API, "states"): table_markdown,
+    (METRICS_PAGE, "metrics"): metrics_table,
 }
 
 

@@ -35,6 +35,7 @@ DRAINING = QueratorError(
 )
 
 _log = telemetry.logger(__name__)
+_debugs = telemetry.debugs(__name__)
 _start = uuid_utils.uuid7().hex[:20]
 _numbers = itertools.count(1)
 
@@ -58,6 +59,15 @@ def refusal_of(error: Exception, *, request_id: str, method: str) -> QueratorErr
     return QueratorError(
         ErrorCode.INTERNAL, f"a defect in Querator; the node's log has it as {request_id}"
     )
+
+
+def log_call(method: str, code: str, began_s: float, request_id: str) -> None:
+    """One line, at debug, for each unary call and each stream that has ended."""
+    if _debugs():
+        duration_ms = round((time.perf_counter() - began_s) * 1000, 3)
+        _log.debug(
+            "grpc.call", method=method, code=code, duration_ms=duration_ms, request_id=request_id
+        )
 
 
 def log_broken(method: str, request_id: str) -> None:
@@ -117,12 +127,14 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
                 refusal = refusal_of(error, request_id=request_id, method=method)
             except asyncio.CancelledError:
                 counts.ended(method, CANCELLED, began_s)
+                log_call(method, CANCELLED, began_s, request_id)
                 raise
             else:
                 counts.ended(method, OK, began_s)
+                log_call(method, OK, began_s, request_id)
                 return answer
             counts.refused(method, refusal, began_s)
-            _log.debug("grpc.refused", method=method, request_id=request_id, code=refusal.code.name)
+            log_call(method, refusal.code.name, began_s, request_id)
             await abort(context, refusal, request_id=request_id)
 
     return handle

@@ -20,6 +20,7 @@ from querator.server.answers import (
     LiveCalls,
     abort,
     log_broken,
+    log_call,
     new_request_id,
     refusal_of,
 )
@@ -80,6 +81,7 @@ class Streams:
                     self._live.discard(stream)
                     counts.stream_ended(method)
                     counts.ended(method, code, began_s)
+                    log_call(method, code, began_s, request_id)
                 if ending is not None:
                     await abort(context, ending, request_id=request_id)
 

@@ -38,6 +38,37 @@ def test_json_has_one_object_per_event():
     assert (second["event"], second["logger"]) == ("plain text", "other")
 
 
+def test_what_is_bound_is_on_every_line_that_does_not_say_otherwise():
+    stream = io.StringIO()
+    telemetry.set_up(format_="json", stream=stream)
+    log = telemetry.logger("querator.room")
+    log.info("room.before")
+    telemetry.bind(node="n1", cluster_id="")
+    telemetry.bind(cluster_id="c1")
+    log.info("room.event")
+    log.info("room.other", node="n2")
+    logging.getLogger("other").warning("text")  # noqa: TID251 - another library's
+    telemetry.set_up(format_="json", stream=stream)
+    log.info("room.anew")
+    said = [msgspec.json.decode(line) for line in stream.getvalue().splitlines()]
+    bound = [(each["event"], each.get("node"), each.get("cluster_id")) for each in said]
+    assert bound == [
+        ("room.before", None, None),
+        ("room.event", "n1", "c1"),
+        ("room.other", "n2", "c1"),
+        ("text", "n1", "c1"),
+        ("room.anew", None, None),
+    ]
+
+
+def test_whether_debug_events_are_taken():
+    debugs = telemetry.debugs("querator.room")
+    telemetry.set_up(level="info", stream=io.StringIO())
+    assert not debugs()
+    telemetry.set_up(level="debug", stream=io.StringIO())
+    assert debugs()
+
+
 @pytest.mark.parametrize("format_", ["json", "text"])
 def test_tracebacks_do_not_show_values(format_: LogFormat):
     stream = io.StringIO()

@@ -1,6 +1,9 @@
 """docs/ says what the code does."""
 
+import re
+
 from querator.model.errors import ERRORS
+from querator.server.metric_catalogue import METRICS
 from scripts import docs
 
 
@@ -18,3 +21,10 @@ def test_every_error_code_is_documented() -> None:
 def test_a_stale_table_is_noticed() -> None:
     text = docs.API.read_text().replace("| `LEASE_LOST` | 8 |", "| `LEASE_LOST` | 9 |")
     assert docs.filled(text, "errors", docs.errors_table()) != text
+
+
+def test_queries_and_alerts_in_the_docs_name_metrics_that_there_are() -> None:
+    told = docs.METRICS_PAGE.read_text().partition("## All metrics")[0]
+    named = {name.removesuffix("_bucket") for name in re.findall(r"querator_[a-z_]+", told)}
+    assert len(named) > 10
+    assert named <= {spec.name for spec in METRICS}
