@@ -181,6 +181,7 @@ class Node:
         environment = await asyncio.to_thread(self._open)
         self._environment = observed.environment = environment
         observed.identity = self._identity
+        telemetry.bind(node=self.identity.name, cluster_id=self.identity.cluster_id)
         self._running.push_async_callback(asyncio.to_thread, environment.close)
         if admin_server is not None:
             self._running.push_async_callback(admin_server.forget_storage)
