@@ -11,6 +11,10 @@ The end, in reverse: the server takes nothing more, waiting leases are answered 
 taken on is committed and answered, the raft thread ends, the directory is free again, and the admin
 port, which has told of all this, closes.
 
+A node of several also finds or forms its cluster before the raft thread starts
+(`placement.formation`), for as long as it takes, and gives its leaderships away before it takes
+nothing more.
+
 **Failure.** When the storage fails, or a defect stops the raft thread or the work behind the map,
 memory and disk may differ: every call ends, `run_until_stopped` and the end of the block raise
 `NodeFailedError`, and only a new node on the same directory may go on. An error inside one
@@ -24,6 +28,7 @@ process alone unless `switch_interval_s` is given.
 
 import asyncio
 import contextlib
+import socket
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -33,20 +38,30 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import uuid_utils
 
 from querator import telemetry
+from querator.config import ClusterSettings, parse_address
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
+from querator.placement.forming import (
+    Forming,
+    description,
+    known_peers,
+    peer_info,
+    placed_node,
+)
+from querator.placement.machine import stored_effects
 from querator.placement.placement import Placement
 from querator.placement.standing import Standing
-from querator.raft.clock import RealClock
+from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
+from querator.raft.tcp_peers import TcpPeers
 from querator.server.grpc_server import GrpcServer
 from querator.server.observed import Observed
 from querator.service.admin_service import AdminService
 from querator.service.queue_service import QueueService
 from querator.storage.environment import Environment
-from querator.storage.identity import Empty, Identity, check_directory, claim
+from querator.storage.identity import DirectoryRefused, Empty, Identity, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
 
@@ -58,7 +73,8 @@ SWITCH_INTERVAL_S: Final = 0.000_5
 """Of `querator serve`. At the interpreter's 5 ms a turn of 0.4 ms takes 11 beside a busy event
 loop; shorter intervals cost both threads more than they save."""
 
-NAME_DEFAULT: Final = "node-1"
+HAND_OVER_S_MAX: Final = 5.0
+"""How long a node that stops waits for others to take its leaderships."""
 VERSION: Final = version("querator")
 
 _log = telemetry.logger(__name__)
@@ -66,6 +82,10 @@ _log = telemetry.logger(__name__)
 
 class NodeFailedError(Exception):
     """The node has stopped by a failure, which is the cause. Start again on the same directory."""
+
+
+class StoppedEarlyError(Exception):
+    """The node was asked to stop before it had found its cluster."""
 
 
 class Node:
@@ -78,6 +98,8 @@ class Node:
         memory: bool = False,
         environment: Environment | None = None,
         new: bool = False,
+        name: str = "",
+        cluster: ClusterSettings | None = None,
         listen: str = "127.0.0.1:0",
         listen_admin: str = "",
         storage_quota_bytes: int = 0,
@@ -86,13 +108,15 @@ class Node:
     ) -> None:
         """One of `data_dir`, `memory`, and `environment`: a back end of your own, which the node
         closes. The other settings are those of `querator.config.Config`; `listen` takes a free port
-        by default, and there is no admin port.
+        by default, and there is no admin port. `cluster` None: a node that is alone.
         """
         if [data_dir is not None, memory, environment is not None].count(True) != 1:
             raise ValueError("give one of data_dir, memory=True and environment")
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._environment = environment
-        self._new = new or memory
+        self._empty = _when_empty(new=new or memory, cluster=cluster)
+        self._name = name if cluster is None else cluster.name
+        self._cluster = cluster
         self._listen = listen
         self._listen_admin = listen_admin
         self._quota_bytes = storage_quota_bytes
@@ -105,6 +129,7 @@ class Node:
         self._identity: Identity | None = None
         self._placement: Placement | None = None
         self._service: QueueService | None = None
+        self._peers: TcpPeers | None = None
         self._end_wanted = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -155,9 +180,10 @@ class Node:
             raise self._failed()
 
     async def start(self) -> None:
-        """Returns when clients are served. Raises StorageError (also for a directory that is not
-        what was asked for), OSError when it cannot listen, QueratorError when the map does not
-        recover; nothing is left behind then.
+        """Returns when clients are served; of a node of several, when its cluster is found. Raises
+        StorageError (also for a directory that is not what was asked for), OSError when it cannot
+        listen, QueratorError when the map does not recover, NodeFailedError, and after
+        `request_stop` StoppedEarlyError; nothing is left behind then.
         """
         try:
             await self._start()
@@ -168,6 +194,7 @@ class Node:
             "node.started",
             address=self._address,
             admin_address=self._admin_address,
+            name=self.identity.name,
             cluster_id=self.identity.cluster_id,
             boots=self.identity.boots,
             durable=self.durable,
@@ -185,41 +212,126 @@ class Node:
         self._running.push_async_callback(asyncio.to_thread, environment.close)
         if admin_server is not None:
             self._running.push_async_callback(admin_server.forget_storage)
-        host = Host(environment, clock=clock, events=self, node=self.identity.key)
+        self._peers = await self._join(environment, clock)
+        observed.identity = self._identity
+        host = Host(
+            environment, clock=clock, events=self, node=self.identity.key, peers=self._peers
+        )
         await host.start()
         observed.host = host
         self._running.push_async_callback(host.stop)
-        standing = Standing(
-            cluster_id=self.identity.cluster_id,
-            node=PlacedNode(
-                self.identity.name,
-                self.identity.incarnation,
-                peer_address="",
-                client_address="",
-                boots=self.identity.boots,
-                version=VERSION,
-            ),
-            replicas=self.identity.replicas,
-            founders=self.identity.founders,
-        )
         placement = Placement(
             host,
             PartitionMachine,
             environment=environment,
-            standing=standing,
+            standing=Standing(
+                cluster_id=self.identity.cluster_id,
+                node=self._said(),
+                replicas=self.identity.replicas,
+                founders=self.identity.founders,
+            ),
             on_failure=self.on_failure,
+            connected=self._connected,
         )
         self._placement = observed.placement = placement
         service = QueueService(host=host, placement=placement, environment=environment, clock=clock)
         self._service = observed.service = service
         placement.watch(service.on_map)
+        placement.watch(self._tell_peers)
         self._running.push_async_callback(placement.stop)
         await placement.start()
+        await self._until_formed(placement)
         admin = AdminService(host=host, placement=placement, environment=environment)
         server = GrpcServer(service, admin, listen=self._listen)
         self._running.push_async_callback(self._stop_serving, server, service)
         self._address = await server.start()
         observed.calls = server.counts
+        placement.say(self._said())
+        if self._peers is not None:
+            self._running.push_async_callback(self._hand_over, placement)
+
+    async def _hand_over(self, placement: Placement) -> None:
+        if self._failure is None:
+            handed = await placement.hand_over(HAND_OVER_S_MAX)
+            _log.info("node.handed_over", moved=handed.moved, left=len(handed.left))
+
+    # --- the cluster -------------------------------------------------------------------
+
+    def _said(self) -> PlacedNode:
+        """What this node says of itself."""
+        cluster, identity = self._cluster, self.identity
+        client_address = self._address or ("" if cluster is None else self._listen)
+        return PlacedNode(
+            identity.name,
+            identity.incarnation,
+            peer_address="" if cluster is None else cluster.peers[identity.name],
+            client_address=(cluster and cluster.client_address) or client_address,
+            zone="" if cluster is None else cluster.zone,
+            boots=identity.boots,
+            version=VERSION,
+        )
+
+    async def _join(self, environment: Environment, clock: Clock) -> TcpPeers | None:
+        """The peer port of a node that is a member of its cluster; None for one that is alone."""
+        cluster, identity = self._cluster, self.identity
+        if cluster is None:
+            _check_alone(identity)
+            return None
+        self._listen = await asyncio.to_thread(_with_port, self._listen)
+        node, placed = self._said(), await asyncio.to_thread(_stored_map, environment)
+        forming = Forming(cluster, environment, identity, node, waits_for=self._wait_for)
+        if identity.is_member:
+            await forming.check()
+        peers = await asyncio.to_thread(
+            TcpPeers,
+            peer_info(node, identity.cluster_id if identity.is_member else ""),
+            listen=cluster.listen_peers,
+            token=cluster.token,
+            peers=known_peers(cluster, identity, placed),
+            clock=clock,
+            description=description(cluster, identity, node, placed),
+        )
+        self._running.callback(peers.close)
+        if not identity.is_member:
+            joined = await forming.join(peers, self._end_wanted)
+            if joined is None:
+                raise StoppedEarlyError
+            self._identity = joined
+            peers.set_peers(known_peers(cluster, joined, placed))
+            peers.set_cluster_id(joined.cluster_id)
+        return peers
+
+    async def _until_formed(self, placement: Placement) -> None:
+        """Until the map has nodes: after the founding its first leader writes them there."""
+        self._wait_for("the placement group to have a leader")
+        async with asyncio.TaskGroup() as tasks:
+            formed = tasks.create_task(placement.until_formed())
+            ended = tasks.create_task(self._end_wanted.wait())
+            await asyncio.wait((formed, ended), return_when=asyncio.FIRST_COMPLETED)
+            formed.cancel()
+            ended.cancel()
+        self._wait_for("")
+        if self._failure is not None:
+            raise self._failed()
+        if self._end_wanted.is_set():
+            raise StoppedEarlyError
+
+    def _wait_for(self, reason: str) -> None:
+        self._observed.waits_for = reason
+
+    def _connected(self) -> dict[NodeKey, PlacedNode]:
+        if self._peers is None:
+            return {}
+        return {key: placed_node(info) for key, info in self._peers.connected().items()}
+
+    def _tell_peers(self, placed: PlacementMap) -> None:
+        """Who may connect, and what queries are answered, as the map is now."""
+        if self._peers is None or self._cluster is None or not placed.nodes:
+            return
+        self._peers.set_peers(known_peers(self._cluster, self.identity, placed))
+        self._peers.set_description(description(self._cluster, self.identity, self._said(), placed))
+
+    # --- parts of the start ------------------------------------------------------------
 
     async def _start_admin(self) -> "AdminServer | None":
         if not self._listen_admin:
@@ -238,11 +350,10 @@ class Node:
     def _open(self) -> Environment:
         """Opens the environment and claims it. Blocks, for as long as opening takes."""
         environment: Environment
-        empty = Empty.NEW_CLUSTER if self._new else Empty.REFUSED
         if self._environment is not None:
             environment = self._environment
         elif self._data_dir is not None:
-            check_directory(self._data_dir, empty=empty)
+            check_directory(self._data_dir, empty=self._empty)
             environment = open_lmdb(self._data_dir, quota_bytes=self._quota_bytes or None)
         else:
             quota_bytes = self._quota_bytes or MEMORY_QUOTA_BYTES_DEFAULT
@@ -250,8 +361,8 @@ class Node:
         try:
             self._identity = claim(
                 environment,
-                name=NAME_DEFAULT,
-                empty=empty,
+                name=self._name,
+                empty=self._empty,
                 make_id=lambda: uuid_utils.uuid7().hex,
             )
         except BaseException:
@@ -322,3 +433,36 @@ class Node:
         if self._placement is not None:
             self._placement.end()
         self._end_wanted.set()
+
+
+def _when_empty(*, new: bool, cluster: ClusterSettings | None) -> Empty:
+    if cluster is not None:
+        return Empty.TO_BE_FORMED
+    return Empty.NEW_CLUSTER if new else Empty.REFUSED
+
+
+def _check_alone(identity: Identity) -> None:
+    """Raises DirectoryRefused for the data of a node of several."""
+    others = [replica.node for replica in identity.replicas if replica.node != identity.key]
+    if others or not identity.is_member:
+        names = f" with {', '.join(map(node_name, others))}" if others else ""
+        raise DirectoryRefused(
+            f"the data is of node {identity.name} of a cluster of several nodes{names}: start it "
+            f"with --name {identity.name} and --peers"
+        )
+
+
+def _stored_map(environment: Environment) -> PlacementMap:
+    with environment.snapshot() as snapshot:
+        return stored_effects(snapshot).map
+
+
+def _with_port(listen: str) -> str:
+    """The address with a port that is free at the moment instead of port 0: other nodes are told it
+    before it is listened at.
+    """
+    host, port = parse_address(listen)
+    if port:
+        return listen
+    with socket.create_server((host, 0)) as found:
+        return f"{listen.rpartition(':')[0]}:{found.getsockname()[1]}"

@@ -1,7 +1,7 @@
 """`querator serve`: one node in a process of its own.
 
     exit code
-    0    stopped by SIGTERM or SIGINT: everything taken on was answered
+    0    stopped by SIGTERM or SIGINT: everything taken on was answered, or nothing was taken on yet
     1    did not start: the directory, the port, or what is stored
     2    a setting is wrong
     6    stopped by a failure, of the disk or of Querator itself; what was acknowledged is on disk,
@@ -24,9 +24,17 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 
 from querator import telemetry
-from querator.config import SETTINGS, Config, ConfigError, Setting, load
+from querator.config import (
+    SETTINGS,
+    ClusterSettings,
+    Config,
+    ConfigError,
+    Setting,
+    cluster_settings,
+    load,
+)
 from querator.model.errors import QueratorError
-from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError
+from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError, StoppedEarlyError
 from querator.storage.environment import StorageError
 
 _METAVARS: Final = {
@@ -90,22 +98,26 @@ def serve(file: Path | None, **flags: Any) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 
     Every option can also be set in the environment (--data-dir as QUERATOR_DATA_DIR) or in the
-    file (as data_dir). A new cluster needs --new once.
+    file (as data_dir). A new cluster of one node needs --new once; nodes that are given --peers
+    form theirs together.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         config = load(flags=given, file=file)
+        cluster = cluster_settings(config)
     except ConfigError as error:
         raise BadSetting(str(error)) from error
     telemetry.set_up(format_=config.log_format, level=config.log_level, stream=sys.stderr)
-    asyncio.run(_serve(config))
+    asyncio.run(_serve(config, cluster))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
     node = Node(
         config.data_dir or None,
         memory=config.memory,
         new=config.new,
+        name=config.name,
+        cluster=cluster,
         listen=config.listen,
         listen_admin=config.listen_admin,
         storage_quota_bytes=config.storage_quota_bytes,
@@ -115,6 +127,10 @@ async def _serve(config: Config) -> None:
     _stop_by_signal(node)
     try:
         await node.start()
+    except StoppedEarlyError:
+        return
+    except NodeFailedError as error:
+        raise Failed(str(error)) from error
     except (StorageError, OSError, QueratorError) as error:
         raise NotStarted(str(error)) from error
     # What a start leaves behind lives as long as the process. Out of the collector's sight it no

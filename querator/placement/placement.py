@@ -174,6 +174,11 @@ class Placement:
         if len(replicas) == 1 and self._forming is not None:
             await asyncio.wait((self._forming,))
 
+    async def until_formed(self) -> None:
+        """Returns when the map has nodes: from then on there can be queues."""
+        while not self.map.nodes:
+            await self._moved.wait()
+
     async def _open(self, queue: Queue) -> None:
         try:
             await self._reconciler.open(self.map, queue)

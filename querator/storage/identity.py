@@ -29,6 +29,9 @@ from querator.storage.tables import NODE
 FORMAT: Final = 2
 """Of the tables and log entries. 1: before there were clusters of several nodes; never released."""
 
+NAME_DEFAULT: Final = "node-1"
+"""Of a node that is alone."""
+
 _DATA_NAME: Final = "data.mdb"
 _NOT_DATA: Final = frozenset(("data.new", "lock.mdb", "querator.lock", "lost+found"))
 """What may be in a directory before it has data."""
@@ -129,8 +132,9 @@ def claim(
 ) -> Identity:
     """Counts a start, or makes of an empty environment what `empty` says; durable when it returns.
 
-    `name` empty: the stored one. Raises StorageError; DirectoryRefused for a format of another
-    release, for data of a node of another name, and for an empty environment that is to be refused.
+    `name` empty: the stored one, of new data `NAME_DEFAULT`. Raises StorageError; DirectoryRefused
+    for a format of another release, for data of a node of another name, and for an empty
+    environment that is to be refused.
     Nothing else may write meanwhile.
     """
     with environment.snapshot() as snapshot:
@@ -147,7 +151,7 @@ def claim(
             "a first start did not get far here; add --new, or give --peers, to repeat it"
         )
     else:
-        assert name, "a first start names the node"
+        name = name or NAME_DEFAULT
         identity = Identity(FORMAT, cluster_id="", incarnation=make_id(), boots=1, name=name)
         if empty is Empty.NEW_CLUSTER:
             alone = PlacedNode(name, identity.incarnation, peer_address="", client_address="")
