@@ -87,7 +87,51 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False
     term: int
 
 
-GroupMessage = RequestVote | VoteReply | Append | AppendReply | TimeoutNow
+class SnapshotOffer(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
+    """A leader wants to send its state, or to go on with that; see `raft.snapshot`.
+
+    `number` counts its snapshots of this group in this term.
+    """
+
+    term: int
+    number: int
+
+
+class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
+    """A piece of the stream, from `sequence` 1 on. `crc` is the CRC-32 of the last chunk's `crc` (4
+    bytes, big-endian; 0 before the first) and the content, so that it is the whole stream's.
+    """
+
+    term: int
+    number: int
+    sequence: int
+    crc: int
+    content: bytes
+
+
+class SnapshotReply(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
+    """After the follower's sync: chunks up to `sequence` are on its disk. `verdict` as of
+    `raft.snapshot.Verdict`, which says what `index` is.
+    """
+
+    term: int
+    number: int
+    verdict: int
+    sequence: int = 0
+    index: int = 0
+    reason: str = ""
+
+
+GroupMessage = (
+    RequestVote
+    | VoteReply
+    | Append
+    | AppendReply
+    | TimeoutNow
+    | SnapshotOffer
+    | SnapshotChunk
+    | SnapshotReply
+)
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):

@@ -1,0 +1,57 @@
+"""A queue at work: items come, are leased, and completed, given back or left to lapse."""
+
+import random
+from typing import Any
+
+from querator.model.commands import Complete, ItemSpecial, LeaseGrant, LeaseItems, Retry
+from querator.model.entries import Proposal
+from tests.unit.partition import harness
+from tests.unit.raft.copying import Entries, Replicating
+
+
+class Load:
+    """Appends entries to `entries`; random ones need a replica to tell what is leased and due."""
+
+    def __init__(self, seed: int, *, item_bytes: int = 40) -> None:
+        self.entries = Entries()
+        self._chance = random.Random(seed)
+        self._item_bytes = item_bytes
+        self._grants: list[LeaseGrant] = []
+        self._clients = 0
+
+    def produce(self, items: int = 100, **changes: Any) -> None:
+        batch = [self._chance.randbytes(self._item_bytes) for _ in range(items)]
+        self.entries.append(harness.produce(batch, **changes))
+
+    def work(self, replica: Replicating, times: int = 1) -> None:
+        """So many random entries, each applied to the replica in a turn of its own."""
+        for _ in range(times):
+            self.entries.now_ms += self._chance.randrange(2_000)
+            self._append(replica, self._chance.randrange(10))
+            for result in replica.apply():
+                for answer in getattr(result, "grants", ()):
+                    if isinstance(answer, LeaseGrant) and answer.lease:
+                        self._grants.append(answer)
+
+    def _append(self, replica: Replicating, kind: int) -> None:
+        due = replica.machine.due_commands(self.entries.now_ms)
+        if due:
+            self.entries.append(*(Proposal(command) for command in due))
+        elif kind < 4:
+            later = (ItemSpecial(0, self.entries.now_ms + 3_000),) if kind == 0 else ()
+            self.produce(self._chance.randrange(1, 300), specials=later)
+        elif kind < 7 or not self._grants:
+            self._clients += 1
+            items = self._chance.randrange(1, 400)
+            self.entries.append(Proposal(harness.lease_of(items, client_id=f"{self._clients}")))
+        else:
+            grant = self._grants.pop(self._chance.randrange(len(self._grants)))
+            leases = (LeaseItems(grant.lease),)
+            later_ms = self.entries.now_ms + 5_000
+            self.entries.append(
+                Proposal(
+                    Complete(leases)
+                    if kind < 9
+                    else Retry(leases, retry_at_ms=later_ms, error="not now")
+                )
+            )
