@@ -1,6 +1,7 @@
 """`querator verify`: a full scan of a data directory that no node is using.
 
-What is checked of each group (a partition's, or the placement group's):
+First the pages of the data file are walked. When that finds damage it is all that is told: rows in
+such pages cannot be relied on. Then, of each group (a partition's, or the placement group's):
 
 * its log: every entry from the first to the last is there, and its checksum holds;
 * its attachments: their checksums hold;
@@ -35,7 +36,7 @@ from querator.storage.environment import (
     StorageLocked,
 )
 from querator.storage.identity import DirectoryRefused, Empty
-from querator.storage.lmdb_environment import open_lmdb
+from querator.storage.lmdb_environment import check_pages, open_lmdb
 from querator.storage.tables import ATTACHMENTS, STATE
 
 PROBLEMS_SHOWN_MAX = 50
@@ -194,6 +195,8 @@ def _verify(data_dir: Path) -> VerifyView:
     except StorageLocked:
         raise Failure(f"{data_dir} is in use. Stop its node first.", ExitCode.REFUSED) from None
     try:
+        if problems := check_pages(data_dir):
+            return _damaged(data_dir, problems)
         with environment.snapshot() as txn:
             owner = identity.read(txn)
             try:
@@ -212,6 +215,19 @@ def _verify(data_dir: Path) -> VerifyView:
         log_entries=scan.log_entries,
         attachments=scan.attachments,
         problems=scan.problems,
+    )
+
+
+def _damaged(data_dir: Path, problems: list[str]) -> VerifyView:
+    return VerifyView(
+        data_dir=str(data_dir),
+        cluster_id="",
+        queues=0,
+        partitions=0,
+        items=0,
+        log_entries=0,
+        attachments=0,
+        problems=[Problem("data file", sentence) for sentence in problems],
     )
 
 

@@ -10,6 +10,12 @@ The map is virtual and as large as it may ever become: a resize under a live rea
 What is full is judged by the quota and the free disk. Used bytes are those of the pages of the
 tree; the file holds the free pages besides and never shrinks.
 
+LMDB 0.9 checks no page. Every row is sealed (`storage.sealed`), by its own room or else here, and
+checked when it is read from LMDB: a flipped bit in it is StorageCorrupt for a read that meets the
+row. One in the structure of a page is an error of LMDB, or an assertion that ends the process;
+`check_pages` finds it. What no read can tell is a key that has gone astray: a look-up misses its
+row, and a scan that meets it tells. The seal costs 0.6 µs a row each way.
+
 py-lmdb gives the interpreter lock away around every call into LMDB, also each row of a `putmulti`.
 Beside a thread that computes, getting it back takes up to a switch interval. Measured on two cores,
 30 rows of 3.3 KB and a synced commit, median ms per turn:
@@ -51,7 +57,9 @@ from querator.storage.environment import (
     reserve_bytes,
 )
 from querator.storage.overlay import Changes, OverlayTransaction, Row
+from querator.storage.sealed import seal, unseal
 from querator.storage.switching import SHORT_SWITCHES
+from querator.storage.tables import SEALED_LETTERS
 
 MAP_BYTES_DEFAULT = 1 << 40
 MAP_SPARE_SHARE = 8
@@ -73,8 +81,8 @@ _LMDB_ENGINE: Final = 0
 """py-lmdb brings LMDB 0.9 and 1.0, which cannot read each other's files. The choice is part of our
 format, so it is not left to the library's default or an environment variable.
 """
-_NODE_BYTES: Final = 24
-"""Header of a row in a page, with its slot, rounded up."""
+_NODE_BYTES: Final = 28
+"""Header of a row in a page, with its slot, rounded up, and the checksum."""
 _INLINE_BYTES_MAX: Final = 2_000
 """Longer values get pages of their own."""
 _FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -226,7 +234,11 @@ class LmdbEnvironment:
     def _write(self, txn: "lmdb.Transaction[bytes]", changes: Changes) -> int:
         """The used bytes afterwards."""
         keys = sorted(changes)
-        rows = [(key, value) for key in keys if (value := changes[key]) is not None]
+        rows = [
+            (key, value if key[0] in SEALED_LETTERS else seal(key, value))
+            for key in keys
+            if (value := changes[key]) is not None
+        ]
         try:
             for key in keys:
                 if changes[key] is None:
@@ -291,6 +303,16 @@ class LmdbEnvironment:
         self._disk_checked_at = time.monotonic()
 
 
+def _opened(key: bytes, stored: bytes) -> bytes:
+    """The value of a row as it lies in LMDB."""
+    if key[0] in SEALED_LETTERS:
+        return stored
+    try:
+        return unseal(key, stored, "row")
+    except StorageCorrupt:
+        raise StorageCorrupt(f"row {key.hex()}: wrong checksum") from None
+
+
 class _Base:
     """Reads of one LMDB transaction."""
 
@@ -301,9 +323,10 @@ class _Base:
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            return self._txn.get(key)
+            stored = self._txn.get(key)
         except lmdb.Error as error:
             raise _translated(error) from error
+        return None if stored is None else _opened(key, stored)
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[Row]:
         try:
@@ -314,12 +337,12 @@ class _Base:
                         for row in cursor.iterprev():
                             if row[0] < start:
                                 return
-                            yield row
+                            yield row[0], _opened(*row)
                 elif cursor.set_range(start):
                     for row in cursor.iternext():
                         if row[0] >= stop:
                             return
-                        yield row
+                        yield row[0], _opened(*row)
         except lmdb.Error as error:
             raise _translated(error) from error
 

@@ -104,6 +104,9 @@ INCOMING = Table("incoming", b"y", "", in_generations=False)
 # What raft keeps of a group: everything else in a generation is the state of its machine.
 RAFT_TABLES = (ATTACHMENTS, ATTACHMENTS_DEAD, LOG, MEMBERS, APPLIED)
 
+SEALED_LETTERS = frozenset(table.letter[0] for table in (ATTACHMENTS, LOG, MEMBERS, APPLIED, NODE))
+"""Tables whose rooms seal each value (`storage.sealed`): a durable form need not do it again."""
+
 
 def put_block(
     txn: WriteTransaction, group: int, first_seq: int, row: bytes, expiries: Iterable[int]

@@ -238,6 +238,33 @@ def test_a_damaged_page_is_found_by_the_walk(path):
     assert check_pages(path) != []
 
 
+@pytest.mark.parametrize("size", [1, 40, 3_000])
+@pytest.mark.parametrize("place", range(3))
+def test_a_flipped_bit_in_a_row_is_never_served(path, size, place):
+    """In its key, at its beginning, at its end: a scan that meets the row tells."""
+    environment = open_lmdb(path)
+    txn = environment.begin()
+    for number in range(100):
+        txn.put(b"key %03d" % number, b"value %03d" % number + bytes(size))
+    txn.commit(sync=True)
+    environment.close()
+    data = (path / "data.mdb").read_bytes()
+    position = data.rindex((b"key 050", b"value 050", b"value 050")[place])
+    position += (6, 0, 8 + size)[place]
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([data[position] ^ 1]))
+    environment = open_lmdb(path)
+    with environment.snapshot() as snapshot:
+        with pytest.raises(StorageCorrupt, match="checksum"):
+            list(snapshot.scan(b"key", b"kez"))
+        if place:
+            with pytest.raises(StorageCorrupt, match="checksum"):
+                snapshot.get(b"key 050")
+        assert snapshot.get(b"key 060") == b"value 060" + bytes(size)
+    environment.close()
+
+
 def test_a_full_map_refuses_and_loses_nothing(path):
     """Long values of odd sizes leave gaps, so the map fills before the quota does."""
     environment = open_lmdb(path, map_bytes=1 << 20)
