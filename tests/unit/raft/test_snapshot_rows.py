@@ -39,7 +39,9 @@ ENTRIES = st.tuples(st.just("entry"), st.integers(0, 2), st.none())
 DROPS = st.tuples(st.just("drop"), st.integers(0, 9), st.none())
 TRUNCATES = st.tuples(st.just("truncate"), st.integers(1, 2), st.none())
 COMMITS = st.lists(st.one_of(WRITES, WRITES, ENTRIES, DROPS, TRUNCATES), max_size=4)
-RUNS = st.lists(st.one_of(COMMITS, st.just("step"), st.just("cut")), max_size=30)
+RUNS = st.lists(
+    st.tuples(COMMITS, st.sampled_from(["both", "both", "leader", "cut"])), min_size=6, max_size=20
+)
 
 
 class Leader:
@@ -100,7 +102,7 @@ def state(view: ReadTransaction) -> dict[bytes, bytes]:
 
 
 @given(
-    st.lists(COMMITS, max_size=8),
+    st.lists(COMMITS, min_size=4, max_size=8),
     RUNS,
     st.sampled_from([1, 2, 3]),
     st.sampled_from([1, 1 << 20]),
@@ -132,24 +134,20 @@ def copy(before: list[Any], run: list[Any], room: int, has_upto: int) -> None:
     sender = SnapshotSender(leader.environment, G, 0, leader.position, term=1, number=1, now_s=0.0)
     there: list[Any] = []
     expected: dict[bytes, bytes] | None = None
-    for number, action in enumerate([*run, *["step"] * 200]):
-        if sender.over:
-            break
+    ready: list[Any] = [((), "both")] * 2
+    for changes, action in (*ready, *run, *(ready * 50)):
+        leader.commit(changes, sender.before_commit)
         if action == "cut":
             there.clear()
             sender.interrupted(0.0)
-        elif action != "step":
-            leader.commit(action, sender.before_commit)
-        else:
-            there += sender.step(0.0, room)
-            if sender.end is not None and expected is None:
-                with leader.environment.snapshot() as snapshot:
-                    expected = state(snapshot)
-            if number % 3:
-                replies = follower_turn(follower, receiver, there, old_index)
-                there.clear()
-                for reply in replies:
-                    sender.on_reply(reply, 0.0)
+        there += sender.step(0.0, room)
+        if sender.end is not None and expected is None:
+            with leader.environment.snapshot() as snapshot:
+                expected = state(snapshot)
+        if action == "both":
+            for reply in follower_turn(follower, receiver, there, old_index):
+                sender.on_reply(reply, 0.0)
+            there.clear()
     assert sender.failed is None
     assert sender.done is not None
     with follower.snapshot() as snapshot:
