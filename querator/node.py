@@ -56,6 +56,7 @@ from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.raft.tcp_peers import TcpPeers
+from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
 from querator.server.observed import Observed
 from querator.service.admin_service import AdminService
@@ -231,24 +232,60 @@ class Node:
                 founders=self.identity.founders,
             ),
             on_failure=self.on_failure,
+            propose=None if self._cluster is None else self._propose,
             connected=self._connected,
         )
         self._placement = observed.placement = placement
-        service = QueueService(host=host, placement=placement, environment=environment, clock=clock)
+        forwarding = self._make_forwarding(placement)
+        service = QueueService(
+            host=host,
+            placement=placement,
+            environment=environment,
+            clock=clock,
+            forwarder=forwarding,
+            out_of_reach=self._out_of_reach,
+        )
         self._service = observed.service = service
         placement.watch(service.on_map)
         placement.watch(self._tell_peers)
         self._running.push_async_callback(placement.stop)
         await placement.start()
         await self._until_formed(placement)
-        admin = AdminService(host=host, placement=placement, environment=environment)
-        server = GrpcServer(service, admin, listen=self._listen)
+        admin = AdminService(
+            placement=placement,
+            router=service.router,
+            reads=service.reads,
+            durable=environment.durable,
+        )
+        server = GrpcServer(service, admin, listen=self._listen, forwarding=forwarding)
         self._running.push_async_callback(self._stop_serving, server, service)
         self._address = await server.start()
         observed.calls = server.counts
         placement.say(self._said())
         if self._peers is not None:
             self._running.push_async_callback(self._hand_over, placement)
+
+    def _make_forwarding(self, placement: Placement) -> Forwarding | None:
+        """The way to the other nodes; None for a node that is alone."""
+        if self._cluster is None:
+            return None
+        forwarding = Forwarding(self.identity.name, token=self._cluster.token)
+        placement.watch(forwarding.on_map)
+        self._running.push_async_callback(forwarding.close)
+        return forwarding
+
+    async def _propose(self, group: GroupId, command: Any) -> Any:
+        """To the leader of the group, wherever that is."""
+        assert self._service is not None
+        return await self._service.router.propose(group, command)
+
+    def _out_of_reach(self) -> frozenset[str]:
+        """The other nodes of the map to which the peer port has no connection."""
+        if self._peers is None or self._placement is None:
+            return frozenset()
+        near = {node_name(key) for key in self._peers.connected()}
+        names = {node.name for node in self._placement.map.nodes}
+        return frozenset(names - near - {self.identity.name})
 
     async def _hand_over(self, placement: Placement) -> None:
         if self._failure is None:
@@ -408,7 +445,8 @@ class Node:
             self._service.on_effects(group, effects)
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
-        """Calls go to the leader by way of the router."""
+        assert self._service is not None
+        self._service.on_leader(group, node)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         assert self._service is not None

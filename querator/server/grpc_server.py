@@ -22,31 +22,35 @@ from querator.model import limits
 from querator.server.admin_calls import AdminCalls
 from querator.server.answers import Context, LiveCalls, Unary, answering
 from querator.server.call_counts import CallCounts
+from querator.server.forwarding import Forwarding
 from querator.server.lease_stream import LeaseStream
+from querator.server.node_calls import NodeCalls
 from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
 from querator.server.streams import Streams
 from querator.service.admin_service import AdminService
 from querator.service.queue_service import QueueService
-from querator.v1 import admin_service_pb2, queue_service_pb2
+from querator.v1 import admin_service_pb2, node_service_pb2, queue_service_pb2
 from querator.wire.door import DEFAULT_LIMITS, RequestLimits
 
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"].full_name
+NODE_SERVICE = node_service_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 _SERVICES = (QUEUE_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _KEEPALIVE_MS = 20_000
 _KEEPALIVE_ANSWER_MS = 10_000
-_CLIENT_PING_MS_MIN = 5_000
+_CLIENT_PING_MS_MIN = 500
 _CONNECTION_STREAMS_MAX = 1_000
 _LAST_BYTES_S = 0.25
 
 _OPTIONS = (
     # Two servers on one port would share its connections at random.
     ("grpc.so_reuseport", 0),
-    # The door refuses less, with a sentence; this is what one message may hold in memory.
-    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_CAP),
+    # The door refuses less, with a sentence; this is what one message may hold in memory: the
+    # largest request with what another node puts around it, and what gathers beside it.
+    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_CAP + 2 * limits.MIB),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", _CONNECTION_STREAMS_MAX),
     # A client that has gone without a word goes unnoticed otherwise.
@@ -73,7 +77,10 @@ class GrpcServer:
         *,
         listen: str,
         request_limits: RequestLimits = DEFAULT_LIMITS,
+        forwarding: Forwarding | None = None,
     ) -> None:
+        """`forwarding` None: a node that is alone, and that other nodes cannot ask anything."""
+        self._forwarding = forwarding
         self._queue_service = queue_service
         self._admin_service = admin_service
         self._listen = listen
@@ -101,6 +108,11 @@ class GrpcServer:
                 grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin_handlers),
             )
         )
+        if self._forwarding is not None:
+            link = {"Link": self._stream("Link", self._node_calls)}
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(NODE_SERVICE, link),)
+            )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(_SERVICES, server)
         try:
@@ -138,8 +150,14 @@ class GrpcServer:
     def _lease_stream(self, context: Context, request_id: str) -> LeaseStream:
         return LeaseStream(context, request_id, self._queue_service, self._calls.counts)
 
+    def _node_calls(self, context: Context, request_id: str) -> NodeCalls:
+        neighbours = self._queue_service.neighbours
+        assert neighbours is not None
+        assert self._forwarding is not None
+        return NodeCalls(context, request_id, neighbours, self._forwarding)
+
     def _stream(
-        self, method: str, make: Callable[[Context, str], ProduceStream | LeaseStream]
+        self, method: str, make: Callable[[Context, str], ProduceStream | LeaseStream | NodeCalls]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return grpc.stream_stream_rpc_method_handler(self._streams.handler(method, make))
 

@@ -1,8 +1,8 @@
 """Queues, their counts, what is in them, and dead letters.
 
 What can be judged by the request alone is refused here, the rest (dead queues, versions, who uses a
-queue) is decided by placement, in the log. Counts and items are read from one snapshot of the last
-committed state: sums are exact, and nothing scans a queue to count it.
+queue) is decided by placement, in the log. Counts and items are read at the leader of each
+partition (`service.reads`): they are exact, and nothing scans a queue to count it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from querator.model.calls import (
     QueuePage,
     QueueStats,
 )
-from querator.model.commands import DeadTarget, Redrive, RedriveResult, Refusal
+from querator.model.commands import DeadTarget, Redrive, RedriveResult
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
 from querator.model.limits import REPLY_BYTES_DEFAULT, REQUEST_ITEMS_MAX
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.partition import queries
-from querator.partition.queries import ItemPage
 from querator.partition.rows import ItemState
 from querator.service import paging
-from querator.service.outcomes import refused
+from querator.service.forwarder import LettersQuery, PeekQuery
+from querator.service.reads import Reads
+from querator.service.router import Router
 from querator.service.validate import (
     check_between,
     check_name,
@@ -40,8 +40,6 @@ from querator.service.validate import (
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
-    from querator.raft.host import Host
-    from querator.storage.environment import Environment, ReadTransaction
 
 _SUMMED = tuple(
     field
@@ -49,17 +47,20 @@ _SUMMED = tuple(
     if field not in ("partition", "applied_index", "oldest_ready_at_ms")
 )
 
-_ReadPage = Callable[["ReadTransaction", GroupId, int, int, int], ItemPage]
-"""(transaction, group, after_seq, limit, bytes_max)."""
+_Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
+"""(group, after_seq, limit, bytes_max)."""
 
 
 class AdminService:
     """Every method raises QueratorError, and runs on the event loop of the host."""
 
-    def __init__(self, *, host: "Host", placement: "Placement", environment: "Environment") -> None:
-        self._host = host
+    def __init__(
+        self, *, placement: "Placement", router: Router, reads: Reads, durable: bool
+    ) -> None:
         self._placement = placement
-        self._environment = environment
+        self._router = router
+        self._reads = reads
+        self._durable = durable
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -74,12 +75,14 @@ class AdminService:
 
     async def get_queue(self, namespace: str, name: str) -> Queue:
         """In whatever state it is."""
+        await self._reads.catch_up()
         return self._existing(namespace, name)
 
     async def list_queues(self, namespace: str, page_size: int, page_token: str) -> QueuePage:
         """By name."""
         limit = page_items(page_size)
         check_name(namespace, field="namespace")
+        await self._reads.catch_up()
         placed = self._placement.map
         if not placed.has_namespace(namespace) and namespace != DEFAULT_NAMESPACE:
             raise namespace_not_found(namespace)
@@ -103,14 +106,14 @@ class AdminService:
         """
         check_update_mask(mask)
         check_between(expected_version, 0, 2**63 - 1, field="expected_version")
-        queue = self._existing(namespace, name)
+        queue = await self._reads.existing(lambda: self._existing(namespace, name))
         changes = {field: getattr(settings, field) for field in mask}
         check_settings(msgspec.structs.replace(queue.settings, **changes), name=name)
         return await self._placement.update_queue(namespace, name, settings, mask, expected_version)
 
     async def delete_queue(self, namespace: str, name: str) -> None:
         """Answered when it can no longer be undone; the data goes in the background."""
-        self._existing(namespace, name)
+        await self._reads.existing(lambda: self._existing(namespace, name))
         await self._placement.delete_queue(namespace, name)
 
     def _existing(self, namespace: str, name: str) -> Queue:
@@ -118,80 +121,80 @@ class AdminService:
         check_name(name, field="queue")
         return existing(self._placement.map, namespace, name)
 
-    def _live(self, namespace: str, name: str) -> Queue:
-        queue = self._existing(namespace, name)
+    async def _live(self, namespace: str, name: str) -> Queue:
+        queue = await self._reads.existing(lambda: self._existing(namespace, name))
         if queue.state is QueueState.DELETING:
             raise deleting(name)
         return queue
 
     # --- looking -----------------------------------------------------------------------------
 
-    async def queue_stats(self, namespace: str, name: str) -> QueueStats:
-        """Exact: all partitions as of one snapshot."""
-        queue = self._live(namespace, name)
-        with self._environment.snapshot() as txn:
-            counts = tuple(
-                msgspec.structs.replace(queries.stats(txn, group), partition=partition)
-                for partition, group in enumerate(queue.groups)
-            )
-        return QueueStats(queue, total_of(counts), counts, self._environment.durable)
+    async def queue_stats(self, namespace: str, name: str, *, stale: bool = False) -> QueueStats:
+        """Exact, each partition as of a moment of its own; `stale`: as a replica at hand has it."""
+        queue = await self._live(namespace, name)
+        counts = tuple(
+            msgspec.structs.replace(each, partition=partition)
+            for partition, each in enumerate(await self._reads.stats(queue.groups, stale=stale))
+        )
+        return QueueStats(queue, total_of(counts), counts, self._durable)
 
     async def peek_items(
-        self, namespace: str, name: str, state: int, page_size: int, page_token: str
+        self,
+        namespace: str,
+        name: str,
+        state: int,
+        page_size: int,
+        page_token: str,
+        *,
+        stale: bool = False,
     ) -> PeekedPage:
         """Items by partition and sequence, without leasing them; `state` 0: of any state."""
-        queue = self._live(namespace, name)
+        queue = await self._live(namespace, name)
         limit = page_items(page_size)
-        try:
-            wanted = ItemState(state) if state else None
-        except ValueError:
-            raise invalid("state", "is not a state of items", value=state) from None
+        if state and state not in ItemState.__members__.values():
+            raise invalid("state", "is not a state of items", value=state)
 
-        def read(
-            txn: "ReadTransaction", group: GroupId, after_seq: int, limit: int, bytes_max: int
-        ) -> ItemPage:
-            return queries.peek(
-                txn, group, wanted, after_seq=after_seq, limit=limit, bytes_max=bytes_max
-            )
+        def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> PeekQuery:
+            return PeekQuery(group, state, after_seq, limit, bytes_max, stale)
 
-        return self._page(queue, f"items/{queue.id}/{state}", limit, page_token, read)
+        return await self._page(queue, f"items/{queue.id}/{state}", limit, page_token, query)
 
     async def list_dead_letters(
-        self, namespace: str, name: str, page_size: int, page_token: str
+        self, namespace: str, name: str, page_size: int, page_token: str, *, stale: bool = False
     ) -> PeekedPage:
         """The letters of a queue, as items of its dead queue; of a queue without a dead queue, the
         letters that are in it itself, from wherever.
         """
-        queue = self._live(namespace, name)
+        queue = await self._live(namespace, name)
         limit = page_items(page_size)
         origin = name if queue.settings.dead_queue else None
-        dead = self._live(namespace, queue.settings.dead_queue) if origin else queue
+        dead = await self._live(namespace, queue.settings.dead_queue) if origin else queue
 
-        def read(
-            txn: "ReadTransaction", group: GroupId, after_seq: int, limit: int, bytes_max: int
-        ) -> ItemPage:
-            return queries.dead_letters(
-                txn, group, origin, after_seq=after_seq, limit=limit, bytes_max=bytes_max
-            )
+        def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> LettersQuery:
+            return LettersQuery(group, origin, after_seq, limit, bytes_max, stale)
 
-        return self._page(dead, f"dead/{queue.id}/{dead.id}", limit, page_token, read)
+        return await self._page(dead, f"dead/{queue.id}/{dead.id}", limit, page_token, query)
 
-    def _page(
-        self, queue: Queue, scope: str, limit: int, page_token: str, read: _ReadPage
+    async def _page(
+        self,
+        queue: Queue,
+        scope: str,
+        limit: int,
+        page_token: str,
+        query: _Query,
     ) -> PeekedPage:
         partition, after_seq = paging.decode_item(scope, page_token) if page_token else (0, 0)
         items: list[tuple[int, int, PeekedItem]] = []
         left_bytes = REPLY_BYTES_DEFAULT
-        with self._environment.snapshot() as txn:
-            while partition < len(queue.groups) and len(items) < limit and left_bytes > 0:
-                group = queue.groups[partition]
-                page = read(txn, group, after_seq, limit - len(items), left_bytes)
-                items += [(group, partition, item) for item in page.items]
-                left_bytes -= sum(len(item.item) for item in page.items)
-                after_seq = page.after_seq
-                if after_seq:
-                    break
-                partition += 1
+        while partition < len(queue.groups) and len(items) < limit and left_bytes > 0:
+            group = queue.groups[partition]
+            page = await self._reads.page(query(group, after_seq, limit - len(items), left_bytes))
+            items += [(group, partition, item) for item in page.items]
+            left_bytes -= sum(len(item.item) for item in page.items)
+            after_seq = page.after_seq
+            if after_seq:
+                break
+            partition += 1
         more = partition < len(queue.groups)
         token = paging.encode_item(scope, partition, after_seq) if more else ""
         return PeekedPage(tuple(items), token)
@@ -205,10 +208,10 @@ class AdminService:
         no letter of the queue are passed over. After an error, call again: what has been sent is
         not sent twice.
         """
-        queue = self._live(namespace, name)
+        queue = await self._live(namespace, name)
         if not queue.settings.dead_queue:
             raise invalid("queue", f"{name} has no dead queue", value=name)
-        dead = self._live(namespace, queue.settings.dead_queue)
+        dead = await self._live(namespace, queue.settings.dead_queue)
         homes = tuple(
             DeadTarget(name, partition, group) for partition, group in enumerate(queue.groups)
         )
@@ -225,9 +228,8 @@ class AdminService:
         redriven = after_seq = 0
         while True:
             command = Redrive(name, homes, seqs, after_seq)
-            result: Refusal | RedriveResult = await self._host.propose(group, command)
-            if isinstance(result, Refusal):
-                raise refused(result)
+            result = await self._router.call(self._router.view(group), command)
+            assert isinstance(result, RedriveResult)
             redriven += result.redriven
             after_seq = result.next_seq
             if not after_seq:

@@ -13,8 +13,9 @@ while, longer each time, and the source's other targets go on. When the target's
 ever, the source takes its items back (MoveReturn): they are ready there again, and die again if
 they must.
 
-"Gone" is read off the map, which is never older here than the settings that named the target:
-partitions get their settings only after the map has them, and group ids are never reused.
+"Gone" is read off the map, after it has caught up with the leader's: partitions get their settings
+only after the map has them, and group ids are never reused, so that such a map is newer than the
+settings that named the target.
 """
 
 import asyncio
@@ -25,11 +26,12 @@ import msgspec
 
 from querator import telemetry
 from querator.model.commands import Command, Move, MoveDone, MoveReturn
-from querator.model.errors import QueratorError
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.queues import QueueState
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
 from querator.service.outcomes import Accepted
+from querator.service.reads import Reads
 from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.storage.environment import Environment
@@ -62,8 +64,10 @@ class _Source:
 class Mover:
     """Carries the moves of all partitions that this node leads."""
 
-    def __init__(self, router: Router, environment: Environment) -> None:
+    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
         self._router = router
+        self._reads = reads
+        self._asking: set[asyncio.Task[None]] = set()
         self._environment = environment
         self._loop = asyncio.get_running_loop()
         self._sources: dict[PartitionView, _Source] = {}
@@ -119,8 +123,20 @@ class Mover:
             self._send(source, batch)
         else:
             source.active = True
-            then = partial(self._returned, source, free[0])
-            self._router.post(view, MoveReturn(free[0]), then=then)
+            # Owned: it ends itself, within the time that a map may take to catch up.
+            task = self._loop.create_task(self._return(source, free[0]))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _return(self, source: _Source, target: GroupId) -> None:
+        """Takes back what was meant for a target that is gone, once that is certain."""
+        known = await self._reads.catch_up()
+        if self._stopped or not known or not self._gone(target):
+            error = QueratorError(ErrorCode.UNAVAILABLE, "the map was behind")
+            self._failed(source, target, error)
+            return
+        then = partial(self._returned, source, target)
+        self._router.post(source.view, MoveReturn(target), then=then)
 
     def _send(self, source: _Source, batch: OutboxBatch) -> None:
         source.active = True

@@ -15,7 +15,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.queues import Queue
 from querator.partition import queries
 from querator.service.demands import Demands
-from querator.service.forwarder import CarriedLease, Forwarder, ReadyQuery
+from querator.service.forwarder import CarriedLease, Forwarder, Query, ReadyQuery
 from querator.service.offers import Offers, Push
 from querator.service.replies import PayloadCache
 from querator.service.router import Router
@@ -172,6 +172,12 @@ class Neighbours:
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
         self._offers.demand(node, queue, waiters=waiters, items=items)
+
+    async def answer(self, node: str, query: Query) -> Any:
+        """Raises QueratorError."""
+        if isinstance(query, ReadyQuery):
+            return self.ready(node, query.queue)
+        return await self._router.answers(query)
 
     def ready(self, node: str, queue_id: QueueId) -> tuple[tuple[GroupId, int], ...]:
         """What the node could have of the queue just now, by the groups that are led here."""

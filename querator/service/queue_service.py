@@ -54,6 +54,7 @@ from querator.service.grants import Waiter
 from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
 from querator.service.outcomes import stopping_error
+from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router
 from querator.service.spread import Spread
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
     from querator.storage.environment import Environment
 
 T = TypeVar("T")
+
+_Named = ProduceCall | LeaseCall | SubscribeCall | CompleteCall | RetryCall | ExtendCall
 
 
 class QueueService:
@@ -102,7 +105,8 @@ class QueueService:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._router = Router(host, lambda: placement.map, forwarder, out_of_reach=out_of_reach)
-        self._mover = Mover(self._router, environment)
+        self._reads = Reads(host=host, router=self._router, environment=environment)
+        self._mover = Mover(self._router, environment, self._reads)
         self._cache = PayloadCache()
         self._durable = environment.durable
         self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
@@ -129,6 +133,10 @@ class QueueService:
         return self._router
 
     @property
+    def reads(self) -> Reads:
+        return self._reads
+
+    @property
     def neighbours(self) -> Neighbours | None:
         """What other nodes ask of this one; None for a node that is alone."""
         return self._neighbours
@@ -138,11 +146,15 @@ class QueueService:
         """What has been taken on and not answered: produces, settles, lease calls and streams."""
         return self._produces, self._settles, self._leases
 
+    async def _queue(self, call: _Named) -> Queue:
+        """The queue that the call names, if it can be used."""
+        return await self._reads.existing(lambda: self._router.queue(call.namespace, call.queue))
+
     # --- produce -----------------------------------------------------------------------------
 
     async def produce(self, call: ProduceCall) -> ProduceReply:
         """See `service.produce` for which partition takes what. Raises QueratorError."""
-        queue = self._router.queue(call.namespace, call.queue)
+        queue = await self._queue(call)
         size = len(call.items)
         self._produces.enter(size)
         try:
@@ -197,7 +209,7 @@ class QueueService:
         """Waits up to `wait_ms` for the first ready item; empty when none came. Raises
         QueratorError: LEASE_ENDED, ITEM_TOO_LARGE, OUTCOME_UNKNOWN (naming the partition), ….
         """
-        queue = self._router.queue(call.namespace, call.queue)
+        queue = await self._queue(call)
         if call.partition is not None:
             check_partition(call.partition, queue)
         self._leases.enter()
@@ -275,7 +287,7 @@ class QueueService:
 
     async def subscribe(self, call: SubscribeCall) -> Subscription:
         """Opens a lease stream; its owner closes it. Raises QueratorError."""
-        queue = self._router.queue(call.namespace, call.queue)
+        queue = await self._queue(call)
         self._leases.enter()
         subscription = Subscription(
             call,
@@ -306,7 +318,7 @@ class QueueService:
         return await self._settle(call)
 
     async def _settle(self, call: CompleteCall | RetryCall) -> SettleReply:
-        queue = self._router.queue(call.namespace, call.queue)
+        queue = await self._queue(call)
         check_leases(call.leases)
         shares = settle.share_out(queue, call.leases, field="leases[{}].lease_id")
         outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
@@ -359,7 +371,7 @@ class QueueService:
 
         Fails as a whole when a partition fails, for repeating it harms nothing.
         """
-        queue = self._router.queue(call.namespace, call.queue)
+        queue = await self._queue(call)
         if not call.lease_ids and not call.client_id:
             raise invalid("client_id", "must not be empty without lease_ids")
         if call.lease_ids:
@@ -449,6 +461,7 @@ class QueueService:
         for queue_id in [queue_id for queue_id in self._spreads if map.get(queue_id) is None]:
             del self._spreads[queue_id]
         self._router.on_map(map)
+        self._reads.on_map()
         self._mover.on_map()
 
     @staticmethod

@@ -16,7 +16,7 @@ done. So callers see neither, unless time runs out. Calls for one partition keep
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import uuid_utils
@@ -29,7 +29,7 @@ from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.raft.host import Host
-from querator.service.forwarder import Forwarder
+from querator.service.forwarder import Forwarder, Query
 from querator.service.outcomes import (
     NOT_EXECUTED,
     Accepted,
@@ -55,6 +55,10 @@ STALE_FORWARD_S = 0.25
 """How long after a change of leaders the former one may still answer what can be repeated."""
 
 
+_Send = Callable[[PartitionView, str, Any, bytes], "asyncio.Future[Any]"]
+"""(view, node or empty for this one, command, attachment)."""
+
+
 class Router:
     """Partitions and commands of a node. All methods on the asyncio thread."""
 
@@ -77,6 +81,8 @@ class Router:
         self._queue_views: dict[QueueId, tuple[PartitionView, ...]] = {}
         self._posted: set[asyncio.Future[Any]] = set()
         self._stopping = False
+        self.answers: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing
+        """What this node answers to a query about a group it leads."""
         self._born = uuid_utils.uuid7().hex
         self._numbers = itertools.count(1)
 
@@ -231,6 +237,16 @@ class Router:
         """As `call`, for any group, the placement group as well; a refusal is a result."""
         return await self._carry_out(self.view(group), command, b"", deadline)
 
+    async def read(self, group: GroupId, query: Query, *, deadline: float | None = None) -> Any:
+        """Has a query answered on the node that leads the group."""
+        return await self._carry_out(self.view(group), query, b"", deadline, send=self._ask)
+
+    def _ask(self, view: PartitionView, node: str, query: Query, _: bytes) -> "asyncio.Future[Any]":
+        if node and self._forwarder is not None:
+            return self._forwarder.query(node, query)
+        # Owned by the caller, who awaits it.
+        return asyncio.get_running_loop().create_task(self.answers(query))
+
     async def _carry_out(
         self,
         view: PartitionView,
@@ -238,6 +254,7 @@ class Router:
         attachment: bytes,
         deadline: float | None,
         unknown: QueratorError | None = None,
+        send: _Send | None = None,
     ) -> Any:
         """`unknown`: what an earlier attempt has come to."""
         loop = asyncio.get_running_loop()
@@ -248,7 +265,8 @@ class Router:
             await self._turn(view, latest, deadline, unknown)
             node = "" if view.local else view.leader
             try:
-                result = await self._answer(view, node, command, attachment, deadline)
+                future = (send or self._send)(view, node, command, attachment)
+                result = await self._answer(view, future, deadline)
             except QueratorError as error:
                 again = error.code is ErrorCode.NOT_LEADER or (node and error.code in _ELSEWHERE)
                 if error.code is ErrorCode.OUTCOME_UNKNOWN and repeatable(command):
@@ -309,14 +327,8 @@ class Router:
             )
 
     async def _answer(
-        self,
-        view: PartitionView,
-        node: str,
-        command: Any,
-        attachment: bytes,
-        deadline: float | None,
+        self, view: PartitionView, future: "asyncio.Future[Any]", deadline: float | None
     ) -> Any:
-        future = self._send(view, node, command, attachment)
         try:
             if deadline is None:
                 return await future
@@ -432,6 +444,10 @@ class Router:
             await asyncio.wait(self._posted, timeout=left)
             # The callbacks of what has ended may post more.
             await asyncio.sleep(0)
+
+
+async def _nothing(query: Any) -> Any:
+    raise AssertionError(f"nobody answers {query}")
 
 
 def _give_up(view: PartitionView, former: str) -> None:

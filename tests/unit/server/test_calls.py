@@ -132,7 +132,7 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
 async def test_a_message_over_the_cap_is_refused_by_the_transport() -> None:
     async with running() as there:
         request = queue_service_pb2.ProduceRequest(queue="q")
-        request.items.add(payload=bytes(limits.REQUEST_BYTES_CAP))
+        request.items.add(payload=bytes(limits.REQUEST_BYTES_CAP + 2 * limits.MIB))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await there.stub.Produce(request)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

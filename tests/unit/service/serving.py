@@ -64,7 +64,12 @@ class Node:
             clock=clock,
             **bounds,
         )
-        self.admin = AdminService(host=self.host, placement=self.placement, environment=environment)
+        self.admin = AdminService(
+            placement=self.placement,
+            router=self.queues.router,
+            reads=self.queues.reads,
+            durable=environment.durable,
+        )
         self.placement.watch(self.queues.on_map)
         self._changed = asyncio.Event()
 

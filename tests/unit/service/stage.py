@@ -17,7 +17,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.service.forwarder import ForwarderEvents, Query, ReadyQuery
+from querator.service.forwarder import Forwarder, ForwarderEvents, Query
 from querator.service.queue_service import QueueService
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, lease_call, produce_call, ref, serving
@@ -32,6 +32,15 @@ class Seat:
 
     def leads(self, group: GroupId) -> bool:
         return self._stage.leaders.get(group) == self._name
+
+    async def confirm_read(self, group: GroupId) -> None:
+        if not self.leads(group):
+            hint = self._stage.leaders.get(group) or ""
+            raise QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint)
+        self._stage.confirmed += 1
+
+    def status(self, group: GroupId) -> object:
+        return self._stage.base.host.status(group)
 
     def leader(self, group: GroupId) -> NodeKey | None:
         name = self._stage.leaders.get(group)
@@ -100,12 +109,9 @@ class Joined:
         return future
 
     def query(self, node: str, query: Query) -> "asyncio.Future[Any]":
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         there = self._stage.members[node].neighbours
         assert there is not None
-        assert isinstance(query, ReadyQuery)
-        future.set_result(there.ready(self.name, query.queue))
-        return future
+        return asyncio.get_running_loop().create_task(there.answer(self.name, query))
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
         self._stage.demands[self.name] += 1
@@ -150,12 +156,15 @@ class Stage:
         self.demands: Counter[str] = Counter()
         self.loses_answers = 0
         """So many commands are carried out without an answer."""
+        self.confirmed = 0
+        """Reads that a leader has confirmed."""
         self.unreached: set[str] = set()
         """Nodes that no raft room has a connection to."""
         self._cuts: set[frozenset[str]] = set()
 
-    def add(self, name: str) -> QueueService:
-        forwarder = self.forwarders[name] = Joined(self, name)
+    def add(self, name: str, forwarder: Forwarder | None = None) -> QueueService:
+        if forwarder is None:
+            forwarder = self.forwarders[name] = Joined(self, name)
         service = self.members[name] = QueueService(
             host=cast(Any, Seat(self, name)),
             placement=cast(Any, self.placement),

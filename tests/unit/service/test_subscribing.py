@@ -391,7 +391,7 @@ async def test_stopping_ends_streams():
         await node.until(lambda: node.counts().leased == 1)
         await node.queues.stop()
         assert await code(stream.next()) is ErrorCode.UNAVAILABLE
-        total = await node.total()
+        total = node.counts()
         assert (total.released, total.ready) == (1, 1), "what was not delivered is given back"
         await stream.close(polite=True)
 

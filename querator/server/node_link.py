@@ -1,0 +1,338 @@
+"""One link from this node to another: asks go out in order, answers come back in any.
+
+    down ──dialed──► open ──broken, or the other node stops──► down, dialed again after a pause
+
+What was sent when a link breaks may have been carried out (OUTCOME_UNKNOWN); what was not,
+certainly was not (UNAVAILABLE). While a frame is being sent more asks gather for the next one, so a
+busy link sends few large frames.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from querator import telemetry
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId, QueueId
+from querator.model.limits import (
+    FORWARD_BYTES_MAX,
+    FORWARDS_BYTES_WAITING_MAX,
+    MIB,
+    OVERLOADED_RETRY_MS,
+    PROPOSAL_OVERHEAD_BYTES,
+)
+from querator.raft.refusals import RefusalLog, Refused
+from querator.server import node_frames as frames
+from querator.server.node_proof import Step, dial
+from querator.service.forwarder import Query
+from querator.v1 import node_service_pb2, node_service_pb2_grpc
+
+FRAME_BYTES = 1 * MIB
+"""Asks of one frame together, unless one is larger."""
+ASKS_WAITING_MAX = 16_384
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 1.0
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    # The largest lease, and what gathers beside it.
+    ("grpc.max_receive_message_length", FORWARD_BYTES_MAX + 32 * MIB),
+    ("grpc.max_send_message_length", -1),
+    # A node that has gone without a word is noticed about as soon as by the raft room.
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_Call = grpc.aio.StreamStreamCall[node_service_pb2.LinkRequest, node_service_pb2.LinkResponse]
+_BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+_log = telemetry.logger(__name__)
+
+
+class _Waiting:
+    """Somebody waits for the answer to an ask."""
+
+    __slots__ = ("bytes", "future", "query", "sent")
+
+    def __init__(self, future: "asyncio.Future[Any]", size: int, query: Query | None) -> None:
+        self.future = future
+        self.bytes = size
+        self.query = query
+        self.sent = False
+
+
+class NodeLink:
+    """To the node `name` at `address`. `own` says who this node is; `on_reach` is called when
+    `open` changes, `on_offer` with what the other node offers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        *,
+        key: bytes,
+        own: Callable[[str], frames.LinkHello],
+        refusals: RefusalLog,
+        on_reach: Callable[[str], None],
+        on_offer: Callable[[str, GroupId, int], None],
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.open = False
+        self._key = key
+        self._own = own
+        self._refusals = refusals
+        self._on_reach = on_reach
+        self._on_offer = on_offer
+        self._loop = asyncio.get_running_loop()
+        self._tried = False
+        self._waiting: dict[int, _Waiting] = {}
+        self._bytes = 0
+        self._next_id = 1
+        self._queue: deque[frames.Ask] = deque()
+        self._wake = asyncio.Event()
+        self._closing = False
+        # Owned: `close` ends and awaits it.
+        self._task = self._loop.create_task(self._keep_open())
+
+    @property
+    def worth_trying(self) -> bool:
+        return self.open or not self._tried
+
+    # --- asks --------------------------------------------------------------------------------
+
+    def propose(self, group: GroupId, command: Any, attachment: bytes) -> "asyncio.Future[Any]":
+        size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
+        future, id = self._expect(size, None)
+        if id:
+            self._queue.append(frames.propose(id, group, command, attachment))
+            self._wake.set()
+        return future
+
+    def query(self, query: Query) -> "asyncio.Future[Any]":
+        future, id = self._expect(PROPOSAL_OVERHEAD_BYTES, query)
+        if id:
+            self._queue.append(frames.Question(id, query))
+            self._wake.set()
+        return future
+
+    def demand(self, queue: QueueId, waiters: int, items: int) -> None:
+        if self.open:
+            self._queue.append(frames.Demand(queue, waiters, items))
+            self._wake.set()
+
+    def _expect(self, size: int, query: Query | None) -> tuple["asyncio.Future[Any]", int]:
+        """A future, and the number under which its answer will come; 0: it has failed."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self.worth_trying:
+            future.set_exception(self._unreachable())
+            return future, 0
+        full = self._waiting and self._bytes + size > FORWARDS_BYTES_WAITING_MAX
+        if full or len(self._waiting) >= ASKS_WAITING_MAX:
+            message = f"{len(self._waiting)} commands of {self._bytes} bytes wait for {self.name}"
+            future.set_exception(
+                QueratorError(ErrorCode.OVERLOADED, message, retry_delay_ms=OVERLOADED_RETRY_MS)
+            )
+            return future, 0
+        id = self._next_id
+        self._next_id += 1
+        self._waiting[id] = _Waiting(future, size, query)
+        self._bytes += size
+        future.add_done_callback(partial(self._forget, id))
+        return future, id
+
+    def _forget(self, id: int, _: "asyncio.Future[Any]") -> None:
+        """Nobody waits any more; what is not sent yet will not be."""
+        waiting = self._waiting.pop(id, None)
+        if waiting is not None:
+            self._bytes -= waiting.bytes
+
+    def _unreachable(self) -> QueratorError:
+        message = f"node {self.name} cannot be reached at {self.address}; not executed"
+        return QueratorError(ErrorCode.UNAVAILABLE, message)
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._closing = True
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep_open(self) -> None:
+        pause_s = RETRY_S_MIN
+        try:
+            while True:
+                if await self._live():
+                    pause_s = RETRY_S_MIN
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_S_MAX)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001 - the task's top: calls must not wait for a dead link
+            _log.exception("links.failed", name=self.name, address=self.address)
+        finally:
+            self._down()
+
+    async def _live(self) -> bool:
+        """One connection from its opening to its end; whether the other node was reached."""
+        reached = False
+        async with grpc.aio.insecure_channel(self.address, options=_OPTIONS) as channel:
+            call: _Call = node_service_pb2_grpc.NodeServiceStub(channel).Link()
+            try:
+                await self._shake_hands(call)
+                reached = True
+                self._set_open(True)
+                await self._converse(call)
+            except Refused as refused:
+                self._refusals.refused(
+                    refused, address=self.address, name=self.name, now_s=self._loop.time()
+                )
+            except (*_BROKEN, TimeoutError) as error:
+                _log.debug("links.broken", name=self.name, error=str(error))
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                _log.debug("links.cut", name=self.name)
+            finally:
+                call.cancel()
+                self._down()
+        return reached
+
+    async def _shake_hands(self, call: _Call) -> None:
+        async def send(step: Step) -> None:
+            await call.write(node_service_pb2.LinkRequest(handshake=step))
+
+        async def receive() -> Step:
+            response = await call.read()
+            if not isinstance(response, node_service_pb2.LinkResponse):
+                raise TimeoutError(f"node {self.name} ended the link")
+            return response.handshake
+
+        await dial(self._key, self._own(self.name), send, receive)
+
+    async def _converse(self, call: _Call) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(self._write(call))
+            try:
+                await self._read(call)
+            finally:
+                writer.cancel()
+
+    async def _read(self, call: _Call) -> None:
+        """Until the link ends."""
+        try:
+            while isinstance(response := await call.read(), node_service_pb2.LinkResponse):
+                for answer in frames.decode_answers(response.answers):
+                    self._take(answer)
+        except _BROKEN as error:
+            _log.debug("links.broken", name=self.name, error=str(error))
+        except frames.FrameError as error:
+            _log.error("links.unreadable", name=self.name, error=str(error))
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            _log.debug("links.cut", name=self.name)
+
+    async def _write(self, call: _Call) -> None:
+        try:
+            while self.open:
+                self._wake.clear()
+                while asks := self._gather():
+                    data = frames.encode_asks(asks)
+                    await call.write(node_service_pb2.LinkRequest(asks=data))
+                await self._wake.wait()
+            await call.done_writing()
+        except _BROKEN:
+            # The reader sees why the link ended.
+            return
+
+    def _gather(self) -> list[frames.Ask]:
+        """What goes into the next frame; it counts as sent."""
+        asks: list[frames.Ask] = []
+        size = 0
+        while self._queue and size < FRAME_BYTES:
+            ask = self._queue.popleft()
+            if not isinstance(ask, frames.Demand):
+                waiting = self._waiting.get(ask.id)
+                if waiting is None:
+                    continue
+                waiting.sent = True
+                size += waiting.bytes
+            asks.append(ask)
+        return asks
+
+    def _set_open(self, open: bool) -> None:
+        before = self.worth_trying
+        self._tried = True
+        if self.open != open:
+            self.open = open
+            _log.info("links.open" if open else "links.down", name=self.name, address=self.address)
+        if before != self.worth_trying:
+            self._on_reach(self.name)
+
+    def _down(self) -> None:
+        """The link is no more: whoever waits is told what that means."""
+        self._queue.clear()
+        waiting, self._waiting = self._waiting, {}
+        self._bytes = 0
+        self._set_open(False)
+        for each in waiting.values():
+            if each.future.done():
+                continue
+            if each.sent:
+                message = f"the link to node {self.name} broke before the answer came"
+                each.future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
+            else:
+                each.future.set_exception(self._unreachable())
+
+    # --- answers -----------------------------------------------------------------------------
+
+    def _take(self, answer: frames.Answer) -> None:
+        match answer:
+            case frames.Offer():
+                self._on_offer(self.name, answer.group, answer.items)
+            case frames.Closing():
+                # Nothing more is sent; what was is answered, also by refusals.
+                self._set_open(False)
+                self._refuse_unsent()
+                self._wake.set()
+            case _:
+                self._answered(answer)
+
+    def _refuse_unsent(self) -> None:
+        self._queue.clear()
+        for waiting in list(self._waiting.values()):
+            if not waiting.sent and not waiting.future.done():
+                waiting.future.set_exception(self._unreachable())
+
+    def _answered(self, answer: frames.Result | frames.Reply | frames.Failure) -> None:
+        waiting = self._waiting.get(answer.id)
+        if waiting is None or waiting.future.done():
+            return
+        if isinstance(answer, frames.Result):
+            waiting.future.set_result(frames.value_of(answer))
+        elif isinstance(answer, frames.Failure):
+            waiting.future.set_exception(frames.error_of(answer))
+        else:
+            assert waiting.query is not None
+            waiting.future.set_result(frames.reply_of(answer, waiting.query))
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the task that is cancelled. gRPC tells of a call that was cut by cancelling
+    whoever waits for it.
+    """
+    task = asyncio.current_task()
+    return task is None or bool(task.cancelling())

@@ -1,0 +1,156 @@
+"""Reads of partitions and of the map, linearizable unless a stale one is asked for.
+
+A linearizable read is answered on the leader's node, from a snapshot that is taken after the leader
+has confirmed its office to itself (ReadIndex): it shows everything that was acknowledged before the
+read began. A stale one is answered from whatever replica is at hand, as of its last turn.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from querator.model.calls import PartitionStats
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.partition import queries
+from querator.partition.queries import ItemPage
+from querator.partition.rows import ItemState
+from querator.service.forwarder import EpochQuery, LettersQuery, PeekQuery, StatsQuery
+from querator.service.router import Router
+from querator.storage.environment import Environment
+
+if TYPE_CHECKING:
+    from querator.raft.host import Host
+
+CATCH_UP_S = 2.0
+"""How long the map of this node may take to become as new as the leader's."""
+
+_PERHAPS_NEW = (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NAMESPACE_NOT_FOUND)
+
+PartitionQuery = StatsQuery | PeekQuery | LettersQuery
+T = TypeVar("T")
+
+
+class Reads:
+    """Of one node. On the event loop."""
+
+    def __init__(self, *, host: "Host", router: Router, environment: Environment) -> None:
+        self._host = host
+        self._router = router
+        self._environment = environment
+        self._catching_up: asyncio.Task[bool] | None = None
+        self._newer = asyncio.Event()
+        router.answers = self.answer
+
+    # --- anywhere ------------------------------------------------------------------------------
+
+    async def stats(self, groups: Sequence[GroupId], *, stale: bool) -> list[PartitionStats]:
+        """Of each partition, in order. Raises QueratorError."""
+        return await self._all([StatsQuery(group, stale) for group in groups])
+
+    async def page(self, query: PeekQuery | LettersQuery) -> ItemPage:
+        """Raises QueratorError."""
+        [page] = await self._all([query])
+        assert isinstance(page, ItemPage)
+        return page
+
+    async def _all(self, queries: Sequence[PartitionQuery]) -> list[Any]:
+        if len(queries) == 1:
+            return [await self._one(queries[0])]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(query)) for query in queries]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _one(self, query: PartitionQuery) -> Any:
+        if query.stale and self._host.status(query.group) is not None:
+            return self._read(query)
+        return await self._router.read(query.group, query)
+
+    # --- the map -------------------------------------------------------------------------------
+
+    async def catch_up(self) -> bool:
+        """Waits until this node's map is at least as new as what has been acknowledged anywhere.
+        False: the placement group did not answer in time, and the map is what it is.
+        """
+        if self._router.forwarder is None:
+            return True
+        if self._catching_up is None:
+            # Owned: whoever asks meanwhile shares it, and awaits it.
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+            self._catching_up.add_done_callback(self._caught_up)
+        return await asyncio.shield(self._catching_up)
+
+    def _caught_up(self, _: "asyncio.Task[bool]") -> None:
+        self._catching_up = None
+
+    async def _catch_up(self) -> bool:
+        deadline = asyncio.get_running_loop().time() + CATCH_UP_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                epoch = await self._router.read(PLACEMENT_GROUP, EpochQuery(), deadline=deadline)
+                while self._router.map.epoch < epoch:
+                    self._newer.clear()
+                    await self._newer.wait()
+        except (QueratorError, TimeoutError):
+            return False
+        return True
+
+    async def existing(self, look: Callable[[], T]) -> T:
+        """What `look` returns. When it does not find what it looks for, once more after the map has
+        caught up: another node may have made it just now.
+        """
+        try:
+            return look()
+        except QueratorError as error:
+            if self._router.forwarder is None or error.code not in _PERHAPS_NEW:
+                raise
+        await self.catch_up()
+        return look()
+
+    def on_map(self) -> None:
+        self._newer.set()
+
+    # --- here ----------------------------------------------------------------------------------
+
+    async def answer(self, query: Any) -> Any:
+        """The answer of this node, which leads the group, or has a replica and is asked for a stale
+        read. Raises QueratorError.
+        """
+        if isinstance(query, EpochQuery):
+            await self._host.confirm_read(PLACEMENT_GROUP)
+            return self._router.map.epoch
+        assert isinstance(query, StatsQuery | PeekQuery | LettersQuery)
+        if not query.stale:
+            await self._host.confirm_read(query.group)
+        elif self._host.status(query.group) is None:
+            message = f"this node has no replica of group {query.group}"
+            raise QueratorError(ErrorCode.NOT_LEADER, message)
+        return self._read(query)
+
+    def _read(self, query: PartitionQuery) -> PartitionStats | ItemPage:
+        group = query.group
+        with self._environment.snapshot() as txn:
+            match query:
+                case StatsQuery():
+                    return queries.stats(txn, group)
+                case PeekQuery():
+                    return queries.peek(
+                        txn,
+                        group,
+                        ItemState(query.state) if query.state else None,
+                        after_seq=query.after_seq,
+                        limit=query.limit,
+                        bytes_max=query.bytes_max,
+                    )
+                case LettersQuery():
+                    return queries.dead_letters(
+                        txn,
+                        group,
+                        query.origin_queue,
+                        after_seq=query.after_seq,
+                        limit=query.limit,
+                        bytes_max=query.bytes_max,
+                    )

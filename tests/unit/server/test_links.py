@@ -1,0 +1,182 @@
+"""Links between nodes: what travels on them, who may open one, how they end."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId
+from querator.model.limits import MIB
+from querator.service.forwarder import StatsQuery
+from querator.v1 import node_service_pb2, node_service_pb2_grpc
+from tests.unit.server.linked import Linked, linked
+from tests.unit.service.serving import LONG_MS, payloads, producer_id, refusal
+
+
+def group_of(stage: Linked, partition: int = 0) -> GroupId:
+    queue = stage.base.placement.map.find("default", "q")
+    assert queue is not None
+    return queue.groups[partition]
+
+
+async def status_of(call: Any) -> grpc.StatusCode:
+    """How the call ends, whatever is said before."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def test_items_go_and_come_over_a_link():
+    async with linked("a", "b") as stage:
+        produced = await stage.produce(
+            "b", b"one", b"x" * MIB, producer_id=producer_id(), sequence=1
+        )
+        assert produced.batches[0].count == 2
+        reply = await stage.lease("b", wait_ms=LONG_MS)
+        assert payloads(*reply.batches) == [b"one", b"x" * MIB]
+        [outcome] = (await stage.complete("b", *reply.batches[:1])).outcomes
+        assert outcome.error is None
+
+
+async def test_waiting_leases_are_woken_over_links():
+    async with linked("a", "b", "c") as stage:
+        await stage.until_open()
+        waiting = [
+            asyncio.get_running_loop().create_task(stage.lease(name, 1, wait_ms=LONG_MS))
+            for name in "abcabc"
+        ]
+        for number in range(6):
+            await stage.produce("b", b"%d" % number)
+        got = [payload for task in waiting for payload in payloads(*(await task).batches)]
+        assert sorted(got) == [b"%d" % number for number in range(6)]
+
+
+async def test_many_produces_share_frames_and_keep_their_order():
+    async with linked("a", "b") as stage:
+        producer = producer_id()
+        tasks = [
+            asyncio.get_running_loop().create_task(
+                stage.produce(
+                    "b", b"%d" % number, producer_id=producer, sequence=number + 1, ordered=True
+                )
+            )
+            for number in range(200)
+        ]
+        await asyncio.gather(*tasks)
+        reply = await stage.lease("a", 200)
+        assert payloads(*reply.batches) == [b"%d" % number for number in range(200)]
+
+
+async def test_refusals_travel_whole():
+    async with linked("a", "b", partition_items_max=1) as stage:
+        await stage.produce("a", b"x")
+        here = await refusal(stage.produce("a", b"y"))
+        there = await refusal(stage.produce("b", b"y"))
+        assert here.code is ErrorCode.QUEUE_FULL
+        assert (there.code, there.message, there.limit, there.value) == (
+            here.code,
+            here.message,
+            here.limit,
+            here.value,
+        )
+
+
+async def test_queries_are_answered_by_the_leader():
+    async with linked("a", "b") as stage:
+        await stage.produce("a", b"x")
+        reads = stage.members["b"].reads
+        [stats] = await reads.stats([group_of(stage)], stale=False)
+        assert (stats.ready, stage.confirmed) == (1, 1)
+        [stats] = await reads.stats([group_of(stage)], stale=True)
+        assert (stats.ready, stage.confirmed) == (1, 1)
+
+
+async def test_who_does_not_lead_says_who_does():
+    async with linked("a", "b") as stage:
+        await stage.until_open()
+        error = await refusal(stage.links["a"].query("b", StatsQuery(group_of(stage))))
+        assert (error.code, error.value) == (ErrorCode.NOT_LEADER, "a")
+
+
+async def test_a_broken_link_leaves_what_was_sent_unknown_and_is_mended():
+    async with linked("a", "b") as stage:
+        await stage.until_open()
+        held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        neighbours: Any = stage.members["a"].neighbours
+        propose, neighbours.propose = neighbours.propose, lambda *_: held
+        task = asyncio.get_running_loop().create_task(stage.produce("b", b"x"))
+        await stage.until(lambda: bool(stage.links["b"]._links["a"]._waiting))
+        await stage.stop("a")
+        assert (await refusal(task)).code is ErrorCode.OUTCOME_UNKNOWN
+        held.cancel()
+        neighbours.propose = propose
+        await stage.serve_again("a")
+        stage.tell()
+        await stage.produce("b", b"y", timeout_ms=LONG_MS)
+
+
+async def test_a_node_that_stops_answers_what_it_has_read_and_refuses_the_rest():
+    async with linked("a", "b", "c") as stage:
+        await stage.until_open()
+        tasks = [
+            asyncio.get_running_loop().create_task(stage.produce("b", b"%d" % number))
+            for number in range(50)
+        ]
+        await asyncio.sleep(0)
+        stopping = asyncio.get_running_loop().create_task(stage.stop("a", 10.0))
+        await stage.until(lambda: not stage.links["b"].reaches("a"))
+        stage.lead(group_of(stage), "c")
+        # Without an identity: nothing may be unknown.
+        await asyncio.gather(*tasks)
+        await stopping
+        assert stage.base.counts().produced == 50
+
+
+async def test_a_wrong_token_is_refused_and_disturbs_nobody():
+    async with linked("a", "b") as stage:
+        await stage.until_open()
+        await stage.serve("x", token=b"another")
+        stage.tell("x")
+        link = stage.links["x"]._links["a"]
+        await stage.until(lambda: not link.worth_trying)
+        assert not stage.links["x"].reaches("a")
+        await stage.produce("b", b"x")
+        await stage.links["x"].close()
+        await stage.stop("x")
+        await stage.members["x"].stop()
+
+
+@pytest.mark.parametrize("cluster_id", ["another", ""])
+async def test_a_node_of_another_cluster_is_refused(cluster_id):
+    async with linked("a", "b") as stage:
+        await stage.until_open()
+        await stage.serve("x")
+        stage.tell("x", cluster_id=cluster_id)
+        link = stage.links["x"]._links["a"]
+        await stage.until(lambda: not link.worth_trying)
+        await stage.links["x"].close()
+        await stage.stop("x")
+        await stage.members["x"].stop()
+
+
+async def test_a_client_that_proves_nothing_is_not_heard():
+    async with linked("a") as stage:
+        frames = [
+            node_service_pb2.LinkRequest(asks=b"\x90"),
+            node_service_pb2.LinkRequest(
+                handshake=node_service_pb2.LinkHandshake(kind=1, body=b"short")
+            ),
+            node_service_pb2.LinkRequest(
+                handshake=node_service_pb2.LinkHandshake(kind=99, body=b"")
+            ),
+        ]
+        async with grpc.aio.insecure_channel(stage.addresses["a"]) as channel:
+            for frame in frames:
+                call = node_service_pb2_grpc.NodeServiceStub(channel).Link()
+                await call.write(frame)
+                assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
