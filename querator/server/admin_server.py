@@ -40,9 +40,9 @@ _log = telemetry.logger(__name__)
 class AdminServer:
     """Serves on `listen` (HOST:PORT; port 0 takes any free one)."""
 
-    def __init__(self, observed: Observed, *, listen: str, health: Health | None = None) -> None:
+    def __init__(self, observed: Observed, *, listen: str) -> None:
         self._listen = listen
-        self._health = Health(observed) if health is None else health
+        self._health = Health(observed)
         self._metrics = Metrics(observed, self._health)
         routes = [
             Route("/", _index),
@@ -102,6 +102,11 @@ class AdminServer:
             return
         assert self._socket is not None
         await server.shutdown(sockets=[self._socket])
+        # Whoever came in the last moment, or whose answer took too long.
+        for connection in tuple(server.server_state.connections):
+            assert isinstance(connection, H11Protocol)
+            connection.transport.abort()
+        await asyncio.sleep(0)
         self._metrics.close()
         _log.debug("admin.stopped")
 

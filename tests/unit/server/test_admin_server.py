@@ -13,7 +13,7 @@ from querator.server.admin_server import AdminServer
 from querator.server.grpc_server import ListenError
 from querator.server.observed import Observed
 from tests.unit.server.http_get import get
-from tests.unit.server.watching import Exposition, observed
+from tests.unit.server.watching import Exposition, HeldEnvironment, observed
 from tests.unit.service.serving import serving
 
 
@@ -130,6 +130,26 @@ async def test_the_end_waits_for_no_idle_connection_and_frees_the_port() -> None
     await server.stop()
     with socket.create_server((host, int(port))):
         pass
+
+
+async def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
+    environment = HeldEnvironment()
+    async with serving(environment) as node:
+        await node.create("q")
+        server = AdminServer(observed(node), listen="127.0.0.1:0")
+        address = await server.start()
+        host, _, port = address.rpartition(":")
+        environment.passing.clear()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.to_thread(environment.reached.wait)
+        try:
+            await server.stop()
+            async with asyncio.timeout(20):
+                assert await reader.read() == b""
+        finally:
+            environment.passing.set()
+        writer.close()
 
 
 async def test_scrapes_at_the_same_time_are_all_answered() -> None:

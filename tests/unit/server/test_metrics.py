@@ -1,10 +1,7 @@
 """A scrape: text that Prometheus reads, and in it what the node's own books say."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from prometheus_client.openmetrics.parser import (
@@ -23,9 +20,7 @@ from querator.server.metric_catalogue import (
 )
 from querator.server.metrics import Metrics
 from querator.server.observed import Observed
-from querator.storage.environment import ReadTransaction
-from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.server.watching import Exposition, observed
+from tests.unit.server.watching import Exposition, HeldEnvironment, observed
 from tests.unit.service.serving import Node, serving
 
 UNITS = (
@@ -226,24 +221,6 @@ async def test_before_anything_is_there() -> None:
     assert said.value("querator_node_unready_reasons") == 1
     assert "querator_storage_used_bytes" not in said.names()
     assert said.value("querator_raft_groups", state="leader") == 0
-
-
-class HeldEnvironment(MemoryEnvironment):
-    """Holds whoever takes a snapshot in a thread of a scrape, when asked to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached = threading.Event()
-        self.passing = threading.Event()
-        self.passing.set()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[ReadTransaction]:
-        with super().snapshot() as txn:
-            if not self.passing.is_set():
-                self.reached.set()
-                self.passing.wait()
-            yield txn
 
 
 async def test_the_storage_is_forgotten_only_when_nobody_reads_it() -> None:

@@ -1,12 +1,16 @@
 """What an admin port would look at, of a node made of its rooms."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from querator.server.call_counts import CallCounts
 from querator.server.observed import Observed
+from querator.storage.environment import ReadTransaction
 from querator.storage.identity import FORMAT, Identity
+from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node
 
 IDENTITY = Identity(FORMAT, cluster_id="c1", incarnation="i1", boots=1, name="n1")
@@ -51,3 +55,21 @@ class Exposition:
 
     def names(self) -> Iterable[str]:
         return self.families.keys()
+
+
+class HeldEnvironment(MemoryEnvironment):
+    """Holds whoever takes a snapshot in a thread of a scrape, when asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+        self.passing = threading.Event()
+        self.passing.set()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[ReadTransaction]:
+        with super().snapshot() as txn:
+            if not self.passing.is_set():
+                self.reached.set()
+                self.passing.wait()
+            yield txn
