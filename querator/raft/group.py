@@ -94,6 +94,7 @@ class Group:
         self._machine = machine
         self._clock = clock
         self._skew = skew
+        self._mail = mail
         mine = configuration.of_node(replicas, node)
         assert mine is not None, "a new replica is named by its first configuration"
         self.journal = Journal.open(
@@ -458,6 +459,7 @@ class Group:
             return
         self.quarantined = error
         self.status = msgspec.structs.replace(self.status, quarantined=True, leads=False)
+        self._mail.withdraw(self.group)
         self._end("it stopped", error, outcome)
         outcome.events.append(Quarantine(self.group, error))
 

@@ -7,6 +7,7 @@ later   what promises something: acknowledgements, votes, and requests for votes
 
 from collections import defaultdict
 
+from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey
 from querator.raft.messages import AppendReply, Envelope, PeerMessage
 from querator.raft.peers import Peers
@@ -17,12 +18,16 @@ class Mail:
         self._peers = peers
         self._now: defaultdict[NodeKey, list[PeerMessage]] = defaultdict(list)
         self._later: defaultdict[NodeKey, list[PeerMessage]] = defaultdict(list)
+        self._bytes: defaultdict[NodeKey, int] = defaultdict(int)
 
     def room_bytes(self, node: NodeKey) -> int:
-        return self._peers.room_bytes(node)
+        return self._peers.room_bytes(node) - self._bytes.get(node, 0)
 
-    def now(self, node: NodeKey, message: PeerMessage) -> None:
+    def now(self, node: NodeKey, message: PeerMessage, *, bytes_: int = 0) -> None:
+        """`bytes_` are taken off the room until they are sent."""
         self._now[node].append(message)
+        if bytes_:
+            self._bytes[node] += bytes_
 
     def later(self, node: NodeKey, message: PeerMessage) -> None:
         self._later[node].append(message)
@@ -45,8 +50,18 @@ class Mail:
                 waiting.pop()
         waiting.append(envelope)
 
+    def withdraw(self, group: GroupId) -> None:
+        """Nothing of the group is promised: it has stopped before it was written."""
+        for node, messages in self._later.items():
+            self._later[node] = [
+                message
+                for message in messages
+                if not isinstance(message, Envelope) or message.group != group
+            ]
+
     def send_now(self) -> None:
         self._send(self._now)
+        self._bytes.clear()
 
     def send_later(self) -> None:
         self._send(self._later)
@@ -55,6 +70,7 @@ class Mail:
         if not mail:
             return
         for node, messages in mail.items():
-            self._peers.send(node, messages)
+            if messages:
+                self._peers.send(node, messages)
         mail.clear()
         self._peers.flush()

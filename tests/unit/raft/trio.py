@@ -13,7 +13,7 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import SimulatedClock
 from querator.raft.handover import Call, Event, Open, Request
-from querator.raft.messages import PeerMessage
+from querator.raft.messages import Envelope, GroupMessage, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
@@ -101,6 +101,8 @@ class World:
         self.errors: list[BaseException] = []
         self.done: list[tuple[Any, BaseException | None]] = []
         self.events: list[tuple[str, Event]] = []
+        self.carried: list[tuple[str, str, PeerMessage]] = []
+        """What has left a node for another, also what was lost."""
         for node in self.nodes.values():
             node.start(self.replicas)
 
@@ -115,8 +117,26 @@ class World:
         )
 
     def carry(self, one: str, other: str, messages: list[PeerMessage]) -> None:
+        self.carried += [(one, other, message) for message in messages]
         if self.linked(one, other):
             self.nodes[other].inbox.append(Received(key(one), messages))
+
+    def hear(self, name: str, sender: str, *messages: GroupMessage) -> None:
+        """The node has a turn in which these messages come from the other's replica, together."""
+        to, from_ = (1 + list(self.nodes).index(one) for one in (name, sender))
+        envelopes: list[PeerMessage] = [Envelope(G, to, from_, message) for message in messages]
+        self.nodes[name].inbox.append(Received(key(sender), envelopes))
+        self.turn(self.nodes[name])
+
+    def said(self, name: str) -> list[GroupMessage]:
+        """What the node's replica has told others since it was last asked."""
+        found = [
+            message.message
+            for one, _, message in self.carried
+            if one == name and isinstance(message, Envelope)
+        ]
+        self.carried.clear()
+        return found
 
     def separate(self, *names: str) -> None:
         """Cuts the named nodes off from all others."""
