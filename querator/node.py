@@ -60,6 +60,7 @@ from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
 from querator.server.observed import Observed
 from querator.service.admin_service import AdminService
+from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
 from querator.storage.environment import Environment
 from querator.storage.identity import DirectoryRefused, Empty, Identity, check_directory, claim
@@ -257,13 +258,24 @@ class Node:
             reads=service.reads,
             durable=environment.durable,
         )
-        server = GrpcServer(service, admin, listen=self._listen, forwarding=forwarding)
+        cluster = ClusterService(
+            host=host,
+            placement=placement,
+            settings=self._cluster,
+            connected=self._connected,
+            on_hand_off=self._on_hand_off,
+        )
+        server = GrpcServer(service, admin, cluster, listen=self._listen, forwarding=forwarding)
         self._running.push_async_callback(self._stop_serving, server, service)
         self._address = await server.start()
         observed.calls = server.counts
         placement.say(self._said())
         if self._peers is not None:
             self._running.push_async_callback(self._hand_over, placement)
+
+    def _on_hand_off(self) -> None:
+        """The node is about to stop: nobody should be sent here any more."""
+        self._observed.stopping = True
 
     def _make_forwarding(self, placement: Placement) -> Forwarding | None:
         """The way to the other nodes; None for a node that is alone."""

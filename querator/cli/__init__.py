@@ -25,6 +25,8 @@ _COMMANDS: Final = {
     "peek": "dead:peek",
     "dead": "dead:dead",
     "stats": "stats:stats",
+    "cluster": "cluster:cluster",
+    "node": "node:node",
     "verify": "verify:verify",
     "demo": "demo:demo",
     "bench": "bench:bench",

@@ -13,6 +13,8 @@ import click
 from querator.cli.failures import ExitCode, explained
 from querator.cli.parameters import DURATION
 from querator.client import Client
+from querator.client.client import CONNECT_TIMEOUT_DEFAULT
+from querator.client.cluster import ClusterAdmin
 from querator.model import limits
 
 _TIMEOUT_MAX = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
@@ -45,8 +47,19 @@ class Target:
             async with self.client(client_id) as client:
                 return await main(client)
 
+        return self.finish(connected())
+
+    def finish(self, main: Coroutine[Any, Any, _Result]) -> _Result:
+        """Runs `main` to its end. Raises `Failure` for the client's errors."""
         with explained(self.address):
-            return run_to_end(connected())
+            return run_to_end(main)
+
+    def cluster(self) -> ClusterAdmin:
+        return ClusterAdmin(
+            self.address,
+            request_timeout=self.request_timeout.total_seconds(),
+            connect_timeout=CONNECT_TIMEOUT_DEFAULT.total_seconds(),
+        )
 
 
 def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:

@@ -17,7 +17,11 @@ from querator.client.errors import ConnectionFailed, ErrorCode, OutcomeUnknown, 
 from querator.client.errors import make_error as make
 from querator.client.rpc_errors import from_rpc
 from querator.model import limits
-from querator.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
+from querator.v1 import (
+    admin_service_pb2_grpc,
+    cluster_service_pb2_grpc,
+    queue_service_pb2_grpc,
+)
 
 R = TypeVar("R")
 
@@ -64,6 +68,7 @@ class Connection:
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+        self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
         # Bytes in, bytes out: the frames are joined from bytes that are already encoded.
         self.produce_bytes = self._channel.unary_unary(
             f"{_SERVICE}Produce", request_serializer=_same, response_deserializer=_same

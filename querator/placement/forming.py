@@ -78,17 +78,19 @@ def placed_node(info: PeerInfo) -> PlacedNode:
 def known_peers(
     settings: ClusterSettings, identity: Identity, placed: PlacementMap
 ) -> dict[str, KnownPeer]:
-    """The nodes that may connect: those of the map, before it is known the founding ones; with the
-    addresses of the settings, where these name them.
+    """The nodes that may connect: those of the map, before it is known the founding ones; a node
+    that came later has to take the names of the settings until it has the map. Addresses are those
+    of the settings, where these name a node.
     """
     nodes = placed.nodes or identity.founders
-    return {
+    known = {
         node.name: KnownPeer(
             settings.peers.get(node.name) or node.peer_address, incarnation=node.incarnation
         )
         for node in nodes
-        if node.name != identity.name
-    }
+    } or {name: KnownPeer(address) for name, address in settings.peers.items()}
+    known.pop(identity.name, None)
+    return known
 
 
 def description(
@@ -259,7 +261,7 @@ class Forming:
         )
 
     def _tell(self, reason: str) -> None:
-        self._waits_for(reason)
+        self._waits_for(f"its cluster: {reason}")
         if reason != self._reason:
             self._reason = reason
             _log.info("formation.waiting", reason=reason)

@@ -44,6 +44,9 @@ AGAIN_AFTER_S_MIN = 0.02
 AGAIN_AFTER_S_MAX = 2.0
 """Pause after a failed attempt, doubled each time: a full disk or a stopped group stays a while."""
 
+TELL_S = 1.0
+"""How long the others are told that a node hands off: it does so all the same."""
+
 SHOWN_WITHIN_S = 1.0
 """After this a step that the map does not show is done again."""
 
@@ -268,11 +271,13 @@ class Placement:
         """Gives all leaderships of this node to others, within the time, and takes none any more
         until it starts again, as far as others can be told.
         """
-        async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(self._tell_handoff())
-            handed = await self._duties.hand_over(timeout_s)
-            telling.cancel()
-        return handed
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout(TELL_S):
+                await self._tell_handoff()
+        except TimeoutError:
+            _log.info("placement.handoff_not_told", error=f"no answer in {TELL_S:.0f} s")
+        return await self._duties.hand_over(until_s - asyncio.get_running_loop().time())
 
     async def _tell_handoff(self) -> None:
         said = self._said

@@ -22,6 +22,7 @@ from querator.model import limits
 from querator.server.admin_calls import AdminCalls
 from querator.server.answers import Context, LiveCalls, Unary, answering
 from querator.server.call_counts import CallCounts
+from querator.server.cluster_calls import ClusterCalls
 from querator.server.forwarding import Forwarding
 from querator.server.lease_stream import LeaseStream
 from querator.server.node_calls import NodeCalls
@@ -29,14 +30,27 @@ from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
 from querator.server.streams import Streams
 from querator.service.admin_service import AdminService
+from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
-from querator.v1 import admin_service_pb2, node_service_pb2, queue_service_pb2
+from querator.v1 import (
+    admin_service_pb2,
+    cluster_service_pb2,
+    node_service_pb2,
+    queue_service_pb2,
+)
 from querator.wire.door import DEFAULT_LIMITS, RequestLimits
 
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"].full_name
 NODE_SERVICE = node_service_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
-_SERVICES = (QUEUE_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+CLUSTER_SERVICE = cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"].full_name
+_SERVICES = (
+    QUEUE_SERVICE,
+    ADMIN_SERVICE,
+    CLUSTER_SERVICE,
+    health.SERVICE_NAME,
+    reflection.SERVICE_NAME,
+)
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _KEEPALIVE_MS = 20_000
@@ -68,12 +82,13 @@ class ListenError(OSError):
 
 
 class GrpcServer:
-    """Serves both services on `listen` (HOST:PORT; port 0 takes any free one)."""
+    """Serves the services on `listen` (HOST:PORT; port 0 takes any free one)."""
 
     def __init__(
         self,
         queue_service: QueueService,
         admin_service: AdminService,
+        cluster_service: ClusterService | None = None,
         *,
         listen: str,
         request_limits: RequestLimits = DEFAULT_LIMITS,
@@ -83,6 +98,7 @@ class GrpcServer:
         self._forwarding = forwarding
         self._queue_service = queue_service
         self._admin_service = admin_service
+        self._cluster_service = cluster_service
         self._listen = listen
         self._limits = request_limits
         self._calls = LiveCalls()
@@ -102,10 +118,14 @@ class GrpcServer:
         queue_handlers["ProduceStream"] = self._stream("ProduceStream", self._produce_stream)
         queue_handlers["LeaseStream"] = self._stream("LeaseStream", self._lease_stream)
         admin_handlers = self._unary(AdminCalls(self._admin_service).by_method())
+        cluster_handlers = {}
+        if self._cluster_service is not None:
+            cluster_handlers = self._unary(ClusterCalls(self._cluster_service).by_method())
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(QUEUE_SERVICE, queue_handlers),
                 grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin_handlers),
+                grpc.method_handlers_generic_handler(CLUSTER_SERVICE, cluster_handlers),
             )
         )
         if self._forwarding is not None:
@@ -121,7 +141,7 @@ class GrpcServer:
             raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
         self._server = server
         await server.start()
-        for service in ("", QUEUE_SERVICE, ADMIN_SERVICE):
+        for service in ("", QUEUE_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE):
             await self._health.set(service, _SERVING)
         address = f"{self._listen.rpartition(':')[0]}:{port}"
         _log.info("grpc.listening", address=address)

@@ -12,5 +12,6 @@ trust it.
     settle    complete, retry, extend
     frames    the frames of both streams
     queues    what AdminService speaks of
+    cluster   what ClusterService speaks of
     errors    ErrorCode to and from google.rpc.Status and querator.v1.Error
 """

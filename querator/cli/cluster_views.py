@@ -1,0 +1,313 @@
+"""A cluster for people: what its nodes and queues are like, and what is wrong, in sentences."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from querator.cli.output import count, make_table
+from querator.client.cluster import ClusterPicture, SeenNode
+from querator.model.cluster import ClusterGroup, ClusterPending, ClusterReplica
+
+LAG_ENTRIES_MAX = 10_000
+"""A replica that is further behind is worth a word."""
+NAMED_MAX = 5
+MAP_NAME = "(map)"
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """`state`: up, handed off, or down. `leads` and `replicas` are numbers of partitions."""
+
+    name: str
+    state: str
+    why: str
+    address: str
+    peer_address: str
+    zone: str
+    version: str
+    starts: int
+    leads: int
+    replicas: int
+    lag_entries: int | None
+
+
+class PartitionView(msgspec.Struct, frozen=True):
+    """Of the placement group the queue is empty. `learning` are nodes whose replicas are rebuilt,
+    `silent` nodes with replicas that do not answer; `lag_entries` is that of the last voter that
+    answers, None while nobody leads.
+    """
+
+    namespace: str
+    queue: str
+    partition: int
+    leader: str
+    preferred_leader: str
+    nodes: tuple[str, ...]
+    learning: tuple[str, ...]
+    silent: tuple[str, ...]
+    lag_entries: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.queue}/{self.partition}" if self.queue else MAP_NAME
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """`problems` is what an operator should know, in sentences; empty: all is well."""
+
+    cluster_id: str
+    epoch: int
+    nodes: tuple[NodeView, ...]
+    partitions: tuple[PartitionView, ...]
+    problems: tuple[str, ...]
+
+
+def cluster_view(picture: ClusterPicture) -> ClusterView:
+    silent = {seen.node.name for seen in picture.nodes if seen.silent}
+    partitions = tuple(_partition(group, silent) for group in picture.groups)
+    return ClusterView(
+        cluster_id=picture.cluster_id,
+        epoch=picture.epoch,
+        nodes=tuple(_node(seen, picture.groups, partitions) for seen in picture.nodes),
+        partitions=partitions,
+        problems=tuple(_problems(picture, partitions)),
+    )
+
+
+def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
+    replicas = sorted(group.replicas or group.target, key=lambda replica: replica.node)
+    leader = group.leader if group.leads else ""
+    lags = [
+        replica.lag_entries
+        for replica in group.replicas
+        if replica.voter and replica.node not in silent and replica.lag_entries is not None
+    ]
+    return PartitionView(
+        namespace=group.namespace,
+        queue=group.queue,
+        partition=group.partition,
+        leader=leader,
+        preferred_leader=group.preferred_leader,
+        nodes=tuple(replica.node for replica in replicas),
+        learning=tuple(_learning(group)),
+        silent=tuple(replica.node for replica in replicas if replica.node in silent),
+        lag_entries=max(lags) if leader and lags else None,
+    )
+
+
+def _learning(group: ClusterGroup) -> Iterable[str]:
+    """Nodes on which a replica is to vote that does not yet."""
+    votes = {replica.id for replica in group.replicas if replica.voter}
+    for replica in group.target:
+        if group.leads and replica.voter and replica.id not in votes:
+            yield replica.node
+
+
+def _node(
+    seen: SeenNode, groups: Sequence[ClusterGroup], partitions: Sequence[PartitionView]
+) -> NodeView:
+    node = seen.node
+    state = "down" if seen.silent else "handed off" if node.handed_off else "up"
+    lags = [
+        replica.lag_entries
+        for group in groups
+        if group.leads
+        for replica in group.replicas
+        if replica.node == node.name and replica.lag_entries is not None
+    ]
+    return NodeView(
+        name=node.name,
+        state=state,
+        why=seen.silent,
+        address=node.client_address,
+        peer_address=node.peer_address,
+        zone=node.zone,
+        version=node.version,
+        starts=node.boots,
+        leads=sum(one.leader == node.name for one in partitions),
+        replicas=sum(node.name in one.nodes for one in partitions),
+        lag_entries=max(lags, default=None),
+    )
+
+
+# --- what is wrong -------------------------------------------------------------------------
+
+
+def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
+    for seen in picture.nodes:
+        if seen.silent:
+            yield (
+                f"Node {seen.node.name} is down: {seen.silent.rstrip('.')}. If its data is lost, "
+                "start it with an empty directory and then: "
+                f"querator node replace {seen.node.name}"
+            )
+        elif seen.node.handed_off:
+            yield f"Node {seen.node.name} has handed off and leads nothing until it starts again."
+        elif not seen.node.connected:
+            yield (
+                f"Node {seen.node.name} answers, and the node that was asked has no connection to "
+                f"it at {seen.node.peer_address}."
+            )
+    leaderless = [one for one in partitions if not one.leader]
+    lost = [one for one in leaderless if 2 * len(one.silent) >= len(one.nodes)]
+    if lost:
+        nodes = ", ".join(sorted({name for one in lost for name in one.silent}))
+        yield (
+            f"{_named(lost)} cannot be used: most of the replicas are on nodes that are down "
+            f"({nodes}). Start them again."
+        )
+    electing = [one for one in leaderless if one not in lost]
+    if electing:
+        yield f"{_named(electing)} {_have(electing)} no leader at the moment; one is being elected."
+    weak = [one for one in partitions if one.leader and one.silent]
+    if weak:
+        nodes = ", ".join(sorted({name for one in weak for name in one.silent}))
+        yield (
+            f"{_named(weak)} can be used, but {_have(weak)} a copy less than there should be: "
+            f"{nodes} {'is' if ', ' not in nodes else 'are'} down."
+        )
+    yield from _replica_problems(picture, partitions)
+    yield from map(_pending, picture.pending)
+
+
+def _replica_problems(
+    picture: ClusterPicture, partitions: Sequence[PartitionView]
+) -> Iterable[str]:
+    learning: Counter[str] = Counter()
+    for one in partitions:
+        learning.update(one.learning)
+    for name, number in sorted(learning.items()):
+        yield f"Node {name} is being rebuilt: {count(number, 'partition')} to go."
+    stopped = [one for one, group in zip(partitions, picture.groups, strict=True) if group.stopped]
+    if stopped:
+        yield f"{_named(stopped)} has been stopped by a defect on a node; see its log."
+    behind: dict[str, int] = {}
+    for group in picture.groups:
+        for replica in group.replicas if group.leads else ():
+            if _is_behind(replica, picture):
+                lag = replica.lag_entries or 0
+                behind[replica.node] = max(lag, behind.get(replica.node, 0))
+    for name, lag in sorted(behind.items()):
+        yield f"Node {name} is behind, by up to {lag:,} log entries; it catches up by itself."
+
+
+def _is_behind(replica: ClusterReplica, picture: ClusterPicture) -> bool:
+    silent = any(seen.node.name == replica.node and seen.silent for seen in picture.nodes)
+    return not silent and replica.voter and (replica.lag_entries or 0) > LAG_ENTRIES_MAX
+
+
+def _pending(pending: ClusterPending) -> str:
+    what = {
+        "creating": "is being created",
+        "updating": "is being given new settings",
+        "deleting": "is being deleted",
+    }.get(pending.doing, pending.doing)
+    waits = f"; waiting for {', '.join(pending.waits_for)}" if pending.waits_for else ""
+    return f"Queue {pending.queue} {what}{waits}."
+
+
+def _named(partitions: Sequence[PartitionView]) -> str:
+    names = [one.name for one in partitions[:NAMED_MAX]]
+    more = f" and {len(partitions) - NAMED_MAX:,} more" if len(partitions) > NAMED_MAX else ""
+    noun = "Partition" if len(partitions) == 1 else f"{len(partitions):,} partitions:"
+    return f"{noun} {', '.join(names)}{more}"
+
+
+def _have(partitions: Sequence[PartitionView]) -> str:
+    return "has" if len(partitions) == 1 else "have"
+
+
+# --- pictures --------------------------------------------------------------------------------
+
+
+def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
+    """Everything on one screen; with `partitions` a line for each."""
+    data = [one for one in view.partitions if one.queue]
+    queues = len({(one.namespace, one.queue) for one in data})
+    title = (
+        f"Cluster {view.cluster_id}: {count(len(view.nodes), 'node')}, {count(queues, 'queue')}, "
+        f"{count(len(data), 'partition')}."
+    )
+    well = "All is well." if not view.problems else f"{count(len(view.problems), 'thing')} to know:"
+    parts: list[RenderableType] = [Text(f"{title} {well}")]
+    parts += [Text(f"  - {problem}") for problem in view.problems]
+    parts += [Text(), _nodes_table(view), Text()]
+    parts.append(_partitions_table(view) if partitions else _queues_table(view))
+    return Group(*parts)
+
+
+def _nodes_table(view: ClusterView) -> RenderableType:
+    return make_table(
+        ["node", "state", "clients at", "nodes at", "zone", "leads", "replicas", "behind"],
+        [
+            [
+                node.name,
+                node.state,
+                node.address,
+                node.peer_address,
+                node.zone,
+                node.leads,
+                node.replicas,
+                _lag(node.lag_entries),
+            ]
+            for node in view.nodes
+        ],
+    )
+
+
+def _queues_table(view: ClusterView) -> RenderableType:
+    rows: dict[tuple[str, str], list[PartitionView]] = {}
+    for one in view.partitions:
+        rows.setdefault((one.namespace, one.queue), []).append(one)
+    return make_table(
+        ["queue", "partitions", "led by", "copies", "behind"],
+        [
+            [
+                queue or MAP_NAME,
+                len(group),
+                _leaders(group),
+                _copies(group),
+                _lag(max((one.lag_entries or 0 for one in group), default=None)),
+            ]
+            for (_, queue), group in rows.items()
+        ],
+    )
+
+
+def _partitions_table(view: ClusterView) -> RenderableType:
+    return make_table(
+        ["partition", "leader", "copies on", "behind"],
+        [
+            [one.name, one.leader or "none", _places(one), _lag(one.lag_entries)]
+            for one in view.partitions
+        ],
+    )
+
+
+def _leaders(partitions: Sequence[PartitionView]) -> str:
+    """`a 3, b 2, nobody 1`."""
+    counts = Counter(one.leader or "nobody" for one in partitions)
+    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
+
+
+def _copies(partitions: Sequence[PartitionView]) -> str:
+    """`3`, or `2 of 3` for the worst of them."""
+    worst = min(partitions, key=lambda one: len(one.nodes) - len(one.silent))
+    whole = len(worst.nodes)
+    there = whole - len(worst.silent)
+    return str(whole) if there == whole else f"{there} of {whole}"
+
+
+def _places(one: PartitionView) -> str:
+    def place(name: str) -> str:
+        if name in one.silent:
+            return f"{name} (down)"
+        return f"{name} (learning)" if name in one.learning else name
+
+    return ", ".join(place(name) for name in dict.fromkeys((*one.nodes, *one.learning)))
+
+
+def _lag(entries: int | None) -> str:
+    return "" if not entries else f"{entries:,} entries"

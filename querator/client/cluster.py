@@ -1,0 +1,152 @@
+"""What operators ask of a cluster: its state, put together from what all nodes say, and the few
+things that are done to nodes.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from querator.client.channel import Connection
+from querator.client.errors import ConnectionFailed, RequestError
+from querator.model.cluster import (
+    ClusterGroup,
+    ClusterNode,
+    ClusterPending,
+    ClusterStatus,
+    NodeHandedOff,
+    NodeReplaced,
+)
+from querator.v1 import cluster_service_pb2 as pb
+from querator.wire import cluster as wire
+
+NODE_SECONDS = 2.0
+"""How long a node is waited for when all are asked."""
+
+
+class SeenNode(msgspec.Struct, frozen=True):
+    """A node, and why it does not answer; empty: it does."""
+
+    node: ClusterNode
+    silent: str
+
+
+class ClusterPicture(msgspec.Struct, frozen=True):
+    """The cluster as all nodes that answer see it together.
+
+    `groups` have each what its leader says of it, or of those that do not lead the one whose term
+    is the highest; then `leads` is False.
+    """
+
+    cluster_id: str
+    epoch: int
+    nodes: tuple[SeenNode, ...]
+    groups: tuple[ClusterGroup, ...]
+    pending: tuple[ClusterPending, ...]
+
+
+class ClusterAdmin:
+    """Talks to the nodes of one cluster; `address` is that of any node that answers."""
+
+    def __init__(self, address: str, *, request_timeout: float, connect_timeout: float) -> None:
+        """Times in seconds."""
+        self._address = address
+        self._request_timeout = request_timeout
+        self._connect_timeout = connect_timeout
+        self._open: dict[str, Connection] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for connection in self._open.values():
+            await connection.close()
+
+    def _connection(self, address: str) -> Connection:
+        """Belongs to the running event loop, so it is made at the first use."""
+        if address not in self._open:
+            self._open[address] = Connection(
+                address,
+                request_timeout=self._request_timeout,
+                connect_timeout=self._connect_timeout,
+            )
+        return self._open[address]
+
+    async def picture(self) -> ClusterPicture:
+        """Asks one node, then all others that it knows. Raises what the client's calls raise when
+        the first does not answer; of the others that is part of the picture.
+        """
+        first = await self._status(self._address, None)
+        others = [node for node in first.nodes if node.name != first.node]
+        answers = await asyncio.gather(*(self._ask(node) for node in others))
+        silent = {
+            node.name: answer
+            for node, answer in zip(others, answers, strict=True)
+            if isinstance(answer, str)
+        }
+        views = [first, *(answer for answer in answers if not isinstance(answer, str))]
+        newest = max(views, key=lambda view: view.epoch)
+        return ClusterPicture(
+            cluster_id=newest.cluster_id,
+            epoch=newest.epoch,
+            nodes=tuple(SeenNode(node, silent.get(node.name, "")) for node in newest.nodes),
+            groups=_merged(newest, views),
+            pending=newest.pending,
+        )
+
+    async def _ask(self, node: ClusterNode) -> ClusterStatus | str:
+        """The node's view, or why there is none."""
+        if not node.client_address:
+            return "its address is not known"
+        try:
+            return await self._status(node.client_address, NODE_SECONDS)
+        except ConnectionFailed:
+            return f"nobody answers at {node.client_address}"
+        except RequestError as error:
+            return error.message
+
+    async def _status(self, address: str, seconds: float | None) -> ClusterStatus:
+        connection = self._connection(address)
+        stub = connection.cluster.GetClusterStatus
+        response = await connection.call(
+            lambda left: stub(pb.GetClusterStatusRequest(), timeout=left),
+            seconds=seconds,
+            changes=False,
+        )
+        return wire.cluster_status(response)
+
+    async def hand_off(self, node: str) -> NodeHandedOff:
+        """Of the node at the address, which must have this name unless it is empty."""
+        connection = self._connection(self._address)
+        stub = connection.cluster.HandOffNode
+        request = pb.HandOffNodeRequest(node=node)
+        return wire.node_handed_off(await connection.call(lambda left: stub(request, timeout=left)))
+
+    async def replace(self, node: str) -> NodeReplaced:
+        connection = self._connection(self._address)
+        stub = connection.cluster.ReplaceNode
+        request = pb.ReplaceNodeRequest(node=node)
+        return wire.node_replaced(await connection.call(lambda left: stub(request, timeout=left)))
+
+
+def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
+    """Of each group of the newest map what the view says that knows most."""
+    best: dict[int, ClusterGroup] = {}
+    for view in views:
+        for group in view.groups:
+            other = best.get(group.group)
+            if other is None or (group.leads, group.term) > (other.leads, other.term):
+                best[group.group] = group
+    return tuple(
+        msgspec.structs.replace(
+            best[group.group], target=group.target, preferred_leader=group.preferred_leader
+        )
+        for group in newest.groups
+    )

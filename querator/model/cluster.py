@@ -1,0 +1,92 @@
+"""What a node tells operators of its cluster."""
+
+import msgspec
+
+from querator.model.ids import GroupId
+
+
+class ClusterNode(msgspec.Struct, frozen=True):
+    """A node of the map. `connected`: to the node that tells; `handed_off`: it takes no leaderships
+    until it starts again.
+    """
+
+    name: str
+    incarnation: str
+    peer_address: str
+    client_address: str
+    zone: str
+    boots: int
+    version: str
+    connected: bool
+    handed_off: bool
+
+
+class ClusterReplica(msgspec.Struct, frozen=True):
+    """`lag_entries`: what it does not have on disk of the leader's log; None unless the node that
+    tells leads.
+    """
+
+    id: int
+    node: str
+    incarnation: str
+    voter: bool
+    lag_entries: int | None = None
+
+
+class ClusterGroup(msgspec.Struct, frozen=True):
+    """A partition, or the placement group (its queue is empty), as the node that tells knows it.
+
+    `leader` and `preferred_leader` are names of nodes, empty when there is none. `replicas` is what
+    the group has, `target` what it should have.
+    """
+
+    group: GroupId
+    namespace: str
+    queue: str
+    partition: int
+    leads: bool
+    leader: str
+    preferred_leader: str
+    term: int
+    open: bool
+    stopped: bool
+    applied_index: int
+    replicas: tuple[ClusterReplica, ...]
+    target: tuple[ClusterReplica, ...]
+
+
+class ClusterPending(msgspec.Struct, frozen=True):
+    """A queue for which something is left to do. `waits_for` are names of nodes; empty: it is the
+    partitions' leaders that are waited for.
+    """
+
+    namespace: str
+    queue: str
+    doing: str
+    waits_for: tuple[str, ...]
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """`node` is the name of the node that tells."""
+
+    cluster_id: str
+    epoch: int
+    node: str
+    nodes: tuple[ClusterNode, ...]
+    groups: tuple[ClusterGroup, ...]
+    pending: tuple[ClusterPending, ...]
+
+
+class NodeHandedOff(msgspec.Struct, frozen=True):
+    """`left` are the groups that nobody could take."""
+
+    node: str
+    moved: int
+    left: tuple[GroupId, ...]
+
+
+class NodeReplaced(msgspec.Struct, frozen=True):
+    """The node as it is known from here on, and how many partitions are rebuilt on it."""
+
+    node: ClusterNode
+    partitions: int

@@ -1,0 +1,33 @@
+"""The calls of ClusterService."""
+
+from collections.abc import Mapping
+
+from querator.server.answers import Context, Unary
+from querator.service.cluster_service import ClusterService
+from querator.wire import cluster
+
+
+class ClusterCalls:
+    """Handlers; each reads its request, asks the service and writes the answer."""
+
+    def __init__(self, service: ClusterService) -> None:
+        self._service = service
+
+    def by_method(self) -> Mapping[str, Unary]:
+        return {
+            "GetClusterStatus": self.get_cluster_status,
+            "HandOffNode": self.hand_off_node,
+            "ReplaceNode": self.replace_node,
+        }
+
+    async def get_cluster_status(self, data: bytes, _: Context) -> bytes:
+        cluster.parse_cluster_status(data)
+        return cluster.encode_cluster_status(await self._service.status())
+
+    async def hand_off_node(self, data: bytes, _: Context) -> bytes:
+        handed = await self._service.hand_off(cluster.parse_hand_off(data))
+        return cluster.encode_handed_off(handed)
+
+    async def replace_node(self, data: bytes, _: Context) -> bytes:
+        replaced = await self._service.replace(cluster.parse_replace(data))
+        return cluster.encode_replaced(replaced)

@@ -1,0 +1,206 @@
+"""The cluster for operators: what this node knows of it, handing off, replacing a lost node."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from querator.config import ClusterSettings
+from querator.model.cluster import (
+    ClusterGroup,
+    ClusterNode,
+    ClusterPending,
+    ClusterReplica,
+    ClusterStatus,
+    NodeHandedOff,
+    NodeReplaced,
+)
+from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey, Replica, Replicas, node_name
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.model.queues import Queue, QueueState
+from querator.placement.commands import ReplaceNode
+from querator.placement.formation import Description
+from querator.placement.forming import ask
+
+if TYPE_CHECKING:
+    from querator.placement.placement import Placement
+    from querator.raft.host import Host
+
+HAND_OFF_S_MAX = 8.0
+"""How long leaderships may take to be taken by others: an answer comes within 10 s."""
+
+
+class ClusterService:
+    """Every method raises QueratorError, and runs on the event loop of the host."""
+
+    def __init__(
+        self,
+        *,
+        host: "Host",
+        placement: "Placement",
+        settings: ClusterSettings | None,
+        connected: Callable[[], Mapping[NodeKey, PlacedNode]],
+        on_hand_off: Callable[[], None],
+    ) -> None:
+        """`settings` None: the node is alone. `connected` gives the other nodes whose connections
+        are open; `on_hand_off` is told when the node should get no more clients.
+        """
+        self._host = host
+        self._placement = placement
+        self._settings = settings
+        self._connected = connected
+        self._on_hand_off = on_hand_off
+
+    # --- status ------------------------------------------------------------------
+
+    async def status(self) -> ClusterStatus:
+        placed = self._placement.map
+        named = sorted(placed, key=lambda queue: (queue.namespace, queue.name))
+        return ClusterStatus(
+            cluster_id=placed.cluster_id,
+            epoch=placed.epoch,
+            node=node_name(self._host.node),
+            nodes=tuple(map(self._node, placed.nodes)),
+            groups=(
+                self._group(placed, PLACEMENT_GROUP, None, 0),
+                *(
+                    self._group(placed, group, queue, partition)
+                    for queue in named
+                    for partition, group in enumerate(queue.groups)
+                ),
+            ),
+            pending=tuple(
+                self._pending(placed, queue)
+                for queue in named
+                if queue.id in self._placement.pending
+            ),
+        )
+
+    def _node(self, node: PlacedNode) -> ClusterNode:
+        return ClusterNode(
+            name=node.name,
+            incarnation=node.incarnation,
+            peer_address=node.peer_address,
+            client_address=node.client_address,
+            zone=node.zone,
+            boots=node.boots,
+            version=node.version,
+            connected=node.key == self._host.node or node.key in self._connected(),
+            handed_off=not node.takes_leaderships,
+        )
+
+    def _group(
+        self, placed: PlacementMap, group: GroupId, queue: Queue | None, partition: int
+    ) -> ClusterGroup:
+        status = self._host.status(group)
+        leader, preferred = self._host.leader(group), placed.preferred(group)
+        leads = self._host.leads(group)
+        lags: dict[int, int] = {}
+        if status is not None and leads:
+            lags = {one.id: max(0, status.log_last - one.match) for one in status.followers}
+            lags[status.replica] = 0
+        return ClusterGroup(
+            group=group,
+            namespace="" if queue is None else queue.namespace,
+            queue="" if queue is None else queue.name,
+            partition=partition,
+            leads=leads,
+            leader="" if leader is None else node_name(leader),
+            preferred_leader="" if preferred is None else node_name(preferred),
+            term=0 if status is None else status.term,
+            open=status is not None,
+            stopped=status is not None and status.quarantined,
+            applied_index=0 if status is None else status.applied_index,
+            replicas=() if status is None else _replicas(status.replicas, lags),
+            target=_replicas(placed.replicas(group), {}),
+        )
+
+    def _pending(self, placed: PlacementMap, queue: Queue) -> ClusterPending:
+        doing, waits_for = "updating", list[str]()
+        if queue.state is QueueState.CREATING:
+            doing = "creating"
+        elif queue.state is QueueState.DELETING:
+            doing = "deleting"
+            done = self._placement.deleted_on.get(queue.id, ())
+            waits_for = sorted(map(node_name, placed.holders(queue).difference(done)))
+        return ClusterPending(queue.namespace, queue.name, doing, tuple(waits_for))
+
+    # --- handing off -------------------------------------------------------------
+
+    async def hand_off(self, name: str) -> NodeHandedOff:
+        """Gives the leaderships of this node away. `name` empty: whatever it is called."""
+        own = node_name(self._host.node)
+        if name not in ("", own):
+            raise invalid(
+                "node", f"is {name}, and this is node {own}: ask {name} itself", value=name
+            )
+        self._on_hand_off()
+        handed = await self._placement.hand_over(HAND_OFF_S_MAX)
+        return NodeHandedOff(own, handed.moved, handed.left)
+
+    # --- replacing ---------------------------------------------------------------
+
+    async def replace(self, name: str) -> NodeReplaced:
+        """Lets the node that waits under this name take the place of the one with the lost data.
+
+        Refused for a name that is not known, while its data is there, and when nobody waits.
+        """
+        placed = self._placement.map
+        known = placed.node(name)
+        if known is None:
+            names = ", ".join(node.name for node in placed.nodes)
+            raise invalid("node", f"is {name}; the nodes of the cluster are: {names}", value=name)
+        if known.key == self._host.node:
+            raise invalid("node", f"is {name}, which answers you: its data is there", value=name)
+        described = await self._ask(known)
+        if described.node.incarnation == known.incarnation:
+            raise invalid(
+                "node", f"is {name}, which is up with its data: there is nothing to replace"
+            )
+        if described.cluster_id not in ("", placed.cluster_id):
+            raise invalid(
+                "node",
+                f"is {name}, and what waits at {known.peer_address} has data of cluster "
+                f"{described.cluster_id}: start it with an empty directory",
+                value=name,
+            )
+        await self._placement.change(ReplaceNode(described.node, lost=known.incarnation))
+        groups = [
+            group
+            for group, where in placed.groups.items()
+            if group != PLACEMENT_GROUP and where.replica_on(known.key) is not None
+        ]
+        return NodeReplaced(self._node(described.node), len(groups))
+
+    async def _ask(self, known: PlacedNode) -> Description:
+        """What waits at the address of the node says of itself."""
+        settings, name = self._settings, known.name
+        if settings is None:
+            raise invalid("node", f"is {name}, and this node is alone", value=name)
+        address = settings.peers.get(name) or known.peer_address
+        described = await asyncio.to_thread(ask, address, settings.token)
+        if isinstance(described, str):
+            raise QueratorError(
+                ErrorCode.UNAVAILABLE,
+                f"node {name} cannot be asked ({described}): start it with an empty directory, and "
+                "when it waits, repeat this",
+                field="node",
+                value=name,
+            )
+        if described.node.name != name:
+            raise invalid(
+                "node",
+                f"is {name}, and node {described.node.name} answers at {address}",
+                value=name,
+            )
+        return described
+
+
+def _replicas(replicas: Replicas, lags: Mapping[int, int]) -> tuple[ClusterReplica, ...]:
+    return tuple(_replica(replica, lags.get(replica.id)) for replica in replicas)
+
+
+def _replica(replica: Replica, lag: int | None) -> ClusterReplica:
+    name, _, incarnation = replica.node.partition("/")
+    return ClusterReplica(replica.id, name, incarnation, replica.voter, lag)

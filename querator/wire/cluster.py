@@ -1,0 +1,182 @@
+"""What ClusterService speaks of: nodes, where groups are led, how far replicas are. Both ways: the
+SDK reads with it what the server has written.
+"""
+
+from querator.model.cluster import (
+    ClusterGroup,
+    ClusterNode,
+    ClusterPending,
+    ClusterReplica,
+    ClusterStatus,
+    NodeHandedOff,
+    NodeReplaced,
+)
+from querator.model.errors import invalid, over_limit
+from querator.model.ids import GroupId
+from querator.model.limits import NODE_NAME_CHARS_MAX
+from querator.v1 import cluster_service_pb2 as pb
+from querator.wire import door
+
+
+def parse_cluster_status(data: bytes) -> None:
+    door.parse_message(pb.GetClusterStatusRequest, data)
+
+
+def parse_hand_off(data: bytes) -> str:
+    """The name of the node; empty: whichever is asked."""
+    return _check_name(door.parse_message(pb.HandOffNodeRequest, data).node)
+
+
+def parse_replace(data: bytes) -> str:
+    """The name of the node."""
+    name = door.parse_message(pb.ReplaceNodeRequest, data).node
+    if not name:
+        raise invalid("node", "must not be empty")
+    return _check_name(name)
+
+
+def _check_name(name: str) -> str:
+    if len(name) > NODE_NAME_CHARS_MAX:
+        raise over_limit("node", value=len(name), limit=NODE_NAME_CHARS_MAX, unit="characters")
+    return name
+
+
+def encode_cluster_status(status: ClusterStatus) -> bytes:
+    return pb.GetClusterStatusResponse(
+        cluster_id=status.cluster_id,
+        epoch=status.epoch,
+        node=status.node,
+        nodes=map(_node_message, status.nodes),
+        groups=map(_group_message, status.groups),
+        pending=[
+            pb.ClusterPending(
+                namespace=one.namespace,
+                queue=one.queue,
+                doing=one.doing,
+                waits_for=one.waits_for,
+            )
+            for one in status.pending
+        ],
+    ).SerializeToString()
+
+
+def encode_handed_off(handed: NodeHandedOff) -> bytes:
+    return pb.HandOffNodeResponse(
+        node=handed.node, moved=handed.moved, left=handed.left
+    ).SerializeToString()
+
+
+def encode_replaced(replaced: NodeReplaced) -> bytes:
+    return pb.ReplaceNodeResponse(
+        node=_node_message(replaced.node), partitions=replaced.partitions
+    ).SerializeToString()
+
+
+def _node_message(node: ClusterNode) -> pb.ClusterNode:
+    return pb.ClusterNode(
+        name=node.name,
+        incarnation=node.incarnation,
+        peer_address=node.peer_address,
+        client_address=node.client_address,
+        zone=node.zone,
+        boots=node.boots,
+        version=node.version,
+        connected=node.connected,
+        handed_off=node.handed_off,
+    )
+
+
+def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
+    return pb.ClusterGroup(
+        group=group.group,
+        namespace=group.namespace,
+        queue=group.queue,
+        partition=group.partition,
+        leads=group.leads,
+        leader=group.leader,
+        preferred_leader=group.preferred_leader,
+        term=group.term,
+        open=group.open,
+        stopped=group.stopped,
+        applied_index=group.applied_index,
+        replicas=map(_replica_message, group.replicas),
+        target=map(_replica_message, group.target),
+    )
+
+
+def _replica_message(replica: ClusterReplica) -> pb.ClusterReplica:
+    return pb.ClusterReplica(
+        id=replica.id,
+        node=replica.node,
+        incarnation=replica.incarnation,
+        voter=replica.voter,
+        followed=replica.lag_entries is not None,
+        lag_entries=replica.lag_entries or 0,
+    )
+
+
+# --- the answers, read ---------------------------------------------------------------------
+
+
+def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:
+    return ClusterStatus(
+        cluster_id=message.cluster_id,
+        epoch=message.epoch,
+        node=message.node,
+        nodes=tuple(map(_node, message.nodes)),
+        groups=tuple(map(_group, message.groups)),
+        pending=tuple(
+            ClusterPending(one.namespace, one.queue, one.doing, tuple(one.waits_for))
+            for one in message.pending
+        ),
+    )
+
+
+def node_handed_off(message: pb.HandOffNodeResponse) -> NodeHandedOff:
+    return NodeHandedOff(message.node, message.moved, tuple(map(GroupId, message.left)))
+
+
+def node_replaced(message: pb.ReplaceNodeResponse) -> NodeReplaced:
+    return NodeReplaced(_node(message.node), message.partitions)
+
+
+def _node(message: pb.ClusterNode) -> ClusterNode:
+    return ClusterNode(
+        name=message.name,
+        incarnation=message.incarnation,
+        peer_address=message.peer_address,
+        client_address=message.client_address,
+        zone=message.zone,
+        boots=message.boots,
+        version=message.version,
+        connected=message.connected,
+        handed_off=message.handed_off,
+    )
+
+
+def _group(message: pb.ClusterGroup) -> ClusterGroup:
+    return ClusterGroup(
+        group=GroupId(message.group),
+        namespace=message.namespace,
+        queue=message.queue,
+        partition=message.partition,
+        leads=message.leads,
+        leader=message.leader,
+        preferred_leader=message.preferred_leader,
+        term=message.term,
+        open=message.open,
+        stopped=message.stopped,
+        applied_index=message.applied_index,
+        replicas=tuple(map(_replica, message.replicas)),
+        target=tuple(map(_replica, message.target)),
+    )
+
+
+def _replica(message: pb.ClusterReplica) -> ClusterReplica:
+    return ClusterReplica(
+        id=message.id,
+        node=message.node,
+        incarnation=message.incarnation,
+        voter=message.voter,
+        lag_entries=message.lag_entries if message.followed else None,
+    )
