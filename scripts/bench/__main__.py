@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import platform
-import re
 import statistics
 import sys
 import tempfile
@@ -17,75 +16,19 @@ import msgspec
 from querator import Client
 from scripts.bench.report import Measurement, write_report
 from scripts.bench.scenarios import SCENARIOS, Scenario
+from scripts.bench.servers import Servers
 from scripts.bench.worker import QUEUE, WorkerResult
-
-READY = re.compile(r"querator ready address=(\S+)")
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class LostItemsError(Exception):
     """A run whose counts do not balance measures nothing."""
 
 
-class ServerProcess:
-    """A node in a temporary directory, or in memory."""
-
-    def __init__(self, directory: Path, *, memory: bool) -> None:
-        self.directory = directory
-        self.address = ""
-        self._memory = memory
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        where = ["--memory"] if self._memory else ["--data-dir", str(self.directory / "data")]
-        command = [sys.executable, "-m", "querator", "serve", *where, "--new"]
-        with (self.directory / "server.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, "--listen", self.address or "127.0.0.1:0", "--listen-admin", "",
-                stdout=asyncio.subprocess.PIPE, stderr=log,
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            if match := READY.search(line.decode()):
-                self.address = match[1]
-                return
-        raise RuntimeError((self.directory / "server.log").read_text()[-2000:])
-
-    async def profiled(self, seconds: float, flame_graph: Path) -> None:
-        """Samples all threads of the node from outside and draws where they spend their time."""
-        assert self._process is not None
-        sampler = await asyncio.create_subprocess_exec(
-            str(Path(sys.executable).with_name("py-spy")), "record", "--threads", "--rate", "300",
-            "--duration", str(round(seconds)), "--output", str(flame_graph),
-            "--pid", str(self._process.pid), stdout=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        if await sampler.wait():
-            raise RuntimeError("py-spy could not watch the node; it may need more rights")
-
-    def cpu_seconds(self) -> float:
-        assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
-
-    def resident_bytes(self) -> int:
-        assert self._process is not None
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-    async def stop(self, *, kill: bool = False) -> None:
-        if self._process is None:
-            return
-        if kill:
-            self._process.kill()
-        else:
-            self._process.terminate()
-        await self._process.wait()
-        self._process = None
-
-
-async def run_once(scenario: Scenario, *, memory: bool, profile: Path | None) -> Measurement:
+async def run_once(
+    scenario: Scenario, *, nodes: int, memory: bool, profile: Path | None
+) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="querator-bench-") as name:
-        server = ServerProcess(Path(name), memory=memory)
+        server = Servers(Path(name), nodes=nodes, memory=memory)
         await server.start()
         try:
             async with Client(server.address) as client:
@@ -127,9 +70,7 @@ async def first_answer(address: str) -> None:
         await items[0].release()
 
 
-async def run_clients(
-    scenario: Scenario, server: ServerProcess
-) -> tuple[list[WorkerResult], float]:
+async def run_clients(scenario: Scenario, server: Servers) -> tuple[list[WorkerResult], float]:
     """The workers' results, and the server's CPU seconds while the first of them measured."""
     cpu: list[float] = []
 
@@ -213,6 +154,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
     parser.add_argument("--only", default="", help="scenarios whose name has this part")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each scenario")
+    parser.add_argument("--nodes", type=int, default=1, help="1, or the nodes of a cluster")
     parser.add_argument("--memory", action="store_true", help="measure without the disk")
     parser.add_argument(
         "--profile",
@@ -221,6 +163,8 @@ async def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=Path("build/bench"))
     arguments = parser.parse_args()
+    if arguments.memory and arguments.nodes > 1:
+        parser.error("--memory: the nodes of a cluster keep their data on disk")
     arguments.output.mkdir(parents=True, exist_ok=True)
     measurements: list[list[Measurement]] = []
     for scenario in SCENARIOS:
@@ -229,7 +173,10 @@ async def main() -> None:
         profile = arguments.output / f"{scenario.name}.svg" if arguments.profile else None
         runs = []
         for _ in range(arguments.repeat):
-            runs.append(await run_once(scenario, memory=arguments.memory, profile=profile))
+            run = await run_once(
+                scenario, nodes=arguments.nodes, memory=arguments.memory, profile=profile
+            )
+            runs.append(run)
             print(runs[-1].line(), flush=True)
         measurements.append(runs)
         median = statistics.median(run.items_per_second for run in runs)
@@ -237,7 +184,7 @@ async def main() -> None:
     versions = {name: version(name) for name in ("querator", "grpcio", "lmdb", "pysyncobj")}
     write_report(
         arguments.output, measurements, machine=machine(), versions=versions,
-        durable=not arguments.memory,
+        nodes=arguments.nodes, durable=not arguments.memory,
     )  # fmt: skip
 
 

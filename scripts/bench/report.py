@@ -41,6 +41,7 @@ def write_report(
     *,
     machine: str,
     versions: dict[str, str],
+    nodes: int,
     durable: bool,
 ) -> None:
     """Writes results.json and results.md."""
@@ -50,6 +51,7 @@ def write_report(
                 {
                     "machine": machine,
                     "versions": versions,
+                    "nodes": nodes,
                     "durable": durable,
                     "runs": [run for runs in measurements for run in runs],
                 }
@@ -58,7 +60,10 @@ def write_report(
     )
     named = ", ".join(f"{name} {number}" for name, number in versions.items())
     sync = "synced before each answer" if durable else "**not durable** (memory)"
-    text = f"{machine}; {named}; {sync}; medians of {len(measurements[0])} runs.\n\n{HEAD}"
+    where = "one node" if nodes == 1 else f"{nodes} nodes"
+    text = (
+        f"{where} on {machine}; {named}; {sync}; medians of {len(measurements[0])} runs.\n\n{HEAD}"
+    )
     text += "".join(_row(runs) for runs in measurements)
     (directory / "results.md").write_text(text)
     print(text)

@@ -1,0 +1,134 @@
+"""The nodes that are measured: one, or a cluster of several, each a process of its own."""
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+READY = re.compile(r"querator ready address=(\S+)")
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """A node in a temporary directory, or in memory."""
+
+    def __init__(self, directory: Path, arguments: list[str]) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self.address = ""
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        command = [sys.executable, "-m", "querator", "serve", *self._arguments]
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, "--listen", self.address or "127.0.0.1:0", "--listen-admin", "",
+                stdout=asyncio.subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if match := READY.search(line.decode()):
+                self.address = match[1]
+                return
+        raise RuntimeError((self.directory / "server.log").read_text()[-2000:])
+
+    async def profiled(self, seconds: float, flame_graph: Path) -> None:
+        """Samples all threads of the node from outside and draws where they spend their time."""
+        assert self._process is not None
+        sampler = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).with_name("py-spy")), "record", "--threads", "--rate", "300",
+            "--duration", str(round(seconds)), "--output", str(flame_graph),
+            "--pid", str(self._process.pid), stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        if await sampler.wait():
+            raise RuntimeError("py-spy could not watch the node; it may need more rights")
+
+    def cpu_seconds(self) -> float:
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+    def resident_bytes(self) -> int:
+        assert self._process is not None
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    async def stop(self, *, kill: bool = False) -> None:
+        if self._process is None:
+            return
+        if kill:
+            self._process.kill()
+        else:
+            self._process.terminate()
+        await self._process.wait()
+        self._process = None
+
+
+class Servers:
+    """All nodes. `address` is what a client is given: every node, separated by commas."""
+
+    def __init__(self, directory: Path, *, nodes: int, memory: bool) -> None:
+        self._servers = [
+            Server(directory / name, arguments)
+            for name, arguments in _arguments(directory, nodes, memory=memory).items()
+        ]
+
+    @property
+    def address(self) -> str:
+        return ",".join(server.address for server in self._servers)
+
+    async def start(self) -> None:
+        """Returns when all are ready: the nodes of a cluster wait for each other."""
+        async with asyncio.TaskGroup() as tasks:
+            for server in self._servers:
+                tasks.create_task(server.start())
+
+    async def profiled(self, seconds: float, flame_graph: Path) -> None:
+        """Watches the first node."""
+        await self._servers[0].profiled(seconds, flame_graph)
+
+    def cpu_seconds(self) -> float:
+        return sum(server.cpu_seconds() for server in self._servers)
+
+    def resident_bytes(self) -> int:
+        """Of the largest."""
+        return max(server.resident_bytes() for server in self._servers)
+
+    async def stop(self, *, kill: bool = False) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for server in self._servers:
+                tasks.create_task(server.stop(kill=kill))
+
+
+def _arguments(directory: Path, nodes: int, *, memory: bool) -> dict[str, list[str]]:
+    """The command lines, by the names of the nodes."""
+    if nodes == 1:
+        where = ["--memory"] if memory else ["--data-dir", str(directory / "data")]
+        return {"node": [*where, "--new"]}
+    token = directory / "token"
+    token.write_text(secrets.token_hex(32))
+    names = [f"node-{number}" for number in range(1, nodes + 1)]
+    peers = ",".join(
+        f"{name}=127.0.0.1:{port}" for name, port in zip(names, _ports(nodes), strict=True)
+    )
+    return {
+        name: [
+            "--data-dir", str(directory / f"{name}-data"), "--name", name, "--peers", peers,
+            "--cluster-token-file", str(token),
+        ]
+        for name in names
+    }  # fmt: skip
+
+
+def _ports(count: int) -> list[int]:
+    """Free ones, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
