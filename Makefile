@@ -125,7 +125,7 @@ clients: setup ## tests/clients: the clients in each language
 
 # RUNS under load, with SEED and the seeds after it: make powerloss RUNS=1 SEED=7
 .PHONY: powerloss
-powerloss: RUNS ?= $(if $(filter powerloss,$(MAKECMDGOALS)),20,2)
+powerloss: RUNS ?= $(if $(filter powerloss,$(MAKECMDGOALS)),20,1)
 powerloss: SEED ?= 1
 powerloss: setup ## tests/powerloss: disks that forget what was not synced (RUNS=20 SEED=1)
 	POWERLOSS_RUNS=$(RUNS) POWERLOSS_SEED=$(SEED) $(BIN)/pytest tests/powerloss $(PYTEST)

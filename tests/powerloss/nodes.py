@@ -1,6 +1,8 @@
 """Nodes whose machines lose power: real `querator serve` processes, each on a disk that forgets."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,21 @@ class PoweredNode:
     def lie(self, *lies: str) -> None:
         """From its next start on the disk reports syncs of these kinds, and does not make them."""
         self.process.environment = self.disk.environment(*lies)
+
+
+def cluster(room: Path, library: Path, count: int) -> list[PoweredNode]:
+    """Nodes that form one cluster, on free ports."""
+    token = room / "token"
+    token.write_text("the secret of this cluster")
+    with contextlib.ExitStack() as taken:
+        sockets = [taken.enter_context(socket.socket()) for _ in range(count)]
+        for listening in sockets:
+            listening.bind(("127.0.0.1", 0))
+        ports = [listening.getsockname()[1] for listening in sockets]
+    names = [f"node-{number}" for number in range(1, count + 1)]
+    peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in zip(names, ports, strict=True))
+    options = ("--no-new", "--peers", peers, "--cluster-token-file", str(token))
+    return [PoweredNode(room / name, library, *options, "--name", name) for name in names]
 
 
 @dataclass(slots=True)
@@ -66,7 +83,10 @@ async def lose_power(
 
 
 async def verify_all(nodes: Sequence[PoweredNode]) -> None:
-    """`querator verify` on each of these nodes, none of which is running."""
-    async with asyncio.TaskGroup() as group:
-        for node in nodes:
-            group.create_task(verify(node.process.data_dir, node.process.environment))
+    """`querator verify` on each of these nodes, none of which is running. All are looked at before
+    the first one with findings raises.
+    """
+    looks = (verify(node.process.data_dir, node.process.environment) for node in nodes)
+    for outcome in await asyncio.gather(*looks, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
