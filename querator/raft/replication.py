@@ -2,13 +2,17 @@
 
     state       sends                                   becomes
     ---------   -------------------------------------   -------------------------------------------
-    PROBE       one message at (next - 1), again with   REPLICATE when it succeeds
-                the next heartbeat until answered       PROBE further back when it is refused
+    PROBE       one message at (next - 1), and an       REPLICATE when it succeeds
+                empty one with each heartbeat until     PROBE further back when it is refused
+                it is answered                          PROBE after a heartbeat when the follower
+                                                        did not take its entries (the disk is full)
                                                         SNAPSHOT when next is no longer in the log
+                                                        LOST when it is refused at match
     REPLICATE   entries as they come, several           PROBE when one is refused, when the
                 messages ahead of the answers,          connection breaks, when nothing is answered
-                up to a window in bytes                 for REPLY_TIMEOUT_S, or when the follower
-                                                        did not take entries (its disk is full)
+                up to a window in bytes                 for REPLY_TIMEOUT_S, when next is no longer
+                                                        in the log, and after a heartbeat when the
+                                                        follower did not take entries
     SNAPSHOT    the state instead of entries            PROBE when it is installed or given up
     LOST        nothing                                 stays: the replica no longer has what it
                                                         has acknowledged; it must be replaced
@@ -24,6 +28,7 @@ A refusal names the term that the follower has in that place and where that term
 round trip goes back one term of either log, not one entry (Ongaro, section 3.5, last paragraph).
 """
 
+import math
 from collections import deque
 from enum import Enum
 from typing import Final
@@ -39,7 +44,7 @@ from querator.raft.messages import Append, AppendReply, LogEntry
 REPLY_TIMEOUT_S: Final = 2.0
 """Entries that are not acknowledged for so long are taken as lost."""
 _PROBE_BYTES: Final = 16 * 1024
-"""Entries that a probe carries at the most: it may be refused."""
+"""Entries that a probe carries at the most, if it may be refused."""
 
 
 class State(Enum):
@@ -56,8 +61,9 @@ class Progress:
         "_flying",
         "_flying_bytes",
         "_flying_since_s",
+        "_probe",
         "_probe_sequence",
-        "_probing",
+        "_waits",
         "heard_s",
         "match",
         "next",
@@ -79,8 +85,10 @@ class Progress:
         """(sequence, bytes) of messages that are not answered."""
         self._flying_bytes = 0
         self._flying_since_s = now_s
-        self._probing = False
-        """Whether a probe is on its way."""
+        self._probe: tuple[int, int] | None = None
+        """Of a probe on its way: its sequence, and the last index that it carries."""
+        self._waits = False
+        """Whether the probe goes with the next heartbeat; questions until then are empty."""
         self._probe_sequence = 1
         """Refusals of earlier messages are old."""
 
@@ -98,15 +106,15 @@ class Progress:
         asked: bool,
     ) -> list[Append]:
         """What to send now; `asked` wants one message at least, so that it is answered."""
+        if self.state is State.REPLICATE and self.next < journal.first_index:
+            # The log has let go of it while the window was full.
+            self._to_probe()
         if self.state is State.PROBE:
-            return self._probe(journal, snapshots, commit_index, read_round, now_s, asked=asked)
+            return self._probes(journal, snapshots, commit_index, read_round, asked=asked)
         if self.state is not State.REPLICATE:
             return []
         messages: list[Append] = []
         while self.next <= journal.last_index and self._open(room_bytes):
-            if self.next <= journal.first_index - 1:
-                self._to_probe()
-                return messages
             entries = journal.entries(snapshots, self.next, APPEND_BYTES_MAX)
             message = self._append(journal, entries, commit_index, read_round)
             self.next += len(entries)
@@ -119,29 +127,33 @@ class Progress:
             self._fly(0, now_s)
         return messages
 
-    def _probe(
+    def _probes(
         self,
         journal: Journal,
         snapshots: Snapshots,
         commit_index: int,
         read_round: int,
-        now_s: float,
         *,
         asked: bool,
     ) -> list[Append]:
-        if self._probing and not asked:
+        if (self._waits or self._probe is not None) and not asked:
             return []
         if self.next < journal.first_index:
             self.state = State.SNAPSHOT
             return []
         entries: tuple[LogEntry, ...] = ()
-        if self.next <= journal.last_index:
-            entries = journal.entries(snapshots, self.next, _PROBE_BYTES)
-            if _bytes(entries) > _PROBE_BYTES:
+        waits = self._waits
+        if not waits and self._probe is None and self.next <= journal.last_index:
+            # What follows `match` is not refused, and only all of it shows that it is taken.
+            sure = self.next == self.match + 1
+            entries = journal.entries(
+                snapshots, self.next, APPEND_BYTES_MAX if sure else _PROBE_BYTES
+            )
+            if not sure and _bytes(entries) > _PROBE_BYTES:
                 entries = ()
         message = self._append(journal, entries, commit_index, read_round)
-        self._probing = True
-        self._flying_since_s = now_s
+        if not waits and self._probe is None:
+            self._probe = message.sequence, message.prev_index + len(entries)
         return [message]
 
     def _append(
@@ -200,11 +212,14 @@ class Progress:
         moved = reply.index > self.match
         self.match = max(self.match, reply.index)
         if self.state is State.PROBE:
-            if reply.sequence < self._probe_sequence:
-                # It answers what was sent before the follower had to be probed.
+            sequence, last = self._probe if self._probe is not None else (math.inf, 0)
+            if reply.sequence < sequence:
+                # It answers what was sent before the probe.
+                return moved
+            if reply.sequence == sequence and reply.index < last:
+                self._to_probe(wait=True)
                 return moved
             self.state = State.REPLICATE
-            self._probing = False
             self.next = self.match + 1
         elif self.state is State.REPLICATE:
             if reply.sequence == self.sequence and self.match + 1 < self.next:
@@ -217,6 +232,10 @@ class Progress:
         """Goes back to where the logs may agree."""
         after = reply.index
         if reply.conflict_term:
+            if self.state is State.PROBE and self.next == self.match + 1:
+                # It has something else in the place of what it has acknowledged.
+                self.state = State.LOST
+                return
             last = journal.last_of_term(reply.conflict_term)
             if last is not None:
                 after = max(after, last + 1)
@@ -225,7 +244,8 @@ class Progress:
             self.state = State.LOST
             return
         self.next = min(max(after, self.match + 1), journal.last_index + 1)
-        self._to_probe(at_next=True)
+        # Entries that follow each other are refused only when one before them was not taken.
+        self._to_probe(at_next=True, wait=self.state is State.REPLICATE)
 
     def _to_probe(self, *, wait: bool = False, at_next: bool = False) -> None:
         """`wait`: not before the next heartbeat."""
@@ -234,7 +254,8 @@ class Progress:
             self.next = self.match + 1
         self._flying.clear()
         self._flying_bytes = 0
-        self._probing = wait
+        self._probe = None
+        self._waits = wait
         self._probe_sequence = self.sequence + 1
 
     def interrupted(self) -> None:
@@ -256,7 +277,8 @@ class Progress:
     # --- time --------------------------------------------------------------------
 
     def overdue(self, now_s: float) -> bool:
-        """Looks for answers that do not come; whether it has given them up."""
+        """With each heartbeat: looks for answers that do not come; whether it has given them up."""
+        self._waits = False
         if self.state is State.REPLICATE and self._flying:
             if now_s - self._flying_since_s > REPLY_TIMEOUT_S:
                 self._to_probe()

@@ -1,0 +1,403 @@
+"""What a leader knows of a follower, between two real journals and a link that loses what is on its
+way when it breaks.
+"""
+
+import random
+from collections import deque
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from querator.model.entries import Entry
+from querator.model.ids import GroupId
+from querator.model.limits import APPEND_BYTES_MAX, KIB, MIB, REPLICATION_WINDOW_BYTES
+from querator.raft import following
+from querator.raft.journal import Journal, Stamped
+from querator.raft.messages import Append, AppendReply
+from querator.raft.replication import REPLY_TIMEOUT_S, Progress, State
+from querator.storage.memory_environment import MemoryEnvironment
+
+G = GroupId(3)
+TERM = 1_000
+"""Of the leader: later than all entries that the logs have at first."""
+
+
+class Leader:
+    def __init__(self, terms: list[int], *, committed: int = 0) -> None:
+        self.environment = MemoryEnvironment()
+        self.journal = filled(self.environment, terms)
+        self.progress = Progress(last_index=self.journal.last_index, now_s=0.0)
+        self.journal.setCurrentTerm(TERM, 1)
+        self.now_s = 0.0
+        self.commit_index = committed
+        self.add()
+        self.sync()
+
+    def add(self, size: int = 10) -> None:
+        entry = Stamped(Entry(b"c", (b"x" * size,)), 0)
+        self.journal.add(entry, self.journal.last_index + 1, TERM)
+
+    def sync(self) -> None:
+        write(self.environment, self.journal, self.commit_index)
+
+    def send(self, *, asked: bool = False, room_bytes: int = MIB, round_: int = 0) -> list[Append]:
+        return self.progress.appends(
+            self.journal,
+            self.environment.snapshot,
+            commit_index=self.commit_index,
+            read_round=round_,
+            room_bytes=room_bytes,
+            now_s=self.now_s,
+            asked=asked,
+        )
+
+    def beat(self) -> list[Append]:
+        """The follower's turn in a heartbeat."""
+        if self.progress.overdue(self.now_s) or not self.progress.beats:
+            return self.send(asked=True)
+        return []
+
+    def hear(self, reply: AppendReply) -> None:
+        self.progress.on_reply(reply, self.journal, self.now_s)
+
+
+class Follower:
+    def __init__(self, terms: list[int], *, committed: int = 0) -> None:
+        self.environment = MemoryEnvironment()
+        self.journal = filled(self.environment, terms)
+        self.commit_index = committed
+        self.full = False
+        self.promised: list[AppendReply] = []
+        """Replies that wait for the sync."""
+
+    def hear(self, message: Append) -> None:
+        journal = self.journal
+        if message.term > journal.getCurrentTerm():
+            journal.setCurrentTerm(message.term, None)
+        if self.full:
+            message = msgspec.structs.replace(message, entries=())
+        refusal = following.place(journal, message, self.commit_index)
+        if refusal is None:
+            following.take(journal, self.environment.snapshot, message, self.commit_index)
+            index, term = message.prev_index + len(message.entries), 0
+            self.commit_index = max(self.commit_index, min(message.commit_index, index))
+        else:
+            index, term = refusal
+        reply = AppendReply(
+            TERM, message.sequence, message.read_round, refusal is None, index, term
+        )
+        self.promised.append(reply)
+
+    def sync(self) -> list[AppendReply]:
+        write(self.environment, self.journal, 0)
+        replies, self.promised = self.promised, []
+        return replies
+
+    def crash(self) -> None:
+        self.environment = self.environment.crash()
+        self.promised = []
+        with self.environment.snapshot() as snapshot:
+            self.journal = Journal.open(snapshot, G)
+        self.commit_index = 0
+
+
+def filled(environment: MemoryEnvironment, terms: list[int]) -> Journal:
+    journal = Journal(G)
+    for index, term in enumerate(terms, 1):
+        journal.setCurrentTerm(term, None)
+        journal.add(Stamped(Entry(b"%d" % term), 0), index, term)
+    write(environment, journal, 0)
+    return journal
+
+
+def write(environment: MemoryEnvironment, journal: Journal, applied: int) -> None:
+    txn = environment.begin()
+    journal.flush(txn)
+    txn.commit(sync=True)
+    journal.synced(applied)
+
+
+def exchange(leader: Leader, follower: Follower, *, most: int) -> int:
+    """Messages until both have the same, over a link that loses nothing; a heartbeat when nothing
+    is on its way.
+    """
+    messages = 0
+    while not same(leader, follower):
+        sent = leader.send() or leader.beat()
+        assert sent, "nothing goes on"
+        messages += len(sent)
+        assert messages <= most, "it does not heal"
+        for message in sent:
+            follower.hear(message)
+        for reply in follower.sync():
+            leader.hear(reply)
+    return messages
+
+
+def same(leader: Leader, follower: Follower) -> bool:
+    return leader.progress.match == leader.journal.last_index == follower.journal.last_index
+
+
+def cut_head(leader: Leader, upto: int) -> None:
+    """The log lets the entries up to `upto` go."""
+    txn = leader.environment.begin()
+    leader.journal.flush(txn)
+    while leader.journal.first_index <= upto:
+        leader.journal.truncate_head(txn, upto + 1, whole=True)
+    txn.commit(sync=True)
+    leader.journal.synced(upto)
+
+
+def replicating(size: int = 10) -> tuple[Leader, Follower]:
+    leader, follower = Leader([1, 1, 1]), Follower([1, 1, 1])
+    exchange(leader, follower, most=10)
+    assert leader.progress.state is State.REPLICATE
+    leader.add(size)
+    return leader, follower
+
+
+def test_a_question_when_the_log_has_let_go_of_what_comes_next():
+    leader, _ = replicating()
+    leader.add(REPLICATION_WINDOW_BYTES)
+    for _ in range(10):
+        leader.add()
+    leader.sync()
+    assert leader.send()
+    assert leader.progress.next <= leader.journal.last_index, "the window is full"
+    cut_head(leader, leader.journal.last_index - 1)
+    assert leader.send(asked=True) == []
+    assert leader.progress.state is State.SNAPSHOT
+
+
+@pytest.mark.parametrize("size", [10, 100 * KIB, 2 * MIB])
+def test_a_follower_that_cannot_write_is_tried_once_a_heartbeat(size):
+    leader, follower = replicating(size)
+    for _ in range(100):
+        leader.add(size)
+    leader.sync()
+    follower.full = True
+    quiet = 0
+    while quiet < 2:
+        # What was sent before it was known may come to a window's worth of refusals.
+        sent = leader.send()
+        quiet = 0 if sent else quiet + 1
+        assert leader.progress.sequence < 80
+        for message in sent:
+            follower.hear(message)
+        for reply in follower.sync():
+            leader.hear(reply)
+    for _ in range(3):
+        before = leader.progress.sequence
+        tried = [*leader.beat(), *leader.send()]
+        assert 1 <= leader.progress.sequence - before <= 2
+        assert sum(len(message.entries) for message in tried) >= 1
+        assert sum(map(_bytes, tried)) <= max(APPEND_BYTES_MAX, size)
+        for message in tried:
+            follower.hear(message)
+        for reply in follower.sync():
+            leader.hear(reply)
+        assert leader.send() == []
+        for round_ in range(leader.progress.read_round + 1, leader.progress.read_round + 5):
+            [question] = leader.send(asked=True, round_=round_)
+            assert question.entries == ()
+            follower.hear(question)
+            leader.hear(follower.sync()[0])
+            assert leader.progress.read_round == round_
+    follower.full = False
+    exchange(leader, follower, most=300)
+
+
+def _bytes(message: Append) -> int:
+    return sum(len(part) for entry in message.entries for part in entry.attachments)
+
+
+def test_a_follower_that_has_something_else_in_the_place_of_what_it_acknowledged_is_lost():
+    leader, follower = replicating()
+    exchange(leader, follower, most=10)
+    lost = Follower([1, 1, 1, 999, 999])
+    leader.progress.interrupted()
+    leader.add()
+    for _ in range(10):
+        for message in leader.send() or leader.beat():
+            lost.hear(message)
+        for reply in lost.sync():
+            leader.hear(reply)
+    assert leader.progress.state is State.LOST
+    assert leader.progress.sequence <= 5
+
+
+def test_a_follower_that_has_less_than_it_acknowledged_is_lost():
+    leader, follower = replicating()
+    exchange(leader, follower, most=10)
+    lost = Follower([1, 1])
+    leader.progress.interrupted()
+    for message in leader.send():
+        lost.hear(message)
+    for reply in lost.sync():
+        leader.hear(reply)
+    assert leader.progress.state is State.LOST
+    assert leader.send(asked=True) == []
+
+
+def test_a_follower_that_is_slow_is_asked_but_not_sent_everything_again_and_again():
+    leader, follower = replicating()
+    for _ in range(50):
+        leader.add(100 * KIB)
+    leader.sync()
+    flying = leader.send()
+    leader.now_s += REPLY_TIMEOUT_S + 1
+    again = leader.beat()
+    assert sum(len(message.entries) for message in again) >= 1
+    for _ in range(10):
+        assert [len(message.entries) for message in leader.beat()] == [0]
+    for message in (*flying, *again):
+        follower.hear(message)
+    for reply in follower.sync():
+        leader.hear(reply)
+    assert leader.progress.match == follower.journal.last_index
+    exchange(leader, follower, most=10)
+
+
+def _diverged(seed: int, runs: int) -> tuple[list[int], list[int]]:
+    """Terms of two logs that are alike up to some point and have `runs` terms each from there."""
+    chance = random.Random(seed)
+    common = sorted(chance.choices(range(1, 50), k=chance.randrange(20)))
+    logs: tuple[list[int], list[int]] = ([*common], [*common])
+    term = 50
+    for _ in range(2 * runs):
+        term += 1
+        # A term belongs to one of the two: it had one leader.
+        logs[term % 2].extend([term] * chance.randrange(1, 8))
+    return logs
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_logs_of_many_terms_are_made_one_in_a_step_for_each_term(seed):
+    mine, its = _diverged(seed, runs=20)
+    leader, follower = Leader(mine), Follower(its)
+    messages = exchange(leader, follower, most=60)
+    assert messages <= 50
+    assert follower.journal.term_at(len(mine)) == leader.journal.term_at(len(mine))
+
+
+class Replication(RuleBasedStateMachine):
+    """`match` is never above what the follower has on disk, and that is equal; whatever happens, it
+    heals within a bounded number of messages.
+    """
+
+    @initialize(seed=st.integers(0, 1 << 16), runs=st.integers(0, 6))
+    def begin(self, seed: int, runs: int) -> None:
+        mine, its = _diverged(seed, runs)
+        common = sum(1 for one, other in zip(mine, its, strict=False) if one == other)
+        self.leader = Leader(mine, committed=common)
+        self.follower = Follower(its, committed=common // 2)
+        self.there: deque[Append] = deque()
+        self.back: deque[AppendReply] = deque()
+        self.round = 0
+
+    @rule(count=st.integers(1, 20), size=st.sampled_from([1, 5_000, 300 * KIB]))
+    def add(self, count: int, size: int) -> None:
+        for _ in range(count):
+            self.leader.add(size)
+        self.leader.sync()
+
+    @rule(room=st.sampled_from([1, 100 * KIB, MIB]))
+    def send(self, room: int) -> None:
+        self.there += self.leader.send(room_bytes=room, round_=self.round)
+
+    @rule(room=st.sampled_from([0, MIB]))
+    def read(self, room: int) -> None:
+        self.round += 1
+        self.there += self.leader.send(asked=True, room_bytes=room, round_=self.round)
+
+    @rule(seconds=st.sampled_from([0.35, 3.0]))
+    def beat(self, seconds: float) -> None:
+        self.leader.now_s += seconds
+        self.there += self.leader.beat()
+
+    @precondition(lambda self: self.there)
+    @rule(most=st.integers(1, 5))
+    def arrive(self, most: int) -> None:
+        for _ in range(min(most, len(self.there))):
+            self.follower.hear(self.there.popleft())
+
+    @rule()
+    def follower_syncs(self) -> None:
+        self.back += self.follower.sync()
+
+    @precondition(lambda self: self.back)
+    @rule(most=st.integers(1, 5))
+    def answer(self, most: int) -> None:
+        for _ in range(min(most, len(self.back))):
+            self.leader.hear(self.back.popleft())
+
+    @rule()
+    def commit(self) -> None:
+        self.leader.commit_index = max(self.leader.commit_index, self.leader.progress.match)
+
+    @rule()
+    def reconnect(self) -> None:
+        self.there.clear()
+        self.back.clear()
+        self.follower.promised.clear()
+        self.leader.progress.interrupted()
+
+    @rule()
+    def follower_crashes(self) -> None:
+        self.reconnect()
+        self.follower.crash()
+
+    @rule(full=st.booleans())
+    def disk(self, full: bool) -> None:
+        self.follower.full = full
+
+    @precondition(lambda self: self.leader.commit_index > self.leader.journal.first_index)
+    @rule(data=st.data())
+    def cut(self, data: Any) -> None:
+        first = self.leader.journal.first_index
+        cut_head(self.leader, data.draw(st.integers(first, self.leader.commit_index - 1)))
+
+    @invariant()
+    def what_is_counted_is_on_disk(self) -> None:
+        progress, mine = self.leader.progress, self.leader.journal
+        with self.follower.environment.snapshot() as snapshot:
+            stored = Journal.open(snapshot, G)
+        assert progress.match <= stored.last_index
+        assert progress.match < progress.next
+        if progress.match >= mine.first_index - 1:
+            assert stored.term_at(progress.match) == mine.term_at(progress.match)
+        assert progress.state is not State.LOST
+        assert progress.read_round <= self.round
+
+    def teardown(self) -> None:
+        if not hasattr(self, "leader"):
+            return
+        self.reconnect()
+        self.follower.full = False
+        for _ in range(200):
+            leader, follower = self.leader, self.follower
+            if same(leader, follower):
+                break
+            if leader.progress.state is State.SNAPSHOT:
+                assert leader.progress.match + 1 < leader.journal.first_index
+                break
+            for message in leader.send() or leader.beat():
+                follower.hear(message)
+            for reply in follower.sync():
+                leader.hear(reply)
+        else:
+            raise AssertionError("it does not heal")
+
+
+TestReplication = Replication.TestCase
+TestReplication.settings = settings(max_examples=60)
