@@ -170,6 +170,7 @@ class _Items:
             steps.max_attempts,
             maybes=self._maybes.get(seq, []),
             unseen_from_s=steps.unseen_from_s,
+            unseen_lapse_s=steps.unseen_lapse_s,
         )
         for number in [*self._calls.get(seq, ()), *self._looks]:
             call = steps.calls[number]

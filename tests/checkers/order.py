@@ -72,8 +72,12 @@ class Unseen:
 
     def __init__(self, lives: Lives) -> None:
         self._spans: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+        self._timeouts: dict[str, float] = {}
         for op in lives.history.operations:
             if count := unseen_items(op):
+                assert isinstance(op.request, Lease)
+                own_s = op.request.lease_timeout_s or lives.rules(op.queue).lease_timeout_s
+                self._timeouts[op.queue] = min(own_s, self._timeouts.get(op.queue, own_s))
                 until_s = op.end_s + lives.history.hold_s
                 self._spans[op.queue].append((op.begin_s, until_s, count))
 
@@ -81,6 +85,10 @@ class Unseen:
         """How many items of a partition may be held back somewhere in the interval."""
         spans = self._spans.get(queue, ())
         return sum(count for start, stop, count in spans if start <= end_s and begin_s <= stop)
+
+    def timeout_s(self, queue: str) -> float:
+        """The shortest lease that may have been granted unseen."""
+        return self._timeouts.get(queue, 0.0)
 
     def first_s(self, queue: str) -> float:
         """Before this nothing was granted unseen."""

@@ -61,6 +61,8 @@ class PartitionModel:
         """`keeps_dead`: a full look shows the dead letters as well."""
         self._max_attempts = steps.max_attempts
         self._unseen_from_s = steps.unseen_from_s
+        self._unseen_lapse_s = steps.unseen_lapse_s
+        self._born_s: dict[int, float] = {}
         self._keeps_dead = keeps_dead
         self._state: dict[object, object] = {}
         self._undo: list[tuple[object, object]] = []
@@ -93,6 +95,12 @@ class PartitionModel:
             for call in steps.calls
             if isinstance(call.action, Tell)
         )
+        for call in steps.calls:
+            if isinstance(call.action, Put):
+                first = call.action.first_seq
+                self._born_s.update(
+                    dict.fromkeys(range(first, first + call.action.count), call.begin)
+                )
         self._learn([call.action for call in steps.calls])
 
     def _learn(self, steps: list[Step]) -> None:
@@ -242,7 +250,7 @@ class PartitionModel:
                 return IMPOSSIBLE
             if item[0] == HELD:
                 return self._ends_of(item[2], seq, latest, completes=False)
-            if not self._may_take(item, attempt, latest):
+            if not self._may_take(seq, item, attempt, latest):
                 return IMPOSSIBLE
             if self._in_order(seq, item):
                 newest = max(newest, seq)
@@ -255,12 +263,18 @@ class PartitionModel:
         skipped = self._fresh.bisect_left(newest)
         return IMPOSSIBLE if skipped > step.skips else skipped == 0
 
-    def _may_take(self, item: Item, attempt: int, latest: float) -> bool:
+    def _may_take(self, seq: int, item: Item, attempt: int, latest: float) -> bool:
         _, before, _, due_s = item
         if due_s > latest or 0 < self._max_attempts < attempt:
             return False
-        # Attempts that nobody saw: leased for a call that never learned of it, and lapsed.
-        return attempt == before + 1 or (attempt > before and self._unseen_from_s <= latest)
+        return attempt > before and self._may_miss(seq, attempt - before - 1, latest)
+
+    def _may_miss(self, seq: int, attempts: int, latest: float) -> bool:
+        """Whether nobody may have seen so many attempts: the item was leased for calls that never
+        learned of it, and each of these leases has lapsed.
+        """
+        from_s = max(self._unseen_from_s, self._born_s[seq])
+        return not attempts or from_s + attempts * self._unseen_lapse_s <= latest
 
     def _repeat(self, step: Take, latest: float) -> Explained:
         held = set(self._held(step.lease))
@@ -331,9 +345,11 @@ class PartitionModel:
             elif state == HELD:
                 worn = dies or not self._keeps_dead
                 return self._ends_of(lease, seq, latest, completes=not dies, lapse=worn)
-            elif not (self._max_attempts and self._unseen_from_s <= latest):
-                return IMPOSSIBLE
             elif not dies and self._keeps_dead:
+                return IMPOSSIBLE
+            elif not (
+                self._max_attempts and self._may_miss(seq, self._max_attempts - item[1], latest)
+            ):
                 return IMPOSSIBLE
         return True
 

@@ -147,6 +147,8 @@ class PartitionSteps:
     maybes: list[Maybe] = field(default_factory=list)
     unseen_from_s: float = float("inf")
     """Items may be leased unseen from then on."""
+    unseen_lapse_s: float = 0.0
+    """What is leased unseen does not lapse earlier than so long after."""
 
     def add(self, begin_s: float, end_s: float, step: Step, operation: Operation | None) -> None:
         self.calls.append(Call(begin_s, end_s, step))
@@ -187,6 +189,7 @@ class _Cutter:
                 home,
                 self._lives.rules(home[0]).max_attempts,
                 unseen_from_s=self._unseen.first_s(home[0]),
+                unseen_lapse_s=self._unseen.timeout_s(home[0]) - self._skew_s,
             )
         return steps
 

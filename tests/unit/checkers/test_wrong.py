@@ -411,6 +411,13 @@ def test_an_attempt_that_nobody_saw() -> None:
     assert_right(story)
 
 
+def test_an_attempt_that_nobody_saw_takes_its_time() -> None:
+    story = started(1)
+    story.lost_lease(2, 3)
+    story.lease(8, 9, "l1", [1], 2)
+    assert not story.linearizable
+
+
 def test_more_attempts_than_allowed() -> None:
     story = started(1, max_attempts=1)
     story.lease(2, 3, "l1", [1])
