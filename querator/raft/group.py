@@ -211,6 +211,7 @@ class Group:
             if self._skew.beyond:
                 self.office.hand_away()
             self.office.go_on(outcome)
+            self.office.end_changes(self._unknown("its time is over", None), outcome)
 
     def beats(self, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower."""

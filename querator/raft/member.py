@@ -402,12 +402,17 @@ class Member(Stock):
         """Recognises the leader of a term that is not below the own."""
         if term == self.term and self.leads:
             raise Diverged(f"replica {leader} leads in term {term} as well")
+        # What it sent right behind `TimeoutNow` does not take that back.
+        told = self._stands and self._transferred and term == self.term
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
         self._become_follower()
         self._SyncObj__raftLeader = Node(leader)
         self._heard_s = self._clock.monotonic_s()
         self._set_deadline()
+        if told:
+            self._transferred = True
+            self._stand()
 
     def _commit_to(self, index: int) -> None:
         if index > self.commit_index:

@@ -4,7 +4,8 @@ its leadership, the change of its replicas. All of it ends with the office.
     transfer    (Ongaro, section 3.10) nothing more is taken on; when the other has all of the log
                 it is told to stand for election at once; after `TRANSFER_TIMEOUT_S` the leader
                 goes on
-    change      (section 4.1) one at a time; done when its entry is committed and applied
+    change      (section 4.1) one at a time; done when its entry is committed and applied, unknown
+                after `PROPOSAL_TIMEOUT_MS`
     reads       `raft.reads`
 """
 
@@ -12,7 +13,7 @@ from typing import Final
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS
+from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS, PROPOSAL_TIMEOUT_MS
 from querator.model.nodes import node_name
 from querator.raft import configuration
 from querator.raft.clock import Clock, StateTime
@@ -56,7 +57,8 @@ class Office:
         self._transfer: Transfer | None = None
         self._transfer_until_s = 0.0
         self._handed = False
-        self._changes: dict[int, Reconfigure] = {}
+        self._changes: dict[int, tuple[float, Reconfigure]] = {}
+        """index of the entry → (until when, who waits)."""
 
     # --- time --------------------------------------------------------------------
 
@@ -80,11 +82,13 @@ class Office:
 
     def wake_s(self) -> float | None:
         """When there is something to do if nothing happens, by the monotonic clock."""
-        due_in_s = self.due_in_s()
-        due_s = None if due_in_s is None else self._clock.monotonic_s() + due_in_s
-        if self._transfer is None:
-            return due_s
-        return self._transfer_until_s if due_s is None else min(self._transfer_until_s, due_s)
+        instants = [until_s for until_s, _ in self._changes.values()]
+        if self._transfer is not None:
+            # Nothing is proposed meanwhile, whatever is due.
+            instants.append(self._transfer_until_s)
+        elif (due_in_s := self.due_in_s()) is not None:
+            instants.append(self._clock.monotonic_s() + due_in_s)
+        return min(instants, default=None)
 
     # --- reads -------------------------------------------------------------------
 
@@ -177,7 +181,8 @@ class Office:
         if index is None:
             outcome.done.append((request.future, None))
         else:
-            self._changes[index] = request
+            until_s = self._clock.monotonic_s() + PROPOSAL_TIMEOUT_MS / 1000
+            self._changes[index] = until_s, request
 
     def _reconfigure(self, change: configuration.Change) -> int | None:
         member, replicas = self._member, self._journal.replicas
@@ -204,9 +209,17 @@ class Office:
 
     def applied(self, index: int, outcome: Outcome) -> None:
         """The entry at `index`, which is of this term, is applied."""
-        request = self._changes.pop(index, None)
-        if request is not None:
-            outcome.done.append((request.future, None))
+        found = self._changes.pop(index, None)
+        if found is not None:
+            outcome.done.append((found[1].future, None))
+
+    def end_changes(self, unknown: QueratorError, outcome: Outcome) -> None:
+        """Of changes that take too long nobody can say what becomes of them."""
+        now_s = self._clock.monotonic_s()
+        for index, (until_s, request) in list(self._changes.items()):
+            if until_s <= now_s:
+                del self._changes[index]
+                outcome.done.append((request.future, unknown))
 
     # --- the end -----------------------------------------------------------------
 
@@ -214,7 +227,7 @@ class Office:
         """Ends what is going on; calls in the log end as their entries do."""
         outcome.errors.extend((call, refused) for call in self.held)
         outcome.done.extend((future, refused) for future in self._reads.take_all())
-        outcome.done.extend((request.future, unknown) for request in self._changes.values())
+        outcome.done.extend((request.future, unknown) for _, request in self._changes.values())
         if self._transfer is not None:
             # Whoever leads: it is not this replica any more.
             self._end_transfer(self._transfer, None, outcome)

@@ -13,7 +13,10 @@
                 up to a window in bytes                 for REPLY_TIMEOUT_S, when next is no longer
                                                         in the log, and after a heartbeat when the
                                                         follower did not take entries
-    SNAPSHOT    the state instead of entries            PROBE when it is installed or given up
+    SNAPSHOT    the state instead of entries, and an    PROBE when it is installed or given up
+                empty message with each heartbeat and
+                question: that it is answered counts,
+                whatever the answer
     LOST        nothing                                 stays: the replica no longer has what it
                                                         has acknowledged; it must be replaced
 
@@ -110,10 +113,15 @@ class Progress:
             # The log has let go of it while the window was full.
             self._to_probe()
         if self.state is State.PROBE:
-            return self._probes(journal, snapshots, commit_index, read_round, asked=asked)
+            messages = self._probes(journal, snapshots, commit_index, read_round, asked=asked)
+            if self.state is State.PROBE:
+                return messages
+        if self.state is State.SNAPSHOT and asked:
+            last = journal.last_index
+            return [self._append(journal, (), commit_index, read_round, previous=last)]
         if self.state is not State.REPLICATE:
             return []
-        messages: list[Append] = []
+        messages = []
         while self.next <= journal.last_index and self._open(room_bytes):
             entries = journal.entries(snapshots, self.next, APPEND_BYTES_MAX)
             message = self._append(journal, entries, commit_index, read_round)
@@ -162,9 +170,12 @@ class Progress:
         entries: tuple[LogEntry, ...],
         commit_index: int,
         read_round: int,
+        *,
+        previous: int | None = None,
     ) -> Append:
+        """Entries that follow `previous`; None: the one before next."""
         self.sequence += 1
-        previous = self.next - 1
+        previous = self.next - 1 if previous is None else previous
         return Append(
             term=journal.getCurrentTerm(),
             sequence=self.sequence,
@@ -288,7 +299,7 @@ class Progress:
     @property
     def beats(self) -> bool:
         """Whether a heartbeat is enough: there is nothing that has to be sent again."""
-        return self.state is State.REPLICATE or self.state is State.SNAPSHOT
+        return self.state is State.REPLICATE
 
 
 def _bytes(entries: tuple[LogEntry, ...]) -> int:

@@ -163,14 +163,14 @@ class Turns:
 
     def _look(self, outcome: Outcome) -> None:
         for group in self._dirty.values():
-            if group.alone:
+            if group.alone and group.member.leads:
                 continue
             group.look(outcome)
             office = group.office
             if office is None:
                 continue
             if office.transferring:
-                office.held.extend(self._batcher.remove(group.group))
+                office.held[:0] = self._batcher.remove(group.group)
             elif office.held:
                 self._batcher.add_first(office.held)
                 office.held = []
@@ -309,7 +309,7 @@ class Turns:
                 continue
             if group.in_office and not group.transferring:
                 self._batcher.add_first(group.own_calls(outcome))
-            if group.alone:
+            if group.alone and group.in_office:
                 self._set_alarm(group)
             else:
                 self._dirty[group_id] = group

@@ -51,6 +51,8 @@ class RegisterMachine:
         self.applied: list[int] = []
         self.recovered = 0
         self.stamps: list[int] = []
+        self.commands: list[int | str] = []
+        """As they were applied."""
         self._due_ms: int | None = None
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
@@ -79,6 +81,7 @@ class RegisterMachine:
             if part >= 0:
                 assert attachments.read(txn, self.group, index, part) is not None
                 HELD_PARTS.put(txn, self.group, index, part, value=b"")
+            self.commands.append(what)
             match what:
                 case int():
                     value += what

@@ -167,7 +167,7 @@ def replicating(size: int = 10) -> tuple[Leader, Follower]:
 
 
 def test_a_question_when_the_log_has_let_go_of_what_comes_next():
-    leader, _ = replicating()
+    leader, follower = replicating()
     leader.add(REPLICATION_WINDOW_BYTES)
     for _ in range(10):
         leader.add()
@@ -175,8 +175,18 @@ def test_a_question_when_the_log_has_let_go_of_what_comes_next():
     assert leader.send()
     assert leader.progress.next <= leader.journal.last_index, "the window is full"
     cut_head(leader, leader.journal.last_index - 1)
-    assert leader.send(asked=True) == []
+    [question] = leader.send(asked=True, round_=7)
     assert leader.progress.state is State.SNAPSHOT
+    match = leader.progress.match
+    for message in (question, *leader.beat()):
+        assert message.entries == ()
+        follower.hear(message)
+    for reply in follower.sync():
+        assert not reply.success
+        leader.hear(reply)
+    assert (leader.progress.read_round, leader.progress.match) == (7, match)
+    assert leader.progress.state is State.SNAPSHOT
+    assert leader.send() == []
 
 
 @pytest.mark.parametrize("size", [10, 100 * KIB, 2 * MIB])
@@ -389,7 +399,7 @@ class Replication(RuleBasedStateMachine):
             if same(leader, follower):
                 break
             if leader.progress.state is State.SNAPSHOT:
-                assert leader.progress.match + 1 < leader.journal.first_index
+                assert leader.progress.next < leader.journal.first_index
                 break
             for message in leader.send() or leader.beat():
                 follower.hear(message)

@@ -2,8 +2,21 @@
 alone, that hand over, that cannot commit, and followers that cannot write.
 """
 
-from querator.raft.messages import Append, AppendReply, LogEntry, RequestVote, VoteReply
-from tests.unit.raft.trio import World
+from querator.model.entries import Proposal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.raft.configuration import AddLearner
+from querator.raft.handover import Call, Read, Reconfigure, Request, Transfer
+from querator.raft.messages import (
+    Append,
+    AppendReply,
+    Envelope,
+    LogEntry,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from querator.raft.peers import Received
+from tests.unit.raft.trio import G, World, future, key
 
 
 def _contradiction(world: World, name: str) -> Append:
@@ -43,3 +56,70 @@ def test_entries_of_the_turn_in_which_the_replica_stops_are_not_acknowledged():
     assert world.nodes[follower].status.quarantined
     said = world.said(follower)
     assert not [one for one in said if isinstance(one, AppendReply) and one.success]
+
+
+def test_a_heartbeat_right_behind_it_does_not_undo_the_handing_over():
+    world = World("a", "b", "c")
+    world.added(1)
+    world.until(world.alike)
+    target, old = _followers(world)[0], world.leader()
+    status = world.nodes[target].status
+    term, last = status.term, status.log_last
+    world.said(target)
+    empty = Append(term, 1_000, 0, last, term, last)
+    world.hear(target, old, TimeoutNow(term), empty)
+    assert world.nodes[target].status.term == term + 1
+    votes = [one for one in world.said(target) if isinstance(one, RequestVote)]
+    assert [vote.transfer for vote in votes] == [True, True]
+
+
+def test_calls_keep_their_order_when_a_leadership_could_not_be_handed_over():
+    world = World("a", "b", "c")
+    leader, target = world.leader(), _followers(world)[0]
+    world.stop(target)
+    requests: list[Request] = [
+        Call(G, Proposal("at 1"), future(), 100),
+        Transfer(G, key(target), future()),
+        Call(G, Proposal("at 2"), future(), 100),
+    ]
+    world.turn(world.nodes[leader], requests)
+    world.add(leader, 5)
+    applied = world.nodes[leader].machine.commands
+    world.until(lambda: 5 in applied)
+    assert [one for one in applied if one != "fired"] == ["at 1", "at 2", 5]
+
+
+def test_a_lone_leader_that_hears_of_a_higher_term_leads_again_in_that():
+    world = World("a")
+    leader = world.leader()
+    world.added(1)
+    term = world.nodes[leader].status.term
+    turns = world.nodes[leader].turns
+    assert turns is not None
+    stray = Envelope(G, 1, 9, AppendReply(term + 5, 0, 0, False, 0))
+    world.nodes[leader].inbox.append(Received(key("gone"), [stray]))
+    world.add(leader, 1)
+    assert [error.code for error in world.errors if isinstance(error, QueratorError)] == [
+        ErrorCode.UNAVAILABLE
+    ]
+    assert turns.wait_s() != 0
+    world.until(lambda: world.nodes[leader].status.term > term + 5, within_s=3)
+    assert world.added(1)[0] == 2
+
+
+def test_reads_and_changes_end_though_a_majority_can_only_beat():
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    for name in _followers(world):
+        world.fill(name)
+    world.done.clear()
+    world.ask(leader, Reconfigure(G, AddLearner(4, key("d")), future()))
+    world.ask(leader, Read(G, future()))
+    world.add(leader, 1)
+    world.pass_s(12)
+    assert world.leaders == [leader]
+    read, change = (error for _, error in world.done)
+    assert read is None
+    assert isinstance(change, QueratorError)
+    assert change.code is ErrorCode.OUTCOME_UNKNOWN

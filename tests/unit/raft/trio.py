@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
@@ -17,6 +19,7 @@ from querator.raft.messages import Envelope, GroupMessage, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
+from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.register import RegisterMachine
 
@@ -52,6 +55,16 @@ def key_name(node: NodeKey) -> str:
     return node.partition("/")[0]
 
 
+class Disk(MemoryEnvironment):
+    """May say that it is full."""
+
+    full = False
+
+    def usage(self) -> Usage:
+        usage = super().usage()
+        return msgspec.structs.replace(usage, free_bytes=0) if self.full else usage
+
+
 class Nothing:
     """Stands for the future of a request: what came of it is in `World.done`."""
 
@@ -61,7 +74,7 @@ class Machine:
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
-        self.environment = MemoryEnvironment()
+        self.environment: MemoryEnvironment = Disk()
         self.clock = SimulatedClock()
         self.inbox: deque[PeerEvent] = deque()
         self._world = world
@@ -176,6 +189,12 @@ class World:
         for other in self.nodes:
             if other != name and self.linked(name, other):
                 self._tell(name, other, up=True)
+
+    def fill(self, name: str, *, full: bool = True) -> None:
+        """The node's disk takes nothing more from leaders."""
+        environment = self.nodes[name].environment
+        assert isinstance(environment, Disk)
+        environment.full = full
 
     def turn(self, node: Machine, requests: Sequence[Request] = ()) -> None:
         assert node.turns is not None
