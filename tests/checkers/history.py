@@ -139,6 +139,7 @@ class DeadItem(msgspec.Struct, frozen=True, array_like=True):
 
     partition: int
     seq: int
+    reference: str
     attempts: int = 0
     reason: str = ""
 

@@ -235,6 +235,8 @@ class Lives:
         for op, looked in self.looks:
             for partition, seq, reference in looked.present:
                 yield (op.queue, partition, seq), reference
+            for dead in looked.dead:
+                yield (op.queue, dead.partition, dead.seq), dead.reference
 
     def present(self, look: Operation) -> frozenset[tuple[int, int]]:
         """(partition, sequence) of what a look found in its queue."""

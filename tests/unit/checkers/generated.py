@@ -173,7 +173,7 @@ class Queue:
                 return Looked(
                     tuple((self.partition, s, self.references[s]) for s in there),
                     tuple(
-                        DeadItem(self.partition, s, self.attempts[s], reason)
+                        DeadItem(self.partition, s, self.references[s], self.attempts[s], reason)
                         for s, reason in self.dead.items()
                     ),
                 )

@@ -428,14 +428,14 @@ def test_more_attempts_than_allowed() -> None:
 def test_dead_when_its_attempts_are_used_up() -> None:
     story = started(1, max_attempts=1)
     story.lease(2, 3, "l1", [1])
-    story.look(13, [], (DeadItem(0, 1, 1, "ATTEMPTS"),))
+    story.look(13, [], (DeadItem(0, 1, "i1", 1, "ATTEMPTS"),))
     assert_right(story)
 
 
 def test_dead_before_its_attempts_are_used_up() -> None:
     story = started(1, max_attempts=2)
     story.lease(2, 3, "l1", [1])
-    story.look(13, [], (DeadItem(0, 1, 1, "ATTEMPTS"),))
+    story.look(13, [], (DeadItem(0, 1, "i1", 1, "ATTEMPTS"),))
     assert_wrong(story, "dead letters")
 
 
@@ -443,7 +443,7 @@ def test_two_dead_letters_of_one_item() -> None:
     story = started(1)
     story.lease(2, 3, "l1", [1])
     story.retry(4, 5, "l1", [1], dead=True)
-    letter = DeadItem(0, 1, 1, "REJECTED")
+    letter = DeadItem(0, 1, "i1", 1, "REJECTED")
     story.look(6, [], (letter,))
     assert_right(story)
     story.look(7, [], (letter, letter))
@@ -462,7 +462,7 @@ def test_dead_but_completed() -> None:
     story = started(1)
     story.lease(2, 3, "l1", [1])
     story.complete(4, 5, "l1", [1])
-    story.look(6, [], (DeadItem(0, 1, 1, "REJECTED"),))
+    story.look(6, [], (DeadItem(0, 1, "i1", 1, "REJECTED"),))
     assert_wrong(story, "completed is final", "dead letters")
 
 
