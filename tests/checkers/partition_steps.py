@@ -198,7 +198,7 @@ class _Cutter:
             queue, partition, seq = place
             shown_s = min(delivery.operation.end_s for delivery in deliveries)
             self._shown_s[queue, partition][seq] = shown_s
-        for op, looked in self._lives.looks:
+        for op, _ in self._lives.looks:
             for partition, seq in self._lives.present(op) | self._lives.dead(op):
                 shown = self._shown_s[op.queue, partition]
                 shown[seq] = min(op.end_s, shown.get(seq, op.end_s))
