@@ -84,7 +84,11 @@ class Duties:
                         if len(self._changing) < CHANGING_MAX and self._differs(group):
                             self._changing.add(group)
                             tasks.create_task(self._change(group))
-                await self._move_home()
+                if self._handing:
+                    # One may have been on its way here when the others were told.
+                    await self._hand_over_some(Counter())
+                else:
+                    await self._move_home()
                 await asyncio.sleep(ROUND_S)
 
     # --- registering -------------------------------------------------------------
@@ -152,7 +156,7 @@ class Duties:
     async def _move_home(self) -> None:
         """Gives a few leaderships to the nodes that should have them."""
         able = self._able()
-        if self._handing or not able:
+        if not able:
             return
         now_s = asyncio.get_running_loop().time()
         moved = 0
@@ -185,24 +189,27 @@ class Duties:
 
     async def hand_over(self, timeout_s: float) -> HandedOver:
         """Gives all leaderships away, as far as others can take them, for at most so long; from
-        then on this node offers none to others for its own reasons.
+        then on this node gives away what it gets.
         """
         self._handing = True
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         given: Counter[NodeKey] = Counter()
         while self._followed() and loop.time() < until_s:
-            left = self._heirs(given)
-            async with asyncio.TaskGroup() as tasks:
-                moves = [
-                    (to, tasks.create_task(self._transfer(group, to)))
-                    for group, to in left[:HANDING_MAX]
-                ]
-            given.update(to for to, move in moves if move.result())
-            if not all(move.result() for _, move in moves) or not moves:
+            if not await self._hand_over_some(given):
                 await asyncio.sleep(HANDING_PAUSE_S)
         kept = tuple(group for group in self._host.groups() if self._host.leads(group))
         return HandedOver(moved=given.total(), left=kept)
+
+    async def _hand_over_some(self, given: Counter[NodeKey]) -> bool:
+        """Gives leaderships away at once, and counts them; whether that went well."""
+        async with asyncio.TaskGroup() as tasks:
+            moves = [
+                (to, tasks.create_task(self._transfer(group, to)))
+                for group, to in self._heirs(given)[:HANDING_MAX]
+            ]
+        given.update(to for to, move in moves if move.result())
+        return bool(moves) and all(move.result() for _, move in moves)
 
     def _followed(self) -> bool:
         """Whether a group is led here that somebody else may take over, if not at once."""

@@ -14,7 +14,7 @@ from querator.model.cluster import (
     NodeHandedOff,
     NodeReplaced,
 )
-from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.errors import invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
@@ -181,11 +181,10 @@ class ClusterService:
         address = settings.peers.get(name) or known.peer_address
         described = await asyncio.to_thread(ask, address, settings.token)
         if isinstance(described, str):
-            raise QueratorError(
-                ErrorCode.UNAVAILABLE,
-                f"node {name} cannot be asked ({described}): start it with an empty directory, and "
-                "when it waits, repeat this",
-                field="node",
+            raise invalid(
+                "node",
+                f"is {name}, which cannot be asked ({described}): start it with an empty "
+                "directory, and when it waits, repeat this",
                 value=name,
             )
         if described.node.name != name:

@@ -1,0 +1,294 @@
+"""Nodes that form a cluster, come back, are mistaken for others, lose their data and are replaced:
+real processes.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator import Client
+from tests.integration.members import Member, Members, free_ports, members
+
+pytestmark = pytest.mark.timeout(180)
+
+LATE = [("abc", "c"), ("cab", "b"), ("bca", "a")]
+
+
+def leaders(view: dict[str, Any], queue: str) -> set[str]:
+    return {one["leader"] for one in view["partitions"] if one["queue"] == queue}
+
+
+def state(view: dict[str, Any], name: str) -> str:
+    return str(next(node["state"] for node in view["nodes"] if node["name"] == name))
+
+
+async def produced(cluster: Members, asked: str, payload: str) -> None:
+    await cluster.querator("produce", "q", payload, asked=asked)
+
+
+async def payloads(cluster: Members, asked: str) -> set[bytes | str]:
+    """All that is in the queue, as the node shows it."""
+    async with Client(cluster[asked].address) as client:
+        return {peeked.item.payload async for peeked in client.peek("q")}
+
+
+@pytest.mark.parametrize(("order", "late"), LATE, ids=[f"{late} late" for _, late in LATE])
+async def test_a_cluster_forms_when_the_last_node_comes(tmp_path: Path, order: str, late: str):
+    async with members(tmp_path) as cluster:
+        early = [name for name in order if name != late]
+        for name in early:
+            await cluster[name].launch()
+        for name in early:
+            await cluster[name].waiting(f"{late} (")
+        await cluster[late].launch()
+        for name in order:
+            await cluster[name].ready()
+        view = await cluster.until_well(late)
+        assert [node["name"] for node in view["nodes"]] == ["a", "b", "c"]
+        assert {node["starts"] for node in view["nodes"]} == {1}
+
+
+async def test_any_node_makes_queues_and_all_lead_some(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        for name in "abc":
+            await cluster.querator("queue", "create", f"q-{name}", "--partitions", "3", asked=name)
+        view = await cluster.until(
+            lambda view: all(leaders(view, f"q-{name}") == {"a", "b", "c"} for name in "abc")
+        )
+        assert not view["problems"]
+        assert {node["replicas"] for node in view["nodes"]} == {10}
+        out, _ = await cluster.querator("cluster", "status", asked="b")
+        assert "3 nodes, 3 queues, 9 partitions. All is well." in out
+        assert "a 1, b 1, c 1" in out
+
+        await cluster.querator("queue", "delete", "q-b", "--yes", asked="c")
+        view = await cluster.until(lambda view: not leaders(view, "q-b"), "b")
+        assert {node["replicas"] for node in view["nodes"]} == {7}
+
+
+async def test_restarts_of_one_and_of_all(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await produced(cluster, "a", "one")
+        for name in "abc":
+            assert await cluster[name].stop() == 0
+            other = "b" if name == "a" else "a"
+            view = await cluster.status(other)
+            assert state(view, name) == "down"
+            assert any(f"Node {name} is down" in problem for problem in view["problems"])
+            await produced(cluster, other, f"without {name}")
+            await cluster[name].start()
+        await cluster.until_well()
+        await cluster.stop()
+        await cluster.start()
+        view = await cluster.until_well("c")
+        assert {node["starts"] for node in view["nodes"]} == {3}
+        found = await payloads(cluster, "b")
+        assert found == {b"one", b"without a", b"without b", b"without c"}
+
+
+async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster["b"].kill()
+        await produced(cluster, "a", "without b")
+        view = await cluster.status("c")
+        assert state(view, "b") == "down"
+        await cluster["b"].start()
+        await cluster.until_well("b")
+        assert await payloads(cluster, "b") == {b"without b"}
+
+
+async def test_handing_a_node_off(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "6")
+        _, error = await cluster.querator("node", "handoff", "a", asked="b", code=3)
+        assert "this is node b" in error
+        _, said = await cluster.querator("node", "handoff", "b", asked="b")
+        assert "Node b has given" in said
+        view = await cluster.until(lambda view: leaders(view, "q") == {"a", "c"})
+        assert state(view, "b") == "handed off"
+        assert any("Node b has handed off" in problem for problem in view["problems"])
+        await produced(cluster, "b", "still taken")
+        assert await cluster["b"].stop() == 0
+        await cluster["b"].start()
+        view = await cluster.until(lambda view: "b" in leaders(view, "q"))
+        assert state(view, "b") == "up"
+
+
+async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await produced(cluster, "a", "before")
+        _, error = await cluster.querator("node", "replace", "b", code=3)
+        assert "is up with its data" in error
+        await cluster["b"].kill()
+        _, error = await cluster.querator("node", "replace", "b", code=3)
+        assert "start it with an empty directory" in error
+        cluster["b"].lose()
+        await cluster["b"].launch()
+        await cluster["b"].waiting("querator node replace b")
+        await produced(cluster, "a", "meanwhile")
+        assert state(await cluster.status(), "b") == "down"
+
+        # It does not forget what it waits for.
+        assert await cluster["b"].stop() == 0
+        await cluster["b"].launch()
+        await cluster["b"].waiting("querator node replace b")
+
+        await cluster.querator("node", "replace", "b", asked="c")
+        await cluster["b"].ready()
+        view = await cluster.until_well("b")
+        assert all(sorted(one["nodes"]) == ["a", "b", "c"] for one in view["partitions"])
+
+        # What was rebuilt counts: the others can be missed one by one.
+        for name in "ac":
+            await cluster[name].kill()
+            await produced(cluster, "b", f"without {name}")
+            await cluster[name].start()
+            await cluster.until_well("b")
+        found = await payloads(cluster, "b")
+        assert found == {b"before", b"meanwhile", b"without a", b"without c"}
+
+
+async def test_a_node_that_was_replaced_does_not_come_back(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        assert await cluster["c"].stop() == 0
+        kept = tmp_path / "kept"
+        cluster["c"].data_dir.rename(kept)
+        await cluster["c"].launch()
+        await cluster["c"].waiting("querator node replace c")
+        await cluster.querator("node", "replace", "c")
+        await cluster["c"].ready()
+        await cluster.until_well()
+        assert await cluster["c"].stop() == 0
+        cluster["c"].lose()
+        kept.rename(cluster["c"].data_dir)
+        await cluster["c"].launch()
+        assert "node c has been replaced" in await cluster["c"].refused()
+
+
+async def test_an_old_copy_of_the_data_is_refused(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        assert await cluster["c"].stop() == 0
+        copy = tmp_path / "copy"
+        shutil.copytree(cluster["c"].data_dir, copy)
+        await cluster["c"].start()
+        await cluster.until(lambda view: view["nodes"][2]["starts"] == 2)
+        await cluster["c"].kill()
+        cluster["c"].lose()
+        copy.rename(cluster["c"].data_dir)
+        await cluster["c"].launch()
+        assert "the data of node c is an old copy" in await cluster["c"].refused()
+
+
+async def test_a_wrong_token(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        wrong = tmp_path / "wrong"
+        wrong.write_text("another secret of 16 bytes")
+        cluster["c"].options[-1] = str(wrong)
+        for name in "abc":
+            await cluster[name].launch()
+        await cluster["c"].waiting("token")
+        await cluster["a"].waiting("c (")
+        await cluster["a"].says("peers.refused", "token")
+        assert await cluster["c"].stop() == 0
+        cluster["c"].options[-1] = str(cluster.token)
+        await cluster["c"].start()
+        await cluster["a"].ready()
+        await cluster["b"].ready()
+        await cluster.until_well()
+
+
+async def test_two_nodes_of_one_name(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        peer_port, client_port = free_ports(2)
+        home = tmp_path / "elsewhere"
+        home.mkdir()
+        options = [*cluster["b"].options, "--listen-peers", f"127.0.0.1:{peer_port}"]
+        second = Member("b", home, client_port=client_port, options=options)
+        try:
+            await second.launch()
+            await second.waiting("node b is known with other data")
+            _, error = await cluster.querator("node", "replace", "b", code=3)
+            assert "is up with its data" in error
+            await cluster.until_well()
+            assert await second.stop() == 0
+        finally:
+            if second.running:
+                await second.kill()
+
+
+async def test_data_of_another_cluster_and_of_another_node(tmp_path: Path):
+    for home in ("x", "y"):
+        (tmp_path / home).mkdir()
+    async with members(tmp_path / "x") as ours, members(tmp_path / "y") as other:
+        await ours.start()
+        await other.start()
+        assert await ours["c"].stop() == 0
+        await other.stop()
+        shutil.rmtree(ours["c"].data_dir)
+        shutil.copytree(other["c"].data_dir, ours["c"].data_dir)
+        await ours["c"].launch()
+        line = await ours["c"].refused()
+        assert "the data is of node c of cluster" in line
+        assert "--peers" in line
+        shutil.rmtree(ours["c"].data_dir)
+        shutil.copytree(other["b"].data_dir, ours["c"].data_dir)
+        await ours["c"].launch()
+        assert "the data is of node b, not of c" in await ours["c"].refused()
+
+
+async def test_a_member_is_not_started_alone(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.stop()
+        cluster["a"].options = []
+        await cluster["a"].launch()
+        line = await cluster["a"].refused()
+        assert "of a cluster of several nodes with b, c" in line
+        assert "--peers" in line
+
+
+async def test_names_that_a_cluster_does_not_have(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        port, client_port = free_ports(2)
+        options = ["--peers", f"{cluster.peers},d=127.0.0.1:{port}", "--initial-nodes", "3"]
+        options += ["--cluster-token-file", str(cluster.token)]
+        fourth = Member("d", tmp_path, client_port=client_port, options=options)
+        await fourth.launch()
+        line = await fourth.refused()
+        assert "has no node d; its nodes are: a, b, c" in line
+
+
+async def test_settings_that_differ_form_nothing(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        cluster["c"].options += ["--initial-nodes", "2"]
+        for name in "abc":
+            await cluster[name].launch()
+        await cluster["a"].waiting("its settings found a cluster of a, b: make them the same")
+        await cluster["c"].waiting("founded by a, b")
+        for name in "abc":
+            assert await cluster[name].stop() == 0
+
+
+async def test_one_node_with_peers_is_a_cluster_of_one(tmp_path: Path):
+    async with members(tmp_path, "a") as cluster:
+        await cluster["a"].start()
+        await cluster.querator("queue", "create", "q", "--partitions", "2")
+        view = await cluster.until_well()
+        assert leaders(view, "q") == {"a"}
+        assert await cluster["a"].stop() == 0
+        await cluster["a"].start()
+        assert leaders(await cluster.until_well(), "q") == {"a"}
