@@ -67,6 +67,10 @@ lock: setup ## resolve requirements/*.lock anew from pyproject.toml (UPGRADE=--u
 run: setup ## start one node on ./data
 	$(BIN)/querator serve --data-dir ./data --new
 
+.PHONY: cluster
+cluster: setup ## run three nodes on this machine, in ./data/cluster
+	@cluster/local/run
+
 .PHONY: demo
 demo: setup $(VENV)/.demo ## push real flights through a node of its own, prove none was lost
 	$(PY) -m querator demo
