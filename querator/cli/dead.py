@@ -6,7 +6,7 @@ import click
 
 from querator.cli.output import count, note, write_json, write_table
 from querator.cli.parameters import ITEM_ID
-from querator.cli.target import Target, output_option, server_options
+from querator.cli.target import Target, output_option, server_options, stale_option
 from querator.cli.views import peeked_view, preview
 from querator.client import Client, ItemId
 from querator.client.values import ItemState, PeekedItem
@@ -29,9 +29,12 @@ _limit_option = click.option(
     help="Only items in this state.",
 )
 @_limit_option
+@stale_option
 @server_options
 @output_option
-def peek(queue: str, state: str | None, limit: int, target: Target, as_json: bool) -> None:
+def peek(
+    queue: str, state: str | None, limit: int, stale: bool, target: Target, as_json: bool
+) -> None:
     """Show items of QUEUE without leasing them, by partition and sequence.
 
     With --output json each item is a line.
@@ -42,7 +45,9 @@ def peek(queue: str, state: str | None, limit: int, target: Target, as_json: boo
       querator peek mail --state scheduled --limit 100
     """
     wanted = None if state is None else ItemState[state.upper()]
-    items = _collect(target, lambda client: client.peek(queue, state=wanted, limit=limit))
+    items = _collect(
+        target, lambda client: client.peek(queue, state=wanted, limit=limit, stale=stale)
+    )
     if as_json:
         for peeked in items:
             write_json(peeked_view(peeked))

@@ -3,7 +3,9 @@
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import click
 from rich.console import Group, RenderableType
@@ -12,7 +14,7 @@ from rich.text import Text
 
 from querator.cli.output import console, make_table, note, write_json, write_picture
 from querator.cli.parameters import DURATION, format_duration
-from querator.cli.target import Target, output_option, server_options
+from querator.cli.target import Target, output_option, server_options, stale_option
 from querator.cli.views import stats_view
 from querator.client import Client, QueueStats
 from querator.client.errors import QueueNotFound
@@ -27,6 +29,7 @@ _EVER = ("produced", "delivered", "completed", "retried", "released", "lapsed", 
 @click.option("--watch", is_flag=True, help="Show again and again; Ctrl-C ends it.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")
 @click.option("--partitions", is_flag=True, help="Also by partition (always in JSON).")
+@stale_option
 @server_options
 @output_option
 def stats(
@@ -34,6 +37,7 @@ def stats(
     watch: bool,
     interval: timedelta,
     partitions: bool,
+    stale: bool,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -49,7 +53,7 @@ def stats(
         raise click.UsageError("--interval must be more than 0.")
 
     async def once(client: Client) -> None:
-        found = await _read(client, queue)
+        found = await _read(client, queue, stale=stale)
         if as_json:
             _write_lines(found)
         elif not found:
@@ -58,7 +62,8 @@ def stats(
             write_picture(_picture(found, {}, partitions))
 
     async def again(client: Client) -> None:
-        await _watch(client, queue, interval, partitions, as_json=as_json)
+        read = partial(_read, client, queue, stale=stale)
+        await _watch(read, interval, partitions, as_json=as_json)
 
     try:
         target.run(again if watch else once)
@@ -67,24 +72,28 @@ def stats(
             raise
 
 
-async def _read(client: Client, queue: str | None) -> list[QueueStats]:
+async def _read(client: Client, queue: str | None, *, stale: bool) -> list[QueueStats]:
     if queue is not None:
-        return [await client.stats(queue)]
+        return [await client.stats(queue, stale=stale)]
     found = []
     async for info in client.list_queues():
         try:
-            found.append(await client.stats(info.name))
+            found.append(await client.stats(info.name, stale=stale))
         except QueueNotFound:
             continue  # Deleted since it was listed.
     return found
 
 
 async def _watch(
-    client: Client, queue: str | None, interval: timedelta, partitions: bool, *, as_json: bool
+    read: Callable[[], Awaitable[list[QueueStats]]],
+    interval: timedelta,
+    partitions: bool,
+    *,
+    as_json: bool,
 ) -> None:
     if as_json or not sys.stdout.isatty():
         while True:
-            found = await _read(client, queue)
+            found = await read()
             if as_json:
                 _write_lines(found)
             else:
@@ -94,7 +103,7 @@ async def _watch(
     before_s = 0.0
     with Live(console=console(), auto_refresh=False) as live:
         while True:
-            found = await _read(client, queue)
+            found = await read()
             read_s = time.monotonic()
             rates = {
                 stats.queue.id: _rates(before[stats.queue.id], stats.total, read_s - before_s)

@@ -100,7 +100,7 @@ def server_options(command: _Command) -> _Command:
             show_default=True,
             show_envvar=True,
             metavar="HOST:PORT",
-            help="Server to talk to.",
+            help="Server to talk to; any of a cluster, or several, separated by commas.",
         ),
         click.option(
             "--namespace",
@@ -120,6 +120,16 @@ def server_options(command: _Command) -> _Command:
         ),
     )
     return cast(_Command, _decorated(wrapper, options))
+
+
+def stale_option(command: _Command) -> _Command:
+    """--stale, as the argument `stale`."""
+    option = click.option(
+        "--stale",
+        is_flag=True,
+        help="Take what any replica has: it may be behind, and needs no leader.",
+    )
+    return option(command)
 
 
 def output_option(command: _Command) -> _Command:

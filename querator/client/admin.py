@@ -1,11 +1,12 @@
 """Queues: made, listed, changed, looked into."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from querator.client.channel import Connection
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueNotFound
 from querator.client.items import duration
+from querator.client.nodes import Nodes
 from querator.client.results import peeked_item, queue_info, queue_stats
 from querator.client.values import ItemId, ItemState, PeekedItem, QueueInfo, QueueStats
 from querator.model import limits
@@ -37,32 +38,31 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
 class Admin:
     """The administrative calls of one client, in its namespace."""
 
-    def __init__(self, connection: Connection, namespace: str) -> None:
-        self._connection = connection
+    def __init__(self, nodes: Nodes, namespace: str) -> None:
+        self._nodes = nodes
         self._namespace = namespace
 
     async def create(self, name: str, settings: Mapping[str, Any]) -> QueueInfo:
         request = pb.CreateQueueRequest(
             namespace=self._namespace, queue=name, settings=settings_message(settings)
         )
-        stub = self._connection.admin.CreateQueue
-        response = await self._connection.call(lambda left: stub(request, timeout=left))
+        response = await self._nodes.call(
+            lambda node, left: node.admin.CreateQueue(request, timeout=left)
+        )
         return queue_info(response.queue, created=response.created)
 
     async def get(self, name: str) -> QueueInfo:
         request = pb.GetQueueRequest(namespace=self._namespace, queue=name)
-        stub = self._connection.admin.GetQueue
-        response = await self._connection.call(
-            lambda left: stub(request, timeout=left), changes=False
+        response = await self._nodes.call(
+            lambda node, left: node.admin.GetQueue(request, timeout=left), changes=False
         )
         return queue_info(response.queue)
 
     async def list(self) -> AsyncIterator[QueueInfo]:
-        stub = self._connection.admin.ListQueues
         request = pb.ListQueuesRequest(namespace=self._namespace, page_size=limits.PAGE_ITEMS_MAX)
         while True:
-            response = await self._connection.call(
-                lambda left: stub(request, timeout=left), changes=False
+            response = await self._nodes.call(
+                lambda node, left: node.admin.ListQueues(request, timeout=left), changes=False
             )
             for queue in response.queues:
                 yield queue_info(queue)
@@ -80,9 +80,8 @@ class Admin:
             expected_version=expected_version,
         )
         request.update_mask.paths.extend(sorted(changes))
-        stub = self._connection.admin.UpdateQueue
-        response = await self._connection.call(
-            lambda left: stub(request, timeout=left),
+        response = await self._nodes.call(
+            lambda node, left: node.admin.UpdateQueue(request, timeout=left),
             # A repeat of one that was executed would meet its own change as a conflict.
             repeatable=expected_version == 0,
         )
@@ -90,48 +89,51 @@ class Admin:
 
     async def delete(self, name: str) -> None:
         request = pb.DeleteQueueRequest(namespace=self._namespace, queue=name)
-        stub = self._connection.admin.DeleteQueue
         try:
-            await self._connection.call(lambda left: stub(request, timeout=left), repeatable=False)
+            await self._nodes.call(
+                lambda node, left: node.admin.DeleteQueue(request, timeout=left), repeatable=False
+            )
         except OutcomeUnknown:
             try:
-                await self._connection.call(lambda left: stub(request, timeout=left))
+                await self._nodes.call(
+                    lambda node, left: node.admin.DeleteQueue(request, timeout=left)
+                )
             except (QueueNotFound, QueueDeleting):
                 # The first attempt has done it.
                 return
 
-    async def stats(self, name: str) -> QueueStats:
-        request = pb.GetQueueStatsRequest(namespace=self._namespace, queue=name)
-        stub = self._connection.admin.GetQueueStats
-        response = await self._connection.call(
-            lambda left: stub(request, timeout=left), changes=False
+    async def stats(self, name: str, *, stale: bool) -> QueueStats:
+        request = pb.GetQueueStatsRequest(namespace=self._namespace, queue=name, stale=stale)
+        response = await self._nodes.call(
+            lambda node, left: node.admin.GetQueueStats(request, timeout=left), changes=False
         )
         return queue_stats(response)
 
     async def peek(
-        self, name: str, *, state: ItemState | None, limit: int | None
+        self, name: str, *, state: ItemState | None, limit: int | None, stale: bool
     ) -> AsyncIterator[PeekedItem]:
-        stub = self._connection.admin.PeekItems
-        request = pb.PeekItemsRequest(namespace=self._namespace, queue=name)
+        request = pb.PeekItemsRequest(namespace=self._namespace, queue=name, stale=stale)
         if state is not None:
             request.state = pb.ItemState.ValueType(state)
-        async for item in self._pages(stub, request, limit):
+        async for item in self._pages(lambda node: node.admin.PeekItems, request, limit):
             yield item
 
     async def dead_letters(self, name: str, *, limit: int | None) -> AsyncIterator[PeekedItem]:
-        stub = self._connection.admin.ListDeadLetters
         request = pb.ListDeadLettersRequest(namespace=self._namespace, queue=name)
-        async for item in self._pages(stub, request, limit):
+        async for item in self._pages(lambda node: node.admin.ListDeadLetters, request, limit):
             yield item
 
     async def _pages(
-        self, stub: Any, request: pb.PeekItemsRequest | pb.ListDeadLettersRequest, limit: int | None
+        self,
+        method: Callable[[Connection], Any],
+        request: pb.PeekItemsRequest | pb.ListDeadLettersRequest,
+        limit: int | None,
     ) -> AsyncIterator[PeekedItem]:
         missing = limit
         while missing is None or missing > 0:
             request.page_size = min(missing or limits.PAGE_ITEMS_DEFAULT, limits.PAGE_ITEMS_MAX)
-            response = await self._connection.call(
-                lambda left: stub(request, timeout=left), changes=False
+            response = await self._nodes.call(
+                lambda node, left: method(node)(request, timeout=left), changes=False
             )
             for item in response.items:
                 yield peeked_item(item)
@@ -145,6 +147,7 @@ class Admin:
         request = pb.RedriveDeadLettersRequest(
             namespace=self._namespace, queue=name, item_ids=[str(item) for item in item_ids]
         )
-        stub = self._connection.admin.RedriveDeadLetters
-        response = await self._connection.call(lambda left: stub(request, timeout=left))
+        response = await self._nodes.call(
+            lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)
+        )
         return int(response.redriven)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from querator.client.backoff import Backoff
-from querator.client.errors import ConnectionFailed, ErrorCode, OutcomeUnknown, RequestError
+from querator.client.attempts import repeated
+from querator.client.errors import ConnectionFailed, ErrorCode, RequestError
 from querator.client.errors import make_error as make
 from querator.client.rpc_errors import from_rpc
 from querator.model import limits
@@ -25,9 +25,13 @@ from querator.v1 import (
 
 R = TypeVar("R")
 
+REQUEST_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+
 _SERVICE = "/querator.v1.QueueService/"
-_KEEPALIVE_MS = 30_000
-_KEEPALIVE_TIMEOUT_MS = 10_000
+# A node that has gone without a word is noticed after the two together.
+_KEEPALIVE_MS = 4_000
+_KEEPALIVE_TIMEOUT_MS = 3_000
 # A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
 _RECEIVE_BYTES_MAX = limits.REPLY_BYTES_MAX + limits.MIB
 
@@ -59,9 +63,15 @@ class Connection:
     answered is given up; once it has answered, calls wait for it as long as they may.
     """
 
-    def __init__(self, address: str, *, request_timeout: float, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        request_timeout: float = REQUEST_SECONDS,
+        connect_timeout: float = CONNECT_SECONDS,
+    ) -> None:
         self.address = address
-        self.request_timeout = request_timeout
+        self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
         self._reached = False
         self._closed = False
@@ -84,10 +94,10 @@ class Connection:
     def closed(self) -> bool:
         return self._closed
 
-    async def close(self) -> None:
-        """Ends what still goes on: those who wait get `Unavailable`."""
+    async def close(self, grace: float | None = None) -> None:
+        """Ends what still goes on, after `grace` seconds: those who wait get `OutcomeUnknown`."""
         self._closed = True
-        await self._channel.close(None)
+        await self._channel.close(grace)
 
     def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         self.check_open()
@@ -96,10 +106,6 @@ class Connection:
     def check_open(self) -> None:
         if self._closed:
             raise make(ErrorCode.UNAVAILABLE, "the client is closed")
-
-    def reached(self) -> None:
-        """A node has answered at the address."""
-        self._reached = True
 
     def hopeless(self, error: RequestError, waited: float) -> bool:
         """Whether to give up, `waited` seconds after the first try: nobody has ever answered."""
@@ -122,38 +128,27 @@ class Connection:
 
         Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
         """
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        deadline = started + (self.request_timeout if seconds is None else seconds)
-        backoff = Backoff()
-        unknown: RequestError | None = None
-        while True:
-            error = await self._attempt(send, deadline - loop.time(), changes)
-            if not isinstance(error, RequestError):
-                return error
-            if isinstance(error, OutcomeUnknown):
-                unknown = error
-            waiting = backoff.next(at_least_ms=error.retry_delay_ms)
-            now = loop.time()
-            if (
-                not error.retriable
-                or now + waiting >= deadline
-                or self.hopeless(error, now + waiting - started)
-                or (unknown is not None and not repeatable)
-            ):
-                raise (unknown if unknown is not None and error.retriable else error)
-            await asyncio.sleep(waiting)
+        return await repeated(
+            lambda left: self.attempt(send, left, changes),
+            seconds=self._request_timeout if seconds is None else seconds,
+            hopeless=self.hopeless,
+            repeatable=repeatable,
+        )
 
-    async def _attempt(
+    async def attempt(
         self, send: Callable[[float], Awaitable[R]], seconds: float, changes: bool
     ) -> R | RequestError:
+        """What `send(seconds)` returns, or why there is no answer. `changes`: whether the call may
+        have changed something when its outcome is not known. Raises RequestError when this end is
+        closed.
+        """
         self.check_open()
         try:
             answer = await send(max(seconds, 0.001))
         except grpc.aio.AioRpcError as raw:
             error = from_rpc(raw, address=self.address, changes=changes)
-            if not isinstance(error, ConnectionFailed):
-                self._reached = True
+            error.__cause__ = raw
+            self._reached = self._reached or not isinstance(error, ConnectionFailed)
             return error
         except asyncio.CancelledError:
             self._raise_if_cut()

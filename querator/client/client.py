@@ -1,4 +1,4 @@
-"""`querator.Client`: everything a program does with Querator, from one connection."""
+"""`querator.Client`: everything a program does with Querator, from one nodes."""
 
 import asyncio
 import os
@@ -12,7 +12,6 @@ import uuid_utils
 
 from querator.client import producer as producers
 from querator.client.admin import Admin
-from querator.client.channel import Connection
 from querator.client.consumer import (
     CONCURRENCY_DEFAULT,
     PREFETCH_BYTES_DEFAULT,
@@ -22,6 +21,7 @@ from querator.client.consumer import (
 from querator.client.errors import ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.leases import COMPLETE, LeasedItem, retry_verb
+from querator.client.nodes import ATTEMPT_SECONDS, Nodes, split_addresses
 from querator.client.producer import Producer
 from querator.client.results import lease_lost, produced_runs
 from querator.client.single import Held, SingleHolder, extend, raise_lost, settle_held
@@ -47,22 +47,27 @@ CLOSE_SECONDS = 5.0
 
 
 class Client:
-    """Talks to a node, on one event loop.
+    """Talks to the nodes of a cluster, on one event loop.
 
         async with querator.Client("127.0.0.1:4470") as client:
             await client.create_queue("mail")
             await client.produce("mail", b"hello")
 
+    `address` is `host:port`, or several of them: separated by commas, or an iterable. One that
+    answers is enough, for the client learns the other nodes from it; several are for the case that
+    just this one is down. When a node fails, the client goes on with another one.
+
     Calls are repeated with their identity until they have an answer or `request_timeout` has
-    passed. A node that has never answered is given up after `connect_timeout` already. `client_id`
-    names this consumer of leases, for people; by default made of host, process and chance.
+    passed. When no node has ever answered, that is given up after `connect_timeout` already.
+    `client_id` names this consumer of leases, for people; by default made of host, process and
+    chance.
 
     Errors: `querator.client.errors`. Not for use from several threads: see `SyncClient`.
     """
 
     def __init__(
         self,
-        address: str = ADDRESS_DEFAULT,
+        address: str | Iterable[str] = ADDRESS_DEFAULT,
         *,
         namespace: str = DEFAULT_NAMESPACE,
         client_id: str | None = None,
@@ -72,12 +77,13 @@ class Client:
         most = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
         if not timedelta(0) < request_timeout <= most:
             raise ValueError(f"request_timeout is {request_timeout}; it must be up to {most}")
-        self.address = address
+        self._addresses = split_addresses(address)
+        self.address = ",".join(self._addresses)
         self.namespace = namespace
         self.client_id = client_id or _own_name()
         self._request_seconds = request_timeout.total_seconds()
         self._connect_seconds = connect_timeout.total_seconds()
-        self._open: Connection | None = None
+        self._open: Nodes | None = None
         self._admin_calls: Admin | None = None
         self._holders: dict[str, SingleHolder] = {}
         self._closed = False
@@ -85,7 +91,7 @@ class Client:
         self._sequence = 0
 
     async def __aenter__(self) -> Self:
-        self._connection()
+        self._nodes()
         return self
 
     async def __aexit__(
@@ -104,13 +110,13 @@ class Client:
         if self._open is not None:
             await self._open.close()
 
-    def _connection(self) -> Connection:
-        """The connection; made at the first use, because it belongs to the running event loop."""
+    def _nodes(self) -> Nodes:
+        """The connections; made at the first use, because they belong to the running event loop."""
         if self._open is None:
             if self._closed:
                 raise RuntimeError("the client is closed")
-            self._open = Connection(
-                self.address,
+            self._open = Nodes(
+                self._addresses,
                 request_timeout=self._request_seconds,
                 connect_timeout=self._connect_seconds,
             )
@@ -120,7 +126,7 @@ class Client:
 
     def _admin(self) -> Admin:
         if self._admin_calls is None:
-            self._admin_calls = Admin(self._connection(), self.namespace)
+            self._admin_calls = Admin(self._nodes(), self.namespace)
         return self._admin_calls
 
     async def create_queue(
@@ -171,15 +177,22 @@ class Client:
         """Deletes the queue with all its items."""
         await self._admin().delete(name)
 
-    async def stats(self, name: str) -> QueueStats:
-        """Exact counts."""
-        return await self._admin().stats(name)
+    async def stats(self, name: str, *, stale: bool = False) -> QueueStats:
+        """Exact counts, of everything that was acknowledged before. `stale`: they may be behind,
+        and are there also while a partition has no leader.
+        """
+        return await self._admin().stats(name, stale=stale)
 
     def peek(
-        self, name: str, *, state: ItemState | None = None, limit: int | None = None
+        self,
+        name: str,
+        *,
+        state: ItemState | None = None,
+        limit: int | None = None,
+        stale: bool = False,
     ) -> AsyncIterator[PeekedItem]:
-        """Items without leasing them, by partition and sequence."""
-        return self._admin().peek(name, state=state, limit=limit)
+        """Items without leasing them, by partition and sequence. `stale` as of `stats`."""
+        return self._admin().peek(name, state=state, limit=limit, stale=stale)
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> AsyncIterator[PeekedItem]:
         """The dead letters of a queue (or of all queues of a dead queue), as items of the dead
@@ -200,7 +213,7 @@ class Client:
 
         For many items use a producer.
         """
-        connection = self._connection()
+        nodes = self._nodes()
         encoded = encode_items(items)
         now = asyncio.get_running_loop().time()
         if self._identity is None or now - self._identity.born > IDENTITY_SECONDS_MAX:
@@ -214,8 +227,9 @@ class Client:
         ).SerializeToString()
         request = b"".join((head, *encoded.pieces))
         try:
-            answer = await connection.call(
-                lambda left: connection.produce_bytes(request, timeout=left)
+            answer = await nodes.call(
+                lambda node, left: node.produce_bytes(request, timeout=left),
+                patience=ATTEMPT_SECONDS,
             )
         except ProducerExpired:
             self._identity = None
@@ -247,7 +261,7 @@ class Client:
     def _holder(self, queue: str) -> SingleHolder:
         holder = self._holders.get(queue)
         if holder is None:
-            holder = SingleHolder(self._connection(), namespace=self.namespace, queue=queue)
+            holder = SingleHolder(self._nodes(), namespace=self.namespace, queue=queue)
             self._holders[queue] = holder
         return holder
 
@@ -257,7 +271,7 @@ class Client:
         One outcome for each. With `check`, raises `LeaseLost` when any item was lost; what was not
         lost is completed nevertheless.
         """
-        outcomes = await settle_held(self._connection(), self.namespace, queue, COMPLETE, held)
+        outcomes = await settle_held(self._nodes(), self.namespace, queue, COMPLETE, held)
         if check:
             raise_lost(outcomes)
         return outcomes
@@ -281,7 +295,7 @@ class Client:
         verb = retry_verb(
             delay=delay, retry_at=retry_at, error=error, dead=dead, count_attempt=count_attempt
         )
-        outcomes = await settle_held(self._connection(), self.namespace, queue, verb, held)
+        outcomes = await settle_held(self._nodes(), self.namespace, queue, verb, held)
         if check:
             raise_lost(outcomes)
         return outcomes
@@ -301,7 +315,7 @@ class Client:
         """
         ids = [lease if isinstance(lease, str) else lease.lease_id for lease in leases]
         outcomes = await extend(
-            self._connection(),
+            self._nodes(),
             self.namespace,
             queue,
             ids,
@@ -332,7 +346,7 @@ class Client:
         `batch_items` and `batch_bytes` are unanswered at a time; that bounds the memory as well.
         """
         return Producer(
-            self._connection(),
+            self._nodes(),
             namespace=self.namespace,
             queue=queue,
             batch_items=batch_items,
@@ -369,10 +383,10 @@ class Client:
         async def extend_leases(
             lease_ids: list[str], lease_timeout: timedelta | None
         ) -> list[ExtendOutcome]:
-            return await extend(self._connection(), self.namespace, queue, lease_ids, lease_timeout)
+            return await extend(self._nodes(), self.namespace, queue, lease_ids, lease_timeout)
 
         return Consumer(
-            self._connection(),
+            self._nodes(),
             namespace=self.namespace,
             queue=queue,
             client_id=self.client_id,

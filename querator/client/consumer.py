@@ -17,11 +17,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from querator.client.channel import Connection
 from querator.client.errors import LeaseLost
 from querator.client.items import duration
 from querator.client.lease_stream import LeaseTalker
 from querator.client.leases import LeasedBatch, LeasedItem
+from querator.client.nodes import Nodes
 from querator.client.values import ExtendOutcome
 from querator.model import limits
 
@@ -52,7 +52,7 @@ class Consumer:
 
     def __init__(
         self,
-        connection: Connection,
+        nodes: Nodes,
         *,
         namespace: str,
         queue: str,
@@ -73,12 +73,12 @@ class Consumer:
         _check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
         _check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
         _check("batch_bytes", batch_bytes, 0, limits.REPLY_BYTES_MAX)
-        self._connection = connection
+        self._nodes = nodes
         self._concurrency = concurrency
         self._idle_seconds = None if idle_timeout is None else idle_timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._talker = LeaseTalker(
-            connection,
+            nodes,
             namespace=namespace,
             queue=queue,
             client_id=client_id,
@@ -95,7 +95,7 @@ class Consumer:
         """Settles that `run` did and that were refused with LEASE_LOST."""
 
     async def __aenter__(self) -> Self:
-        self._connection.check_open()
+        self._nodes.check_open()
         self._talker.start()
         return self
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from querator.client.channel import Connection
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
 from querator.client.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.nodes import Nodes
 from querator.client.results import lease_lost
 from querator.client.rpc_errors import from_frame
 from querator.client.settling import SettleFrame, Settler
@@ -39,7 +39,7 @@ class LeaseTalker:
 
     def __init__(
         self,
-        connection: Connection,
+        nodes: Nodes,
         *,
         namespace: str,
         queue: str,
@@ -53,7 +53,7 @@ class LeaseTalker:
         auto_extend: bool,
         release_on_disconnect: bool,
     ) -> None:
-        self._connection = connection
+        self._nodes = nodes
         self._namespace, self._queue = namespace, queue
         self._extend = extend
         self._prefetch = prefetch_items
@@ -73,7 +73,7 @@ class LeaseTalker:
         )
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
-        self._stream = Stream(connection, "LeaseStream", self)
+        self._stream = Stream(nodes, "LeaseStream", self)
         self._settler = Settler(self._send, lambda: bool(self._frames))
         self._upkeep: asyncio.Task[None] | None = None
         self._ready: deque[LeasedBatch] = deque()
@@ -246,7 +246,7 @@ class LeaseTalker:
             frame.fail(self._end_error())
             return
         frame.number = self._next_number
-        frame.deadline = self._loop.time() + self._connection.request_timeout
+        frame.deadline = self._loop.time() + self._nodes.request_timeout
         self._next_number += 1
         self._frames[frame.number] = frame
         self._unsent.append(frame)
@@ -256,6 +256,9 @@ class LeaseTalker:
 
     def wanted(self) -> bool:
         return self._end is None
+
+    async def place(self) -> str:
+        return ""
 
     def opened(self) -> None:
         self._streams += 1
@@ -392,7 +395,7 @@ class LeaseTalker:
 
     def broke(self, error: RequestError) -> bool:
         waited = self._loop.time() - (self._trying_since or self._loop.time())
-        if not error.retriable or self._connection.hopeless(error, waited):
+        if not error.retriable or self._nodes.hopeless(error, waited):
             self._finish(error)
             return False
         for batch in list(self._batches):

@@ -19,7 +19,6 @@ from typing import Self
 from google.protobuf.message import DecodeError
 
 from querator.client.backoff import Backoff
-from querator.client.channel import Connection
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
@@ -28,6 +27,7 @@ from querator.client.errors import (
     make_error,
 )
 from querator.client.items import AnyItem, encode_items, produce_frame
+from querator.client.nodes import Nodes
 from querator.client.results import produced_runs
 from querator.client.rpc_errors import from_frame
 from querator.client.sinks import ITEM_FIELD, FutureSink, Gathered, collect
@@ -35,6 +35,7 @@ from querator.client.stream import Stream
 from querator.client.values import ProducedItem, ProducedItems
 from querator.client.window import Request, Sink, Window
 from querator.model import limits
+from querator.model.routing import partition_of_producer
 from querator.v1 import queue_service_pb2
 
 BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
@@ -42,6 +43,8 @@ BATCH_BYTES_DEFAULT = limits.BLOCK_BYTES_MAX
 BATCH_BYTES_MAX = limits.REQUEST_BYTES_MAX - limits.PAYLOAD_BYTES_MAX
 LINGER_DEFAULT = timedelta(milliseconds=2)
 IN_FLIGHT_DEFAULT = 32
+MOVE_SECONDS = 1.0
+"""A producer does not change nodes more often, unless its own one fails."""
 CLOSE_SECONDS = 5.0
 
 
@@ -54,7 +57,7 @@ class Producer:
 
     def __init__(
         self,
-        connection: Connection,
+        nodes: Nodes,
         *,
         namespace: str,
         queue: str,
@@ -69,7 +72,7 @@ class Producer:
         _check("max_in_flight", max_in_flight, 1, limits.STREAM_UNANSWERED_MAX)
         if linger < timedelta(0):
             raise ValueError(f"linger is {linger}; it must not be negative")
-        self._connection = connection
+        self._nodes = nodes
         self._namespace = namespace
         self._queue = queue
         self._batch_items = batch_items
@@ -78,7 +81,7 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._loop = asyncio.get_running_loop()
         self._window = Window(ordered, self._loop.time)
-        self._stream = Stream(connection, "ProduceStream", self)
+        self._stream = Stream(nodes, "ProduceStream", self)
         self._open = Gathered()
         self._next_number = 1
         self._room: deque[asyncio.Future[None]] = deque()
@@ -89,11 +92,15 @@ class Producer:
         self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
         self._last_break: RequestError | None = None
+        self._leader = ""
+        """Address of the node to which the next stream goes; empty: it is asked for."""
+        self._moving = False
+        self._move_after = 0.0
         self._end: Exception | None = None
         self._started = False
 
     async def __aenter__(self) -> Self:
-        self._connection.check_open()
+        self._nodes.check_open()
         self._started = True
         self._stream.start()
         return self
@@ -283,7 +290,7 @@ class Producer:
             pieces=pieces,
             size=size,
             count=count,
-            deadline=self._loop.time() + self._connection.request_timeout,
+            deadline=self._loop.time() + self._nodes.request_timeout,
             sink=sink,
         )
         self._next_number += 1
@@ -316,7 +323,7 @@ class Producer:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         for request, error in self._window.expired(self._loop.time()):
-            self._fail(request, error or self._last_break or _too_late(self._connection))
+            self._fail(request, error or self._last_break or _too_late(self._nodes))
             # Whoever comes next has not been refused yet, and need not wait as long.
             self._backoff.reset()
             if self._resume_timer is not None:
@@ -329,7 +336,26 @@ class Producer:
         )
         self._resume_when_quiet()
 
+    def _follow(self, leader: str) -> None:
+        """Another node leads the partition, as an answer says: the stream moves there, when what is
+        on its way is answered.
+        """
+        now = self._loop.time()
+        if (
+            self._window.ordered
+            and not self._moving
+            and now >= self._move_after
+            and leader != self._stream.address
+            and self._nodes.is_good(leader)
+        ):
+            self._move_after = now + MOVE_SECONDS
+            self._leader, self._moving = leader, True
+            self._window.pause()
+
     def _resume_when_quiet(self) -> None:
+        if self._moving and self._window.quiet:
+            self._stream.move()
+            return
         if self._window.paused and self._window.quiet and self._resume_timer is None:
             delay = self._backoff.next(at_least_ms=self._window.retry_delay_ms)
             self._resume_timer = self._loop.call_later(delay, self._resume)
@@ -350,9 +376,24 @@ class Producer:
     def wanted(self) -> bool:
         return len(self._window) > 0
 
+    async def place(self) -> str:
+        """The node that leads the partition of an ordered producer."""
+        address, self._leader = self._leader, ""
+        if address or not self._window.ordered:
+            return address
+        producer_id = self._window.identity.id
+        return await self._nodes.leader(
+            self._namespace,
+            self._queue,
+            lambda count: partition_of_producer(producer_id, 0, ordered=True, partitions=count),
+        )
+
     def opened(self) -> None:
         if self._trying_since is None:
             self._trying_since = self._loop.time()
+        if self._moving:
+            self._moving = False
+            self._requeue()
 
     def take(self) -> bytes | None:
         request = self._window.take()
@@ -387,6 +428,8 @@ class Producer:
                 self._window.remove(request)
                 runs = produced_runs(answer.produced)
                 request.sink.done(runs, answer.produced.durable)
+                if answer.produced.leader_address:
+                    self._follow(answer.produced.leader_address)
                 self._settled()
             else:
                 self._refused(request, from_frame(answer.error))
@@ -420,13 +463,14 @@ class Producer:
         return True
 
     def broke(self, error: RequestError) -> bool:
+        self._moving = False
         self._window.broken()
         self._last_break = error
         if self._resume_timer is not None:
             self._resume_timer.cancel()
             self._resume_timer = None
         waited = self._loop.time() - (self._trying_since or self._loop.time())
-        if not error.retriable or self._connection.hopeless(error, waited):
+        if not error.retriable or self._nodes.hopeless(error, waited):
             self._fail_all(error)
         self._requeue()
         return True
@@ -475,10 +519,10 @@ class Producer:
                 self._submit_failures.append(error)
 
 
-def _too_late(connection: Connection) -> RequestError:
+def _too_late(nodes: Nodes) -> RequestError:
     return make_error(
         ErrorCode.DEADLINE_EXCEEDED,
-        f"not sent within the request timeout of {connection.request_timeout:g} s",
+        f"not sent within the request timeout of {nodes.request_timeout:g} s",
     )
 
 

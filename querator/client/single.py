@@ -14,6 +14,7 @@ from querator.client.channel import Connection
 from querator.client.errors import ErrorCode, LeaseEnded, RequestError, make_error
 from querator.client.items import duration, timestamp
 from querator.client.leases import Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.nodes import ATTEMPT_SECONDS, Nodes
 from querator.client.results import extend_outcome, lease_lost, settle_outcome
 from querator.client.settling import SettleFrame, Settler
 from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcome
@@ -27,8 +28,8 @@ Held = LeasedItem | LeasedBatch | LeaseRef | str
 class SingleHolder:
     """`leases.Holder` over unary calls, for one queue."""
 
-    def __init__(self, connection: Connection, *, namespace: str, queue: str) -> None:
-        self._connection = connection
+    def __init__(self, nodes: Nodes, *, namespace: str, queue: str) -> None:
+        self._nodes = nodes
         self._namespace, self._queue = namespace, queue
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
@@ -57,9 +58,10 @@ class SingleHolder:
         while True:
             request.request_id = str(uuid_utils.uuid7())
             try:
-                response = await self._connection.call(
-                    lambda left: self._ask(request, until, left),
-                    seconds=seconds + self._connection.request_timeout,
+                response = await self._nodes.call(
+                    lambda node, left: self._ask(node, request, until, left),
+                    seconds=seconds + self._nodes.request_timeout,
+                    patience=seconds + ATTEMPT_SECONDS,
                 )
             except LeaseEnded:
                 # A first attempt's lease, never seen here, has ended: its items are free again.
@@ -67,16 +69,18 @@ class SingleHolder:
             return self._batches(response)
 
     async def _ask(
-        self, request: queue_service_pb2.LeaseRequest, until: float, left: float
+        self,
+        node: Connection,
+        request: queue_service_pb2.LeaseRequest,
+        until: float,
+        left: float,
     ) -> queue_service_pb2.LeaseResponse:
         waiting = max(0.0, until - self._loop.time())
         if waiting:
             request.wait_timeout.FromMilliseconds(int(waiting * 1000))
         else:
             request.ClearField("wait_timeout")
-        response: queue_service_pb2.LeaseResponse = await self._connection.queues.Lease(
-            request, timeout=left
-        )
+        response: queue_service_pb2.LeaseResponse = await node.queues.Lease(request, timeout=left)
         return response
 
     def _batches(self, response: queue_service_pb2.LeaseResponse) -> list[LeasedBatch]:
@@ -91,7 +95,7 @@ class SingleHolder:
         return batches
 
     def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
-        self._connection.check_open()
+        self._nodes.check_open()
         return self._settler.settle(verb, batch, mask)
 
     def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
@@ -99,7 +103,7 @@ class SingleHolder:
 
     async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
         outcomes = await extend(
-            self._connection, self._namespace, self._queue, [lease.id], lease_timeout
+            self._nodes, self._namespace, self._queue, [lease.id], lease_timeout
         )
         if not outcomes[0].remaining:
             raise lease_lost(lease.id)
@@ -114,9 +118,7 @@ class SingleHolder:
     async def _call(self, frame: SettleFrame) -> None:
         try:
             frame.resolve(
-                await settle(
-                    self._connection, self._namespace, self._queue, frame.verb, frame.leases()
-                )
+                await settle(self._nodes, self._namespace, self._queue, frame.verb, frame.leases())
             )
         except RequestError as error:
             frame.fail(error)
@@ -137,7 +139,7 @@ class SingleHolder:
 
 
 async def settle(
-    connection: Connection,
+    nodes: Nodes,
     namespace: str,
     queue: str,
     verb: Verb,
@@ -148,8 +150,9 @@ async def settle(
         complete = queue_service_pb2.CompleteRequest(
             namespace=namespace, queue=queue, leases=leases
         )
-        completed = await connection.call(
-            lambda left: connection.queues.Complete(complete, timeout=left)
+        completed = await nodes.call(
+            lambda node, left: node.queues.Complete(complete, timeout=left),
+            patience=ATTEMPT_SECONDS,
         )
         return list(completed.outcomes)
     retry = queue_service_pb2.RetryRequest(
@@ -161,12 +164,14 @@ async def settle(
         error=verb.error,
         count_attempt=verb.count_attempt,
     )
-    retried = await connection.call(lambda left: connection.queues.Retry(retry, timeout=left))
+    retried = await nodes.call(
+        lambda node, left: node.queues.Retry(retry, timeout=left), patience=ATTEMPT_SECONDS
+    )
     return list(retried.outcomes)
 
 
 async def settle_held(
-    connection: Connection, namespace: str, queue: str, verb: Verb, held: Iterable[Held]
+    nodes: Nodes, namespace: str, queue: str, verb: Verb, held: Iterable[Held]
 ) -> list[SettleOutcome]:
     """One outcome for each of `held`; lost items are in the outcomes, not raised."""
     named = list(held)
@@ -174,7 +179,7 @@ async def settle_held(
     for start in range(0, len(named), limits.REQUEST_LEASES_MAX):
         part = named[start : start + limits.REQUEST_LEASES_MAX]
         leases = [_lease_items(thing) for thing in part]
-        outcomes += await settle(connection, namespace, queue, verb, leases)
+        outcomes += await settle(nodes, namespace, queue, verb, leases)
         for thing in part:
             if isinstance(thing, LeasedItem):
                 thing.batch.settled_elsewhere(1 << thing.index)
@@ -222,7 +227,7 @@ def _seq(item: ItemId | str | int) -> int:
 
 
 async def extend(
-    connection: Connection,
+    nodes: Nodes,
     namespace: str,
     queue: str,
     lease_ids: list[str],
@@ -238,5 +243,7 @@ async def extend(
         client_id=client_id,
         lease_timeout=None if lease_timeout is None else duration(lease_timeout),
     )
-    response = await connection.call(lambda left: connection.queues.Extend(request, timeout=left))
+    response = await nodes.call(
+        lambda node, left: node.queues.Extend(request, timeout=left), patience=ATTEMPT_SECONDS
+    )
     return [extend_outcome(outcome) for outcome in response.outcomes]

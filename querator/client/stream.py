@@ -21,6 +21,7 @@ from grpc.aio import EOF
 from querator.client.backoff import Backoff
 from querator.client.channel import Connection
 from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
+from querator.client.nodes import Nodes
 from querator.client.rpc_errors import from_rpc
 
 # Whoever has a stream waits for it: a node that is back shall not go unnoticed for long.
@@ -31,6 +32,9 @@ class Talker(Protocol):
     def wanted(self) -> bool:
         """Whether there is a reason to have a stream."""
 
+    async def place(self) -> str:
+        """Address of the node that the next stream should go to; empty: any."""
+
     def opened(self) -> None: ...
     def take(self) -> bytes | None: ...
     def received(self, frame: bytes) -> None: ...
@@ -39,8 +43,8 @@ class Talker(Protocol):
 
 
 class Stream:
-    def __init__(self, connection: Connection, name: str, talker: Talker) -> None:
-        self._connection = connection
+    def __init__(self, nodes: Nodes, name: str, talker: Talker) -> None:
+        self._nodes = nodes
         self._name = name
         self._talker = talker
         self._wake = asyncio.Event()
@@ -48,6 +52,10 @@ class Stream:
         self._readable.set()
         self._closing = False
         self._heard = False
+        self._moving = False
+        self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
+        self.address = ""
+        """Of the node that the stream goes to; empty while there is none."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,6 +67,12 @@ class Stream:
     def wake(self) -> None:
         """There is something to take."""
         self._wake.set()
+
+    def move(self) -> None:
+        """Opens the next stream where the talker wants it to be. Nothing may be on its way."""
+        if self._call is not None:
+            self._moving = True
+            self._call.cancel()
 
     def pause_reading(self) -> None:
         """Leaves what comes next to gRPC's flow control, until `resume_reading`."""
@@ -103,8 +117,13 @@ class Stream:
                 return None
             if self._heard:
                 backoff.reset()
+            if self._moving:
+                self._moving = False
+                continue
             if not self._talker.broke(error):
                 return error
+            if self._nodes.has_good():
+                continue
             waiting = backoff.next(at_least_ms=error.retry_delay_ms)
             try:
                 async with asyncio.timeout(waiting):
@@ -121,36 +140,44 @@ class Stream:
     async def _converse(self) -> RequestError:
         """One stream from its opening to its end; returns why it ended."""
         try:
-            call = self._connection.open_stream(self._name)
+            node = self._nodes.pick(await self._talker.place())
+            call = node.open_stream(self._name)
         except RequestError as closed:
             self._closing = True
             return closed
+        self._call, self.address = call, node.address
         self._talker.opened()
         self._wake.set()
         try:
             async with asyncio.TaskGroup() as tasks:
                 writer = tasks.create_task(self._write(call))
                 try:
-                    return await self._read(call)
+                    error = await self._read(call, node)
                 finally:
                     writer.cancel()
         finally:
+            self._call, self.address = None, ""
             call.cancel()
+        if not self._closing and not self._moving:
+            self._nodes.failed(node, error)
+        return error
 
-    async def _read(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> RequestError:
+    async def _read(
+        self, call: "grpc.aio.StreamStreamCall[bytes, bytes]", node: Connection
+    ) -> RequestError:
         received = self._talker.received
         try:
             while (frame := await call.read()) is not EOF:
                 assert isinstance(frame, bytes)
                 if not self._heard:
                     self._heard = True
-                    self._connection.reached()
+                    self._nodes.answered(node)
                 received(frame)
                 if not self._readable.is_set():
                     await self._readable.wait()
             return make_error(ErrorCode.UNAVAILABLE, "the node ended the stream")
         except grpc.aio.AioRpcError as raw:
-            error = from_rpc(raw, address=self._connection.address, changes=True)
+            error = from_rpc(raw, address=node.address, changes=True)
             self._heard = self._heard or not isinstance(error, ConnectionFailed)
             return error
         except asyncio.CancelledError:

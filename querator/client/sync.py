@@ -231,7 +231,7 @@ class SyncClient:
 
     def __init__(
         self,
-        address: str = ADDRESS_DEFAULT,
+        address: str | Iterable[str] = ADDRESS_DEFAULT,
         *,
         namespace: str = DEFAULT_NAMESPACE,
         client_id: str | None = None,
@@ -285,13 +285,20 @@ class SyncClient:
     def delete_queue(self, name: str) -> None:
         self._runner.run(self._client.delete_queue(name))
 
-    def stats(self, name: str) -> QueueStats:
-        return self._runner.run(self._client.stats(name))
+    def stats(self, name: str, *, stale: bool = False) -> QueueStats:
+        return self._runner.run(self._client.stats(name, stale=stale))
 
     def peek(
-        self, name: str, *, state: ItemState | None = None, limit: int | None = None
+        self,
+        name: str,
+        *,
+        state: ItemState | None = None,
+        limit: int | None = None,
+        stale: bool = False,
     ) -> Iterator[PeekedItem]:
-        return _iterate(self._runner, self._client.peek(name, state=state, limit=limit))
+        return _iterate(
+            self._runner, self._client.peek(name, state=state, limit=limit, stale=stale)
+        )
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> Iterator[PeekedItem]:
         return _iterate(self._runner, self._client.dead_letters(name, limit=limit))

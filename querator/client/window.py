@@ -11,10 +11,11 @@ sent (`sequence`, for the producer's identity). It is
 that are not done are queued again. In an ordered producer the requests behind a refused one are
 refused as well (SEQUENCE_GAP), so this is also the rewind.
 
-*A new identity* is taken when the oldest request is told SEQUENCE_GAP (what came before it failed
-for good, or the node has forgotten), or PRODUCER_EXPIRED, or when the identity grows old. The
-requests get new sequences then. One that may have been executed under its old sequence cannot be
-repeated under a new one: its outcome stays unknown, and its caller is told so.
+*A new identity* is taken when the oldest request, sent as the oldest, is told SEQUENCE_GAP (what
+came before it failed for good, or the node has forgotten), or PRODUCER_EXPIRED, or when the
+identity grows old. The requests get new sequences then. One that may have been executed under its
+old sequence cannot be repeated under a new one: its outcome stays unknown, and its caller is told
+so.
 """
 
 from collections import deque
@@ -61,6 +62,8 @@ class Request:
     sink: Sink
     sequence: int = 0
     maybe_executed: bool = False
+    sent_first: bool = False
+    """Whether it was the oldest when it was last sent: nothing before it could be missing."""
     refusal: RequestError | None = None
     """What the last attempt was told; None while one is on its way."""
     reason: RequestError | None = None
@@ -90,6 +93,8 @@ class Window:
     _queued: deque[Request] = field(default_factory=deque)
     _on_wire: set[int] = field(default_factory=set)
     _last_sequence: int = 0
+    _missing: bool = False
+    """Whether a sequence of this identity will never be stored, so that those behind cannot be."""
 
     def __post_init__(self) -> None:
         self.identity = Identity.new(self.clock())
@@ -125,6 +130,7 @@ class Window:
                 self._last_sequence += 1
                 request.sequence = self._last_sequence
             request.refusal = None
+            request.sent_first = next(iter(self._requests)) == request.number
             self._on_wire.add(request.number)
             return request
         return None
@@ -156,6 +162,7 @@ class Window:
             if not self.ordered:
                 return False
         elif not (error.retriable or isinstance(error, ProducerExpired)):
+            self._missing = self.ordered
             return False
         request.refusal = error
         if not isinstance(error, SequenceGap | DeadlineExceeded):
@@ -179,6 +186,7 @@ class Window:
         if self._needs_identity():
             self.identity = Identity.new(self.clock())
             self._last_sequence = 0
+            self._missing = False
             for request in list(self._requests.values()):
                 if request.maybe_executed:
                     self.remove(request)
@@ -195,10 +203,11 @@ class Window:
         for request in self._requests.values():
             if isinstance(request.refusal, ProducerExpired):
                 return True
-            if self.ordered:
-                # Only the oldest tells: those behind it have a gap as long as it is missing.
-                return isinstance(request.refusal, SequenceGap)
-        return False
+            if self.ordered and not self._missing:
+                # Only the oldest tells: those behind it have a gap as long as it is missing. So has
+                # one that overtook it on its way to another leader.
+                return request.sent_first and isinstance(request.refusal, SequenceGap)
+        return self._missing
 
     def expired(self, now: float) -> list[tuple[Request, RequestError | None]]:
         """Removes the requests whose time is up. Each with its last refusal, with `OutcomeUnknown`

@@ -42,8 +42,11 @@ class ProducedBatch(msgspec.Struct, frozen=True):
 
 
 class ProduceReply(msgspec.Struct, frozen=True):
+    """`leader`: client address of the node that stored it, if that was another one; else empty."""
+
     batches: tuple[ProducedBatch, ...]
     durable: bool
+    leader: str = ""
 
 
 class LeaseCall(msgspec.Struct, frozen=True):
@@ -244,6 +247,17 @@ class PeekedPage(msgspec.Struct, frozen=True):
 
     items: tuple[tuple[int, int, PeekedItem], ...]
     next_page_token: str
+
+
+class Routing(msgspec.Struct, frozen=True):
+    """What a node knows of where calls go; it may be behind. `nodes` are (name, client address),
+    `leaders` names of nodes by partition, empty where none is known.
+    """
+
+    epoch: int
+    node: str
+    nodes: tuple[tuple[str, str], ...]
+    leaders: tuple[str, ...] = ()
 
 
 class QueuePage(msgspec.Struct, frozen=True):

@@ -62,20 +62,31 @@ class AdminCalls:
 
     async def get_queue_stats(self, data: bytes, _: Context) -> bytes:
         asked = queues.parse_queue_stats(data)
-        stats = await self._service.queue_stats(asked.namespace, asked.name)
+        stats = await self._service.queue_stats(
+            asked.queue.namespace, asked.queue.name, stale=asked.stale
+        )
         return queues.encode_queue_stats(stats)
 
     async def peek_items(self, data: bytes, _: Context) -> bytes:
         asked = queues.parse_peek_items(data)
         page = await self._service.peek_items(
-            asked.queue.namespace, asked.queue.name, asked.state, asked.page_size, asked.page_token
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.state,
+            asked.page_size,
+            asked.page_token,
+            stale=asked.stale,
         )
         return queues.encode_peeked_items(page)
 
     async def list_dead_letters(self, data: bytes, _: Context) -> bytes:
         asked = queues.parse_list_dead_letters(data)
         page = await self._service.list_dead_letters(
-            asked.queue.namespace, asked.queue.name, asked.page_size, asked.page_token
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.page_size,
+            asked.page_token,
+            stale=asked.stale,
         )
         return queues.encode_dead_letters(page)
 

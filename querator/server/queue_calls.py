@@ -10,7 +10,7 @@ from querator.server.answers import (
     within_deadline,
 )
 from querator.service.queue_service import QueueService
-from querator.wire import lease, produce, settle
+from querator.wire import lease, produce, routing, settle
 from querator.wire.door import RequestLimits
 
 
@@ -37,7 +37,12 @@ def queue_calls(service: QueueService, request_limits: RequestLimits) -> Mapping
         call = within_deadline(settle.parse_extend(data), context)
         return settle.encode_extended(await service.extend(call))
 
+    async def get_routing(data: bytes, _: Context) -> bytes:
+        asked = routing.parse_get_routing(data)
+        return routing.encode_routing(await service.routing(asked.namespace, asked.name))
+
     return {
+        "GetRouting": get_routing,
         "Produce": produce_items,
         "Lease": lease_items,
         "Complete": complete_items,

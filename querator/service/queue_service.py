@@ -23,6 +23,7 @@ from querator.model.calls import (
     ProducedBatch,
     ProduceReply,
     RetryCall,
+    Routing,
     SettleReply,
     SubscribeCall,
 )
@@ -146,6 +147,19 @@ class QueueService:
         """What has been taken on and not answered: produces, settles, lease calls and streams."""
         return self._produces, self._settles, self._leases
 
+    async def routing(self, namespace: str, name: str) -> Routing:
+        """Who is in the cluster, and who leads the partitions of the queue, if one is named."""
+        leaders: tuple[str, ...] = ()
+        if name:
+            queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+            leaders = tuple(
+                self._router.name if view.local else view.leader
+                for view in self._router.views(queue)
+            )
+        placed = self._router.map
+        nodes = tuple((node.name, node.client_address) for node in placed.nodes)
+        return Routing(placed.epoch, self._router.name, nodes, leaders)
+
     async def _queue(self, call: _Named) -> Queue:
         """The queue that the call names, if it can be used."""
         return await self._reads.existing(lambda: self._router.queue(call.namespace, call.queue))
@@ -163,7 +177,7 @@ class QueueService:
                 return await self._produce_keyed(queue, call, deadline)
             partition = self._home(queue, call)
             batch = await self._produce_part(queue, parts.whole(call, partition), deadline)
-            return ProduceReply((batch,), self._durable)
+            return ProduceReply((batch,), self._durable, self._leader_address(queue, partition))
         finally:
             self._produces.leave(size)
 
@@ -191,6 +205,14 @@ class QueueService:
             view.produce_bytes -= size
         assert isinstance(result, ProduceResult)
         return parts.batch_of(part, result)
+
+    def _leader_address(self, queue: Queue, partition: int) -> str:
+        """Client address of the other node that leads the partition; empty when this one does."""
+        view = self._router.views(queue)[partition]
+        if view.local or not view.leader:
+            return ""
+        node = self._router.map.node(view.leader)
+        return "" if node is None else node.client_address
 
     async def _produce_keyed(
         self, queue: Queue, call: ProduceCall, deadline: float | None

@@ -97,6 +97,11 @@ class Router:
         return self._forwarder
 
     @property
+    def name(self) -> str:
+        """Of this node."""
+        return node_name(self._host.node)
+
+    @property
     def stopping(self) -> bool:
         return self._stopping
 

@@ -474,19 +474,25 @@ class GetQueueStatsRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace; empty means `default`."""
     queue: _builtins.str
     """Name."""
+    stale: _builtins.bool
+    """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
+    it shows everything that was acknowledged before the call.
+    """
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         queue: _builtins.str = ...,
+        stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -715,6 +721,7 @@ class PeekItemsRequest(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace; empty means `default`."""
     queue: _builtins.str
@@ -725,6 +732,10 @@ class PeekItemsRequest(_message.Message):
     """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter."""
     page_token: _builtins.str
     """Where to go on, from the last page; empty for the first."""
+    stale: _builtins.bool
+    """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
+    it shows everything that was acknowledged before the call.
+    """
     def __init__(
         self,
         *,
@@ -733,10 +744,11 @@ class PeekItemsRequest(_message.Message):
         state: Global___ItemState.ValueType = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -780,6 +792,7 @@ class ListDeadLettersRequest(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace; empty means `default`."""
     queue: _builtins.str
@@ -788,6 +801,10 @@ class ListDeadLettersRequest(_message.Message):
     """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter."""
     page_token: _builtins.str
     """Where to go on, from the last page; empty for the first."""
+    stale: _builtins.bool
+    """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
+    it shows everything that was acknowledged before the call.
+    """
     def __init__(
         self,
         *,
@@ -795,10 +812,11 @@ class ListDeadLettersRequest(_message.Message):
         queue: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

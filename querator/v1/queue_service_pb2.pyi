@@ -23,6 +23,96 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetRoutingRequest(_message.Message):
+    """GetRoutingRequest names a queue, or none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue; empty: only the nodes are wanted."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRoutingRequest: _TypeAlias = GetRoutingRequest  # noqa: Y015
+
+@_typing.final
+class RoutingNode(_message.Message):
+    """RoutingNode is where clients reach a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the node."""
+    client_address: _builtins.str
+    """HOST:PORT for clients; empty when the node has not said it yet."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        client_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoutingNode: _TypeAlias = RoutingNode  # noqa: Y015
+
+@_typing.final
+class GetRoutingResponse(_message.Message):
+    """GetRoutingResponse is what the node that answers knows; it may be behind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Version of the placement map; grows with each change."""
+    node: _builtins.str
+    """Name of the node that answers."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoutingNode]:
+        """The nodes by name."""
+
+    @_builtins.property
+    def leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """By partition of the queue: the name of the node that leads it, empty when none is known."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        node: _builtins.str = ...,
+        nodes: _abc.Iterable[Global___RoutingNode] | None = ...,
+        leaders: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "leaders", b"leaders", "node", b"node", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRoutingResponse: _TypeAlias = GetRoutingResponse  # noqa: Y015
+
+@_typing.final
 class ProduceRequest(_message.Message):
     """ProduceRequest is one batch of items for one queue."""
 
@@ -162,8 +252,13 @@ class ProduceResponse(_message.Message):
 
     BATCHES_FIELD_NUMBER: _builtins.int
     DURABLE_FIELD_NUMBER: _builtins.int
+    LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     durable: _builtins.bool
     """False when the node runs on memory only (`serve --memory`): the items do not survive a restart."""
+    leader_address: _builtins.str
+    """HOST:PORT of the node that leads the partition, when another node than that was asked; else empty. A
+    producer whose requests all go to one partition may go there.
+    """
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducedBatch]:
         """One per partition that took a part of the request."""
@@ -173,10 +268,11 @@ class ProduceResponse(_message.Message):
         *,
         batches: _abc.Iterable[Global___ProducedBatch] | None = ...,
         durable: _builtins.bool = ...,
+        leader_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durable", b"durable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durable", b"durable", "leader_address", b"leader_address"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

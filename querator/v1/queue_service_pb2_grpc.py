@@ -72,6 +72,11 @@ class QueueServiceStub:
                 request_serializer=querator_dot_v1_dot_queue__service__pb2.LeaseStreamRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_queue__service__pb2.LeaseStreamResponse.FromString,
                 _registered_method=True)
+        self.GetRouting = channel.unary_unary(
+                '/querator.v1.QueueService/GetRouting',
+                request_serializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer:
@@ -129,6 +134,14 @@ class QueueServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRouting(self, request, context):
+        """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+        partition; clients that go to the leader spare it the way between nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -166,6 +179,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.LeaseStream,
                     request_deserializer=querator_dot_v1_dot_queue__service__pb2.LeaseStreamRequest.FromString,
                     response_serializer=querator_dot_v1_dot_queue__service__pb2.LeaseStreamResponse.SerializeToString,
+            ),
+            'GetRouting': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRouting,
+                    request_deserializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -360,6 +378,33 @@ class QueueService:
             '/querator.v1.QueueService/LeaseStream',
             querator_dot_v1_dot_queue__service__pb2.LeaseStreamRequest.SerializeToString,
             querator_dot_v1_dot_queue__service__pb2.LeaseStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRouting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.QueueService/GetRouting',
+            querator_dot_v1_dot_queue__service__pb2.GetRoutingRequest.SerializeToString,
+            querator_dot_v1_dot_queue__service__pb2.GetRoutingResponse.FromString,
             options,
             channel_credentials,
             insecure,

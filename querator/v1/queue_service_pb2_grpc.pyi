@@ -50,6 +50,10 @@ class QueueServiceStub:
     """Produces without waiting for each answer; answers carry the request's number and may come in any order."""
     LeaseStream: _grpc.StreamStreamMultiCallable[_queue_service_pb2.LeaseStreamRequest, _queue_service_pb2.LeaseStreamResponse]
     """Leases against credit, and settles leases on the same stream. The first frame subscribes."""
+    GetRouting: _grpc.UnaryUnaryMultiCallable[_queue_service_pb2.GetRoutingRequest, _queue_service_pb2.GetRoutingResponse]
+    """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+    partition; clients that go to the leader spare it the way between nodes.
+    """
 
 @_typing.type_check_only
 class QueueServiceAsyncStub(QueueServiceStub):
@@ -73,6 +77,10 @@ class QueueServiceAsyncStub(QueueServiceStub):
     """Produces without waiting for each answer; answers carry the request's number and may come in any order."""
     LeaseStream: _aio.StreamStreamMultiCallable[_queue_service_pb2.LeaseStreamRequest, _queue_service_pb2.LeaseStreamResponse]  # type: ignore[assignment]
     """Leases against credit, and settles leases on the same stream. The first frame subscribes."""
+    GetRouting: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.GetRoutingRequest, _queue_service_pb2.GetRoutingResponse]  # type: ignore[assignment]
+    """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+    partition; clients that go to the leader spare it the way between nodes.
+    """
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
     """QueueService moves items: producers put them in, consumers lease and settle them. A call is answered
@@ -135,5 +143,15 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_queue_service_pb2.LeaseStreamResponse], _abc.AsyncIterator[_queue_service_pb2.LeaseStreamResponse]]:
         """Leases against credit, and settles leases on the same stream. The first frame subscribes."""
+
+    @_abc_1.abstractmethod
+    def GetRouting(
+        self,
+        request: _queue_service_pb2.GetRoutingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_queue_service_pb2.GetRoutingResponse, _abc.Awaitable[_queue_service_pb2.GetRoutingResponse]]:
+        """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+        partition; clients that go to the leader spare it the way between nodes.
+        """
 
 def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -105,7 +105,7 @@ def check_produce(
 
 def encode_produced(reply: ProduceReply) -> bytes:
     """A `ProduceResponse`."""
-    message = queue_service_pb2.ProduceResponse(durable=reply.durable)
+    message = queue_service_pb2.ProduceResponse(durable=reply.durable, leader_address=reply.leader)
     for batch in reply.batches:
         message.batches.add(
             partition=batch.partition,

@@ -23,6 +23,11 @@ class QueueName(msgspec.Struct, frozen=True):
     name: str
 
 
+class StatsCall(msgspec.Struct, frozen=True):
+    queue: QueueName
+    stale: bool
+
+
 class CreateQueue(msgspec.Struct, frozen=True):
     queue: QueueName
     settings: QueueSettings
@@ -46,6 +51,7 @@ class PageCall(msgspec.Struct, frozen=True):
     page_size: int
     page_token: str
     state: int = 0
+    stale: bool = False
 
 
 class Redrive(msgspec.Struct, frozen=True):
@@ -85,8 +91,9 @@ def parse_delete_queue(data: bytes) -> QueueName:
     return _queue_name(door.parse_message(admin_service_pb2.DeleteQueueRequest, data))
 
 
-def parse_queue_stats(data: bytes) -> QueueName:
-    return _queue_name(door.parse_message(admin_service_pb2.GetQueueStatsRequest, data))
+def parse_queue_stats(data: bytes) -> StatsCall:
+    message = door.parse_message(admin_service_pb2.GetQueueStatsRequest, data)
+    return StatsCall(_queue_name(message), message.stale)
 
 
 def parse_list_queues(data: bytes) -> PageCall:
@@ -117,12 +124,12 @@ def parse_peek_items(data: bytes) -> PageCall:
     message = door.parse_message(admin_service_pb2.PeekItemsRequest, data)
     if message.state not in admin_service_pb2.ItemState.values():
         raise invalid("state", "is not a known state", value=int(message.state))
-    return _page_call(message, _queue_name(message), state=message.state)
+    return _page_call(message, _queue_name(message), state=message.state, stale=message.stale)
 
 
 def parse_list_dead_letters(data: bytes) -> PageCall:
     message = door.parse_message(admin_service_pb2.ListDeadLettersRequest, data)
-    return _page_call(message, _queue_name(message))
+    return _page_call(message, _queue_name(message), stale=message.stale)
 
 
 def parse_redrive(data: bytes) -> Redrive:
@@ -141,7 +148,9 @@ def _queue_name(message: _Named) -> QueueName:
     return QueueName(namespace, door.check_name(message.queue, field="queue"))
 
 
-def _page_call(message: _Paged, queue: QueueName, *, state: int = 0) -> PageCall:
+def _page_call(
+    message: _Paged, queue: QueueName, *, state: int = 0, stale: bool = False
+) -> PageCall:
     page_size = door.check_range(
         message.page_size or limits.PAGE_ITEMS_DEFAULT,
         field="page_size",
@@ -149,7 +158,7 @@ def _page_call(message: _Paged, queue: QueueName, *, state: int = 0) -> PageCall
         most=limits.PAGE_ITEMS_MAX,
     )
     token = door.check_chars(message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token")
-    return PageCall(queue=queue, page_size=page_size, page_token=token, state=state)
+    return PageCall(queue=queue, page_size=page_size, page_token=token, state=state, stale=stale)
 
 
 def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:

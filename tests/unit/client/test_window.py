@@ -184,3 +184,26 @@ def test_an_old_identity_is_replaced_between_requests():
     window.requeue()
     assert [(r.number, r.sequence) for r in _send_all(window)] == [(2, 1)]
     assert window.identity != identity
+
+
+def test_a_gap_that_comes_of_overtaking_keeps_the_identity():
+    window = _window(3)
+    first, second, third = _send_all(window)
+    identity = window.identity
+    # Two have met a new leader before the first one did.
+    assert _refuse(window, second, GAP)
+    assert _refuse(window, third, GAP)
+    window.answered(first.number)
+    window.remove(first)
+    assert window.requeue() == []
+    assert [(r.number, r.sequence) for r in _send_all(window)] == [(2, 2), (3, 3)]
+    assert window.identity == identity
+
+
+def test_a_gap_before_the_oldest_asks_for_a_new_identity():
+    window = _window(2)
+    first, second = _send_all(window)
+    assert _refuse(window, first, GAP)
+    assert _refuse(window, second, GAP)
+    assert window.requeue() == []
+    assert [(r.number, r.sequence) for r in _send_all(window)] == [(1, 1), (2, 2)]

@@ -6,8 +6,8 @@ from querator.model.entries import Entry
 from querator.model.ids import GroupId
 from querator.model.limits import LOG_CACHE_BYTES, LOG_TERMS_MAX, TRUNCATE_ENTRIES_TURN_MAX
 from querator.raft.journal import GroupDeleted, Journal, Stamped
-from querator.raft.log_rows import mark_deleting
 from querator.raft.library import NO_OP
+from querator.raft.log_rows import mark_deleting
 from querator.storage import attachments
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment

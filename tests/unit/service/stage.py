@@ -29,6 +29,7 @@ class Seat:
     def __init__(self, stage: "Stage", name: str) -> None:
         self._stage = stage
         self._name = name
+        self.node = NodeKey(f"{name}/1")
 
     def leads(self, group: GroupId) -> bool:
         return self._stage.leaders.get(group) == self._name

@@ -79,7 +79,7 @@ def test_names_and_pages() -> None:
     named = admin_service_pb2.GetQueueRequest(queue="orders").SerializeToString()
     assert queues.parse_get_queue(named) == ORDERS
     assert queues.parse_delete_queue(named) == ORDERS
-    assert queues.parse_queue_stats(named) == ORDERS
+    assert queues.parse_queue_stats(named) == queues.StatsCall(ORDERS, stale=False)
     assert queues.parse_list_queues(b"") == PageCall(QueueName("default", ""), 100, "")
     peek = admin_service_pb2.PeekItemsRequest(
         namespace="n", queue="orders", page_size=5, page_token="t",

@@ -1,0 +1,26 @@
+"""Who is in the cluster and who leads what, for clients."""
+
+from querator.model.calls import Routing
+from querator.v1 import queue_service_pb2
+from querator.wire import door
+from querator.wire.queues import QueueName
+
+
+def parse_get_routing(data: bytes) -> QueueName:
+    """The queue; its name is empty when only the nodes are wanted."""
+    message = door.parse_message(queue_service_pb2.GetRoutingRequest, data)
+    namespace = door.check_namespace(message.namespace)
+    name = door.check_name(message.queue, field="queue") if message.queue else ""
+    return QueueName(namespace, name)
+
+
+def encode_routing(routing: Routing) -> bytes:
+    return queue_service_pb2.GetRoutingResponse(
+        epoch=routing.epoch,
+        node=routing.node,
+        nodes=[
+            queue_service_pb2.RoutingNode(name=name, client_address=address)
+            for name, address in routing.nodes
+        ],
+        leaders=routing.leaders,
+    ).SerializeToString()
