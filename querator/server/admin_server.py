@@ -101,6 +101,10 @@ class AdminServer:
         if server is None:
             return
         assert self._socket is not None
+        # asyncio loses a connection whose server closes between the two steps of accepting it, and
+        # never closes it (CPython gh-109564). So first no more are accepted, then the server closes.
+        asyncio.get_running_loop().remove_reader(self._socket)
+        await asyncio.sleep(0)
         await server.shutdown(sockets=[self._socket])
         # Whoever came in the last moment, or whose answer took too long.
         for connection in tuple(server.server_state.connections):

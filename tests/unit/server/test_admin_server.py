@@ -1,6 +1,7 @@
 """The admin port over HTTP: what it answers, who it refuses, and how it ends."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -130,6 +131,27 @@ async def test_the_end_waits_for_no_idle_connection_and_frees_the_port() -> None
     await server.stop()
     with socket.create_server((host, int(port))):
         pass
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_whoever_connects_at_the_end_is_not_left_waiting(steps: int) -> None:
+    server = AdminServer(Observed(), listen="127.0.0.1:0")
+    address = await server.start()
+    host, _, port = address.rpartition(":")
+
+    async def come() -> None:
+        """Refused, or let in and closed."""
+        with contextlib.suppress(ConnectionError):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            async with asyncio.timeout(20):
+                assert await reader.read() == b""
+            writer.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(come())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await server.stop()
 
 
 async def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
