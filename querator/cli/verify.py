@@ -28,7 +28,7 @@ from querator.partition import invariants
 from querator.partition.rows import decode_state
 from querator.placement import rows as placement_rows
 from querator.raft.journal import GroupDeleted, Journal
-from querator.storage import attachments, identity
+from querator.storage import attachments, generations, identity
 from querator.storage.environment import (
     ReadTransaction,
     StorageCorrupt,
@@ -98,8 +98,13 @@ class _Scan:
             place = "placement" if group == PLACEMENT_GROUP else f"group {group}"
         else:
             place = f"{queue.namespace}/{queue.name} partition {partition}"
-        self._check_log(group, place)
-        self._check_attachments(group, place)
+        try:
+            view = generations.view(self._txn, group)
+        except (StorageCorrupt, msgspec.DecodeError) as error:
+            self._wrong(place, str(error))
+            return
+        self._check_log(view, group, place)
+        self._check_attachments(view, group, place)
         if group == PLACEMENT_GROUP:
             return
         if queue is None:
@@ -107,32 +112,32 @@ class _Scan:
         elif queue.state is QueueState.DELETING:
             return  # Its rows go in several steps, between which they do not agree.
         try:
-            for sentence in invariants.check(self._txn, group):
+            for sentence in invariants.check(view, group):
                 self._wrong(place, sentence)
         except (StorageCorrupt, msgspec.DecodeError) as error:
             self._wrong(place, f"a row cannot be read: {error}")
-        if (raw := STATE.get(self._txn, group)) is not None:
+        if (raw := STATE.get(view, group)) is not None:
             self.items += decode_state(raw).items
 
-    def _check_log(self, group: int, place: str) -> None:
+    def _check_log(self, view: ReadTransaction, group: int, place: str) -> None:
         try:
-            journal = Journal.open(self._txn, GroupId(group))
+            journal = Journal.open(view, GroupId(group))
             for index in range(journal.first_index, journal.last_index + 1):
-                journal.record(self._txn, index)
+                journal.record(view, index)
                 self.log_entries += 1
         except GroupDeleted:
             return
         except (StorageCorrupt, msgspec.DecodeError) as error:
             self._wrong(place, str(error))
 
-    def _check_attachments(self, group: int, place: str) -> None:
-        for key, _ in ATTACHMENTS.rows(self._txn, group):
+    def _check_attachments(self, view: ReadTransaction, group: int, place: str) -> None:
+        for key, _ in ATTACHMENTS.rows(view, group):
             index, part = ATTACHMENTS.parts(key)
             assert isinstance(index, int)
             assert isinstance(part, int)
             self.attachments += 1
             try:
-                attachments.read(self._txn, group, index, part)
+                attachments.read(view, group, index, part)
             except StorageCorrupt as error:
                 self._wrong(place, str(error))
 
@@ -141,17 +146,17 @@ class _Scan:
 
 
 def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
-    """Groups that have a state, one look-up each."""
-    group = 0
-    while group <= _GROUPS_MAX:
-        start, _ = STATE.bounds(group)
+    """Groups that have a state in any generation, one look-up each."""
+    storage = 0
+    while storage <= _GROUPS_MAX:
+        start, _ = STATE.bounds(storage)
         _, stop = STATE.bounds(_GROUPS_MAX)
         row = next(iter(txn.scan(start, stop)), None)
         if row is None:
             return
-        group = int.from_bytes(row[0][1:9], "big")
-        yield group
-        group += 1
+        storage = int.from_bytes(row[0][1:9], "big")
+        yield generations.group_of(storage)
+        storage += 1
 
 
 @click.command(short_help="Check a data directory by a full scan.")

@@ -22,7 +22,7 @@ from querator.partition.rows import (
     decode_target,
 )
 from querator.partition.segments import load_block
-from querator.storage import attachments
+from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS, SETTINGS
 
@@ -39,6 +39,7 @@ class OutboxBatch(msgspec.Struct, frozen=True):
 
 def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
     """The groups for which there are moves to send, ascending."""
+    txn = generations.view(txn, group)
     targets = []
     for key, value in OUTBOX_TARGETS.rows(txn, group):
         target = decode_target(value)
@@ -54,6 +55,7 @@ def outbox_batch(
 
     At most MOVE_BATCH_ITEMS_MAX items and MOVE_BATCH_BYTES_MAX bytes, but one item at least.
     """
+    txn = generations.view(txn, group)
     raw = SETTINGS.get(txn, group)
     if raw is None:
         return None

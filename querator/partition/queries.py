@@ -1,7 +1,8 @@
 """What other threads read of a partition, from a snapshot: payload, counts, items, moves to send.
 
-Every function reads one committed state and changes nothing. Work is bounded per call; pages say
-where to go on. Lanes may move between two calls, sequences never do: pages by sequence are stable.
+They find the rows in whatever generation is in use (`storage.generations`). Every function reads
+one committed state and changes nothing. Work is bounded per call; pages say where to go on. Lanes
+may move between two calls, sequences never do: pages by sequence are stable.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from querator.partition.rows import (
     decode_state,
 )
 from querator.partition.segments import LANE, find_item, load_block
-from querator.storage import attachments
+from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import BLOCKS, OVERLAYS, READY, SEGMENTS, SETTINGS, STATE
 
@@ -56,8 +57,9 @@ def load_segment(
 ) -> LoadedItems | None:
     """What consumers get of items that were leased; None if their block is gone.
 
-    `read` may remember: an attachment that a block refers to never changes. Raises StorageCorrupt
-    when the stored bytes do not hold.
+    `txn` is a view of the generation in use: this is called for many segments. `read` may remember:
+    an attachment that a block refers to never changes. Raises StorageCorrupt when the stored bytes
+    do not hold.
     """
     row = BLOCKS.get(txn, group, first_seq)
     if row is None:
@@ -80,6 +82,7 @@ def load_segment(
 
 
 def stats(txn: ReadTransaction, group: int) -> PartitionStats:
+    txn = generations.view(txn, group)
     raw = STATE.get(txn, group)
     state = State() if raw is None else decode_state(raw)
     oldest_ms = 0
@@ -114,13 +117,13 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
 
 def applied_index(txn: ReadTransaction, group: int) -> int:
     """Index of the last entry that the partition's tables include; 0: none."""
-    raw = STATE.get(txn, group)
+    raw = STATE.get(generations.view(txn, group), group)
     return 0 if raw is None else decode_state(raw).index
 
 
 def settings_version(txn: ReadTransaction, group: int) -> int:
     """Version of the settings in force; 0: not configured."""
-    raw = SETTINGS.get(txn, group)
+    raw = SETTINGS.get(generations.view(txn, group), group)
     return 0 if raw is None else decode_settings(raw).version
 
 
@@ -136,6 +139,7 @@ def peek(
     """Items by sequence, those of one state or all; a page has at most `limit` and stops at
     `bytes_max` (it holds one item at least).
     """
+    txn = generations.view(txn, group)
     found: list[tuple[int, int, Segment]] = []
     scanned = last = 0
     block_seq = _block_at(txn, group, after_seq)
@@ -172,6 +176,7 @@ def dead_letters(
     bytes_max: int,
 ) -> ItemPage:
     """Dead letters by sequence: of one origin queue, or of all."""
+    txn = generations.view(txn, group)
     found: list[tuple[int, int, Segment]] = []
     scanned = 0
     at = after_seq

@@ -13,8 +13,8 @@ All of this happens in the order of `raft.turn`; nothing here commits or answers
 """
 
 import random
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -25,7 +25,9 @@ from querator.model.ids import GroupId
 from querator.model.limits import APPLY_ENTRIES_TURN_MAX
 from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.raft import configuration
+from querator.raft.arrival import Arrival
 from querator.raft.clock import Clock
+from querator.raft.copies import Copies, Traffic
 from querator.raft.following import Diverged
 from querator.raft.handover import (
     Call,
@@ -38,27 +40,32 @@ from querator.raft.handover import (
     Reconfigure,
     Transfer,
 )
-from querator.raft.journal import Journal, Snapshots, Stamped
-from querator.raft.log_rows import Record
+from querator.raft.journal import Journal, Stamped
+from querator.raft.log_rows import Record, put_applied, read_applied
 from querator.raft.machine import Machine
 from querator.raft.mail import Mail
 from querator.raft.member import Member
-from querator.raft.messages import Beat, Envelope
+from querator.raft.messages import (
+    Beat,
+    Envelope,
+    GroupMessage,
+    SnapshotChunk,
+    SnapshotOffer,
+    SnapshotReply,
+)
 from querator.raft.office import Office
 from querator.raft.pending import Pending
 from querator.raft.skew import Skew
 from querator.raft.status import GroupStatus, ReplicaStatus
+from querator.storage import generations
 from querator.storage.environment import (
+    Environment,
     ReadTransaction,
     StorageCorrupt,
     StorageFailed,
     StorageFull,
     WriteTransaction,
 )
-from querator.storage.sealed import seal, unseal
-from querator.storage.tables import APPLIED
-
-_APPLIED = struct.Struct(">QQQ")
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -83,7 +90,8 @@ class Group:
         chance: random.Random,
         skew: Skew,
         mail: Mail,
-        snapshots: Snapshots,
+        environment: Environment,
+        traffic: Traffic,
         log_bytes_kept: int,
     ) -> None:
         """Opens what is stored, or a new replica: the one that `replicas` has on this node.
@@ -95,13 +103,16 @@ class Group:
         self._clock = clock
         self._skew = skew
         self._mail = mail
+        self._environment = environment
+        self._traffic = traffic
+        self.arrival = Arrival(group, txn, mail)
+        view = generations.view_of(txn, group, self.arrival.generation)
         mine = configuration.of_node(replicas, node)
         assert mine is not None, "a new replica is named by its first configuration"
         self.journal = Journal.open(
-            txn, group, replica=mine.id, replicas=replicas, bytes_kept=log_bytes_kept
+            view, group, replica=mine.id, replicas=replicas, bytes_kept=log_bytes_kept
         )
-        self._applied_key = APPLIED.key(group)
-        self.applied_index, self._applied_ms = self._restore_applied(txn)
+        self.applied_index, self._applied_ms = self._restore_applied(view)
         self.member = Member(
             group,
             self.journal,
@@ -110,7 +121,7 @@ class Group:
             chance=chance,
             skew=skew,
             mail=mail,
-            snapshots=snapshots,
+            snapshots=self._snapshot,
         )
         self._pending = Pending()
         self.office: Office | None = None
@@ -124,11 +135,7 @@ class Group:
 
     def _restore_applied(self, txn: ReadTransaction) -> tuple[int, int]:
         """Index and time (ms) of the last applied entry."""
-        index = now_ms = 0
-        stored = txn.get(self._applied_key)
-        if stored is not None:
-            what = f"applied index of group {self.group}"
-            index, _, now_ms = _APPLIED.unpack(unseal(self._applied_key, stored, what))
+        index, _, now_ms = read_applied(txn, self.group) or (0, 0, 0)
         first, last = self.journal.first_index, self.journal.last_index
         if not first - 1 <= index <= last:
             raise StorageCorrupt(
@@ -137,6 +144,15 @@ class Group:
             )
         return index, now_ms
 
+    @contextmanager
+    def _snapshot(self) -> Iterator[ReadTransaction]:
+        """A view of what is committed of the group."""
+        with self._environment.snapshot() as snapshot:
+            yield generations.view_of(snapshot, self.group, self.arrival.generation)
+
+    def _view(self, txn: WriteTransaction) -> WriteTransaction:
+        return generations.write_view(txn, self.group, self.arrival.generation)
+
     @property
     def in_office(self) -> bool:
         return self.office is not None
@@ -144,6 +160,11 @@ class Group:
     @property
     def alone(self) -> bool:
         return self.member.alone
+
+    @property
+    def copying(self) -> bool:
+        """Whether a follower is to get the state."""
+        return self.office is not None and bool(self.office.copies)
 
     @property
     def unapplied(self) -> bool:
@@ -158,7 +179,9 @@ class Group:
 
     @property
     def changed(self) -> bool:
-        return self.quarantined is None and (self.journal.changed or self.unapplied)
+        return self.quarantined is None and (
+            self.journal.changed or self.unapplied or self.arrival.busy
+        )
 
     # --- the other replicas ----------------------------------------------------------
 
@@ -167,9 +190,25 @@ class Group:
         if self.quarantined is not None or envelope.to != self.member.id:
             return
         try:
-            self.member.receive(envelope.sender, node, envelope.message)
+            self._receive(envelope.sender, node, envelope.message)
         except (Diverged, StorageCorrupt) as error:
             self.quarantine(error, outcome)
+
+    def _receive(self, sender: int, node: NodeKey, message: GroupMessage) -> None:
+        match message:
+            case SnapshotOffer() | SnapshotChunk():
+                if self.member.follows(sender, node, message.term):
+                    self.arrival.hear(sender, node, message)
+                if isinstance(message, SnapshotChunk):
+                    self._traffic.bytes_received += len(message.content)
+            case SnapshotReply():
+                if self.office is not None:
+                    self.office.copies.on_reply(sender, message)
+            case _:
+                last_index = self.journal.last_index
+                self.member.receive(sender, node, message)
+                if self.journal.last_index > last_index:
+                    self.arrival.give_up()
 
     def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
         """None when the leader is followed, or the term to refuse its beat with."""
@@ -186,6 +225,8 @@ class Group:
         if self.quarantined is not None or not self.member.has_replica_on(node):
             return False
         self.member.on_connection(node, up=up)
+        if self.office is not None:
+            self.office.copies.on_connection(node)
         return True
 
     def tick(self) -> None:
@@ -204,6 +245,7 @@ class Group:
             self._leader_told = leader
             outcome.events.append(Leader(self.group, leader))
         now_s = self._clock.monotonic_s()
+        self.arrival.look(now_s)
         outcome.errors.extend(
             (call, self._unknown("its time is over", None)) for call in self._pending.expired(now_s)
         )
@@ -232,6 +274,8 @@ class Group:
 
     def _send(self) -> None:
         office = self.office
+        if office is not None:
+            office.copies.send()
         if office is not None and office.asks:
             office.asked(self.member.ask_all())
         else:
@@ -319,6 +363,37 @@ class Group:
 
     # --- applying ----------------------------------------------------------------
 
+    def flush(self, txn: WriteTransaction) -> None:
+        """Writes what has changed of the log, term and vote."""
+        self.journal.flush(self._view(txn))
+
+    def take_snapshot(self, txn: WriteTransaction, space_bytes: int, outcome: Outcome) -> None:
+        """Goes on with a snapshot that comes in, within `space_bytes`, and with what is left of old
+        ones. Raises and quarantines as `apply` does.
+        """
+        try:
+            with txn.child() as child:
+                position = self.arrival.write(
+                    child,
+                    self.member,
+                    self.journal,
+                    now_s=self._clock.monotonic_s(),
+                    space_bytes=space_bytes,
+                    applied_index=self.applied_index,
+                )
+        except (StorageFull, StorageFailed):
+            raise
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            self.quarantine(error, outcome)
+            return
+        if position is not None:
+            self.applied_index, self._applied_ms = position.index, position.now_ms
+            self._recovered = False
+            self._traffic.installed += 1
+            unknown = self._unknown("its state came from another replica", None)
+            calls = self._pending.take_all()
+            outcome.errors.extend((call, unknown) for call in calls if not call.ended)
+
     def apply(self, txn: WriteTransaction, outcome: Outcome) -> None:
         """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries, in a child of `txn`.
 
@@ -328,13 +403,12 @@ class Group:
         last = min(self.member.commit_index, self.applied_index + APPLY_ENTRIES_TURN_MAX)
         done: list[tuple[Record, Applied | None]] = []
         try:
-            with txn.child() as child:
+            with self._view(txn).child() as child:
                 for index in range(self.applied_index + 1, last + 1):
                     record = self.journal.record(child, index)
                     done.append((record, self._apply_one(child, record)))
                 newest = done[-1][0]
-                row = _APPLIED.pack(newest.index, newest.term, newest.now_ms)
-                child.put(self._applied_key, seal(self._applied_key, row))
+                put_applied(child, self.group, (newest.index, newest.term, newest.now_ms))
         except (StorageFull, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
@@ -345,7 +419,7 @@ class Group:
         for record, applied in done:
             self._hand_out(record, applied, outcome)
         if not self.in_office and self.member.leads and last >= self.member.office_index():
-            self._take_office(txn, outcome)
+            self._take_office(self._view(txn), outcome)
 
     def _apply_one(self, txn: WriteTransaction, record: Record) -> Applied | None:
         if not record.is_command:
@@ -402,6 +476,15 @@ class Group:
             self._clock,
             last_ms=max(self.journal.last_ms, self._applied_ms),
             due_ms=current.due_ms,
+            copies=Copies(
+                self._environment,
+                self.arrival.generation,
+                self.member,
+                self.journal,
+                clock=self._clock,
+                mail=self._mail,
+                traffic=self._traffic,
+            ),
         )
         outcome.events.append(Leadership(self.group, True))
         if current.effects is not None:
@@ -426,7 +509,12 @@ class Group:
     def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
         """Bounds the log behind the applied entries; with `whole` it keeps the last one alone."""
         try:
-            self.journal.truncate_head(txn, self.applied_index, whole=whole)
+            self.journal.truncate_head(
+                self._view(txn),
+                self.applied_index,
+                needed_from=None if self.office is None else self.office.copies.needed_from(),
+                whole=whole,
+            )
         except StorageCorrupt as error:
             self.quarantine(error, outcome)
 
@@ -449,9 +537,9 @@ class Group:
         """When it wants to be looked at again if nothing happens, by the monotonic clock."""
         if self.quarantined is not None:
             return None
-        instants = [self.member.wake_s, self._pending.deadline_s]
+        instants = [self.member.wake_s, self._pending.deadline_s, self.arrival.wake_s]
         if self.office is not None:
-            instants.append(self.office.wake_s())
+            instants += [self.office.wake_s(), self.office.copies.wake_s()]
         return min((instant for instant in instants if instant is not None), default=None)
 
     def quarantine(self, error: BaseException, outcome: Outcome) -> None:

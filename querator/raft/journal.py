@@ -61,13 +61,17 @@ from querator.raft.log_rows import (
     member_row,
     put_member,
     put_record,
+    read_applied,
 )
 from querator.raft.messages import LogEntry
+from querator.raft.snapshot import Position
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.tables import LOG, MEMBERS
 
 _NO_ENTRY = Entry(b"")
+PINNED_WINDOWS = 4
+"""What followers may keep of the log at the most, in windows."""
 
 Snapshots = Callable[[], AbstractContextManager[ReadTransaction]]
 """Opens a view of what is committed in the environment."""
@@ -300,6 +304,39 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         put_member(txn, self._group, row)
         self._member_changed = False
 
+    def position(self, txn: ReadTransaction) -> Position:
+        """What belongs to the state that the transaction sees. Raises StorageCorrupt."""
+        applied = read_applied(txn, self._group)
+        assert applied is not None, "a leader in office has applied its first entry"
+        index, term, now_ms = applied
+        log_bytes = self._base_bytes
+        if index > self._base_index:
+            log_bytes = self.record(txn, index).log_bytes
+        replicas_index, replicas = next(
+            found for found in reversed(self._configurations) if found[0] <= index
+        )
+        return Position(index, term, now_ms, log_bytes, replicas_index, replicas)
+
+    def replace(self, position: Position) -> None:
+        """The log begins after the state that a snapshot has brought, and is empty. Term, vote and
+        replica stay; the next flush writes them into the new generation.
+        """
+        assert position.index > self._base_index
+        self._base_index = self.last_index = position.index
+        self._base_term = self.last_term = position.term
+        self._base_bytes = self._last_bytes = position.log_bytes
+        self._base_ms = self.last_ms = position.now_ms
+        self._runs.clear()
+        self._configurations = [(position.replicas_index, position.replicas)]
+        self._cache.clear()
+        self._cache_bytes = 0
+        self._written_index = self._stored_index = self.last_index
+        self._member_changed = True
+
+    def has(self, index: int, term: int) -> bool:
+        """Whether the entry, or the sentinel, is in the log."""
+        return self._base_index <= index <= self.last_index and self.term_at(index) == term
+
     def synced(self, applied_index: int) -> None:
         """The last flush is durable; entries up to `applied_index` are applied."""
         self.durable_index = self._written_index
@@ -311,17 +348,25 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             self._cache_bytes -= self._cache.pop(oldest).bytes
 
     def truncate_head(
-        self, txn: WriteTransaction, applied_index: int, *, whole: bool = False
+        self,
+        txn: WriteTransaction,
+        applied_index: int,
+        *,
+        needed_from: int | None = None,
+        whole: bool = False,
     ) -> None:
         """Lets the oldest entries go while more than the window is kept, or with `whole` all; never
-        one that is not applied, nor the last that is.
+        one that is not applied, nor the last that is. From `needed_from` on, where followers need
+        them, `PINNED_WINDOWS` windows are kept.
 
         At most `TRUNCATE_ENTRIES_TURN_MAX` of them: the rest goes with the next turns.
         """
         for _ in range(TRUNCATE_ENTRIES_TURN_MAX):
             index = self.first_index
-            full = whole or self.bytes_kept > self._bytes_kept or len(self._runs) > LOG_TERMS_MAX
-            if not full or index >= applied_index:
+            needed = needed_from is not None and index >= needed_from
+            windows = PINNED_WINDOWS if needed else 1
+            full = self.bytes_kept > windows * self._bytes_kept or len(self._runs) > LOG_TERMS_MAX
+            if not (full or whole) or index >= applied_index:
                 return
             record = self.record(txn, index)
             attachments.release(txn, self._group, index, record.attachments_count)

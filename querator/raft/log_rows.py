@@ -11,15 +11,16 @@ import msgspec
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
 from querator.model.nodes import Replicas
-from querator.storage.environment import StorageCorrupt, WriteTransaction
+from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.sealed import seal, unseal
-from querator.storage.tables import LOG, MEMBERS
+from querator.storage.tables import APPLIED, LOG, MEMBERS
 
 KIND_NO_OP = 1
 KIND_COMMAND = 2
 KIND_CONFIGURATION = 3
 
 _HEAD = struct.Struct(">BIIQQQ")
+_APPLIED = struct.Struct(">QQQ")
 _MEMBER_FORMAT = 2
 
 
@@ -110,6 +111,22 @@ def decode_member(group: GroupId, value: bytes) -> MemberRow:
     if row.format != _MEMBER_FORMAT:
         raise StorageCorrupt(f"group {group}: member row of unknown format {row.format}")
     return row
+
+
+def put_applied(txn: WriteTransaction, group: GroupId, applied: tuple[int, int, int]) -> None:
+    """Index, term and time (ms) of the last applied entry."""
+    key = APPLIED.key(group)
+    txn.put(key, seal(key, _APPLIED.pack(*applied)))
+
+
+def read_applied(txn: ReadTransaction, group: GroupId) -> tuple[int, int, int] | None:
+    """As `put_applied` has it; None: nothing is applied. Raises StorageCorrupt."""
+    key = APPLIED.key(group)
+    stored = txn.get(key)
+    if stored is None:
+        return None
+    index, term, now_ms = _APPLIED.unpack(unseal(key, stored, f"applied index of group {group}"))
+    return index, term, now_ms
 
 
 def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:

@@ -151,6 +151,9 @@ class Member(Stock):
         leader = self.leader
         return None if leader is None else self._nodes.get(leader)
 
+    def node_of(self, replica: int) -> NodeKey:
+        return self._nodes[replica]
+
     def has_replica_on(self, node: NodeKey) -> bool:
         return node in self._nodes.values()
 
@@ -237,6 +240,20 @@ class Member(Stock):
         assert self._SyncObj__raftLastApplied <= index <= self.commit_index
         self._SyncObj__raftLastApplied = index
 
+    def installed(self, index: int) -> None:
+        """The log and the state are those of a snapshot at `index`."""
+        assert not self.leads
+        assert index > self.commit_index
+        self._become_follower()
+        self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = index
+        self.reconfigured()
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to there are committed, and in the log."""
+        if index > self.commit_index:
+            assert index <= self._journal.last_index
+            self._SyncObj__raftCommitIndex = index
+
     def send_appends(self, *, asked: frozenset[int] = frozenset()) -> None:
         """Sends what the followers are to have; to those in `asked` one message at least."""
         assert self.leads
@@ -321,7 +338,7 @@ class Member(Stock):
         self._follow(beat.term, beat.sender)
         if beat.commit_index > self._journal.last_index:
             return beat.term
-        self._commit_to(beat.commit_index)
+        self.commit_to(beat.commit_index)
         return None
 
     def on_beat_followed(self, replica: int, term: int) -> None:
@@ -385,7 +402,7 @@ class Member(Stock):
             if self._journal.replicas is not before:
                 self.reconfigured()
             index, success = message.prev_index + len(message.entries), True
-            self._commit_to(min(message.commit_index, index))
+            self.commit_to(min(message.commit_index, index))
         reply = AppendReply(
             self.term, message.sequence, message.read_round, success, index, conflict_term
         )
@@ -397,6 +414,15 @@ class Member(Stock):
         progress = self.progress.get(sender)
         if self.leads and reply.term == self.term and progress is not None:
             progress.on_reply(reply, self._journal, self._clock.monotonic_s())
+
+    def follows(self, sender: int, node: NodeKey, term: int) -> bool:
+        """Whether what the sender says as the leader of a term is to be heard; then it is
+        recognised. Raises Diverged.
+        """
+        if self._nodes.get(sender, node) != node or term < self.term:
+            return False
+        self._follow(term, sender)
+        return True
 
     def _follow(self, term: int, leader: int) -> None:
         """Recognises the leader of a term that is not below the own."""
@@ -413,11 +439,6 @@ class Member(Stock):
         if told:
             self._transferred = True
             self._stand()
-
-    def _commit_to(self, index: int) -> None:
-        if index > self.commit_index:
-            assert index <= self._journal.last_index
-            self._SyncObj__raftCommitIndex = index
 
     def _become_follower(self) -> None:
         self._SyncObj__setState(FOLLOWER)

@@ -152,6 +152,20 @@ class SnapshotReceiver:
         summed = self._summing is not None and self._summing.done
         return incoming.end.position if summed else None
 
+    @property
+    def expires_s(self) -> float | None:
+        """When what is staged is to be given up; None when nothing is."""
+        if not self.staged:
+            return None
+        return float("-inf") if self._heard_s is None else self._heard_s + STAGED_KEPT_S
+
+    def look(self, now_s: float) -> None:
+        """Gives up what nobody has gone on with. It begins to count with the first look."""
+        if self._heard_s is None:
+            self._heard_s = now_s
+        elif self.staged and now_s > self._heard_s + STAGED_KEPT_S:
+            self.abandon()
+
     def on_message(self, message: SnapshotOffer | SnapshotChunk) -> None:
         """A message of the leader of the present term."""
         name = (message.term, message.number)
@@ -187,10 +201,8 @@ class SnapshotReceiver:
         """A bounded step of whatever is to be done. `space_bytes` may be written, `applied_index`
         is that of the rows in use. Raises StorageFull and StorageFailed.
         """
-        if self._heard_s is None or self._waiting or self._offered is not None:
+        if self._waiting or self._offered is not None:
             self._heard_s = now_s
-        elif self.staged and now_s - self._heard_s > STAGED_KEPT_S:
-            self.abandon()
         before = self._row.incoming
         try:
             self._work(txn, space_bytes, applied_index)

@@ -288,7 +288,6 @@ class SnapshotSender:
             batch.add(ATTACHMENTS.letter + key, value)
             self._attachments_sum.add(key, b"")
             self._attachments = key
-        self._attachments = max(self._attachments, after_entry(applied))
         return False
 
     def _copy_rows(self, view: ReadTransaction, batch: "_Batch") -> bool:

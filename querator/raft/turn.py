@@ -46,6 +46,7 @@ from querator.model.limits import (
 from querator.model.nodes import NodeKey
 from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
+from querator.raft.copies import Traffic
 from querator.raft.group import Group, Packed
 from querator.raft.handover import (
     Call,
@@ -68,8 +69,9 @@ from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Recei
 from querator.raft.skew import Skew
 from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
+from querator.storage import generations
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
-from querator.storage.keys import delete_group
+from querator.storage.generations import delete_generations
 
 _FLOOR_PART = 4
 """Calls without attachments go on while this part of the reserve is free."""
@@ -118,6 +120,8 @@ class Turns:
         self._usage_known = False
         self._short = False
         self.stats = TurnGatherer()
+        self.traffic = Traffic()
+        """Of snapshots."""
 
     def turn(self, requests: Sequence[Request], events: Sequence[PeerEvent] = ()) -> Outcome:
         """Raises StorageError or AssertionError: the process must stop and recover from disk."""
@@ -269,7 +273,8 @@ class Turns:
                     chance=self._chance,
                     skew=self.skew,
                     mail=self._mail,
-                    snapshots=self._environment.snapshot,
+                    environment=self._environment,
+                    traffic=self.traffic,
                     log_bytes_kept=self._log_bytes_kept,
                 )
         except GroupDeleted:
@@ -309,7 +314,7 @@ class Turns:
                 continue
             if group.in_office and not group.transferring:
                 self._batcher.add_first(group.own_calls(outcome))
-            if group.alone and group.in_office:
+            if group.alone and group.in_office and not group.copying:
                 self._set_alarm(group)
             else:
                 self._dirty[group_id] = group
@@ -446,15 +451,18 @@ class Turns:
         txn = self._environment.begin()
         try:
             for group in groups:
-                group.journal.flush(txn)
+                group.flush(txn)
             written = clock()
             for group in groups:
                 if group.unapplied:
                     group.apply(txn, outcome)
                     group.truncate(txn, outcome)
+                if group.arrival.busy and group.quarantined is None:
+                    group.take_snapshot(txn, self._staging_bytes(), outcome)
             for group in trimmed:
                 group.truncate(txn, outcome, whole=True)
             removed = self._delete(txn)
+            self.traffic.before_commit(txn)
             applied = clock()
         except BaseException:
             txn.abort()
@@ -468,6 +476,14 @@ class Turns:
         outcome.done.extend((request.future, None) for request in removed)
         self._settle(outcome)
         return written, applied, clock()
+
+    def _staging_bytes(self) -> int:
+        """What a snapshot may take of the space in this turn: none when it becomes short."""
+        if not self._usage_known:
+            self._look_at_usage()
+        spare = self._free_bytes - _SHORT_RESERVES * self._reserve_bytes
+        self._free_bytes -= min(max(0, spare), TURN_BYTES_MAX)
+        return min(max(0, spare), TURN_BYTES_MAX)
 
     def _to_trim(self) -> list[Group]:
         """Groups whose logs give way, when the last look at the storage found it short."""
@@ -506,10 +522,11 @@ class Turns:
         """
         removed: list[Remove] = []
         for group_id, requests in list(self._deleting.items()):
-            if not delete_group(
+            if not delete_generations(
                 txn, group_id, rows_max=DELETE_ROWS_TURN_MAX, bytes_max=TURN_BYTES_MAX
             ):
-                mark_deleting(txn, group_id)
+                current = generations.read(txn, group_id).current
+                mark_deleting(generations.write_view(txn, group_id, current), group_id)
                 break
             removed.extend(requests)
             del self._deleting[group_id]

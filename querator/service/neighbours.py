@@ -21,6 +21,7 @@ from querator.service.replies import PayloadCache
 from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.service.waiters import LeaseDesk
+from querator.storage import generations
 from querator.storage.environment import Environment
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ class Neighbours:
         assert isinstance(command, Lease)
         loaded = []
         with self._environment.snapshot() as txn:
-            load = partial(queries.load_segment, txn, group, read=self._cache.read)
+            view = generations.view(txn, group)
+            load = partial(queries.load_segment, view, group, read=self._cache.read)
             for grant in result.grants:
                 segments = () if isinstance(grant, Refusal) else grant.segments
                 loaded.append(tuple(load(each.first_seq, each.mask) for each in segments))

@@ -19,7 +19,7 @@ from querator.model.limits import PAYLOAD_CACHE_BYTES
 from querator.model.queues import Queue
 from querator.partition import queries
 from querator.service.grants import Grant
-from querator.storage import attachments
+from querator.storage import attachments, generations
 from querator.storage.environment import Environment, ReadTransaction
 
 
@@ -69,12 +69,13 @@ def load(
                 late.append(grant)
                 continue
             group = grant.view.group
+            view = generations.view(txn, group)
             partition = PartitionNumber(queue.groups.index(group))
             lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))
             for place, segment in enumerate(grant.segments):
                 loaded = (
                     queries.load_segment(
-                        txn, group, segment.first_seq, segment.mask, read=cache.read
+                        view, group, segment.first_seq, segment.mask, read=cache.read
                     )
                     if grant.loaded is None
                     else grant.loaded[place]

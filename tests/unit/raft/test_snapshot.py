@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from querator.model.commands import Complete, LeaseItems
+from querator.model.entries import Proposal
 from querator.raft import snapshot_sender
 from querator.raft.messages import SnapshotChunk, SnapshotOffer, SnapshotReply
 from querator.raft.snapshot import (
@@ -27,6 +29,7 @@ from querator.storage.keys import ALL
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS, BLOCKS, GENERATIONS, INCOMING, RAFT_TABLES
+from tests.unit.partition import harness
 from tests.unit.raft.copying import GROUP, Replicating, Sending
 from tests.unit.raft.working import Load
 
@@ -146,6 +149,61 @@ def test_an_attempt_of_another_leader_takes_over_the_attachments_of_the_last_one
     assert sending.sender.failed is None
     everything = sum(map(len, sending.follower.held().values()))
     assert sending.sender.bytes_sent < everything - sent_before // 2
+    goes_on(sending)
+
+
+def test_what_an_earlier_attempt_has_staged_and_is_dead_is_not_taken_over():
+    load = Load(26, item_bytes=10_000)
+    for _ in range(20):
+        load.produce(10)
+    sending = pair(load)
+    sending.line.room_bytes = 1
+    for _ in range(5):
+        sending.leader_turn()
+        sending.follower_turn()
+    assert not sending.sender.over
+    assert sending.follower.receiver.staged
+    load.entries.append(Proposal(harness.lease_of(1_000)))
+    load.entries.append(Proposal(Complete((LeaseItems(1),))))
+    sending.leader.apply()
+    assert sending.leader.held() == {}
+    sending.begin()
+    sending.run()
+    assert sending.sender.failed is None
+    goes_on(sending)
+
+
+def test_rows_of_an_earlier_attempt_that_are_gone_are_not_taken_over(monkeypatch):
+    monkeypatch.setattr(snapshot_sender, "STEP_ROWS_MAX", 40)
+    load = Load(27)
+    for _ in range(60):
+        load.produce(2)
+    sending = pair(load)
+    for _ in range(5):
+        sending.leader_turn()
+        sending.follower_turn()
+    assert not sending.sender.over
+    load.entries.append(Proposal(harness.lease_of(1_000)))
+    load.entries.append(Proposal(Complete((LeaseItems(1),))))
+    sending.leader.apply()
+    sending.begin()
+    sending.run()
+    assert sending.sender.failed is None
+    goes_on(sending)
+
+
+def test_a_crash_in_the_middle_of_a_long_value():
+    load = Load(28, item_bytes=4 * CHUNK_BYTES)
+    load.produce(1)
+    sending = pair(load)
+    sending.line.room_bytes = 1 << 30
+    for most in (1, 4):
+        sending.leader_turn()
+        sending.follower_turn(most)
+    sending.disconnect()
+    sending.follower.recover()
+    sending.run()
+    assert sending.sender.failed is None
     goes_on(sending)
 
 

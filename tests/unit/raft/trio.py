@@ -19,6 +19,7 @@ from querator.raft.messages import Envelope, GroupMessage, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
+from querator.storage import generations
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.register import RegisterMachine
@@ -91,6 +92,7 @@ class Machine:
             chance=self._world.chance,
             node=key(self.name),
             peers=Links(self._world, self.name),
+            log_bytes_kept=self._world.log_bytes_kept,
         )
         future: Any = Nothing()
         self._world.turn(self, [Open(G, self.machine, future, replicas)])
@@ -104,7 +106,8 @@ class Machine:
 
 
 class World:
-    def __init__(self, *names: str, seed: int = 1) -> None:
+    def __init__(self, *names: str, seed: int = 1, log_bytes_kept: int = 64 * MIB) -> None:
+        self.log_bytes_kept = log_bytes_kept
         self.clock = SimulatedClock()
         self.chance = random.Random(seed)
         self.replicas = tuple(Replica(id_, key(name)) for id_, name in enumerate(names, 1))
@@ -263,7 +266,7 @@ class World:
         for node in self.nodes.values():
             if node.turns is not None:
                 with node.environment.snapshot() as snapshot:
-                    found.add(node.machine.digest(snapshot))
+                    found.add(node.machine.digest(generations.view(snapshot, G)))
         return found
 
     def alike(self) -> bool:

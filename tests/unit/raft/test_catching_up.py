@@ -1,0 +1,219 @@
+"""Groups whose logs let go of what a follower needs: it gets the state."""
+
+import pytest
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
+from querator.raft.copies import SnapshotStats
+from querator.raft.handover import Leadership, Reconfigure, Remove
+from querator.raft.journal import PINNED_WINDOWS
+from querator.raft.log_rows import mark_deleting
+from querator.storage import generations
+from querator.storage.keys import ALL
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.trio import G, Machine, World, future, key
+
+WINDOW = 4_000
+
+
+def behind(*, entries: int = 60, seed: int = 1) -> tuple[World, str, str]:
+    """A world, its leader, and a follower that was away for longer than the log reaches."""
+    world = World("a", "b", "c", seed=seed, log_bytes_kept=WINDOW)
+    world.added(1)
+    leader = world.leader()
+    other = next(name for name in world.nodes if name != leader)
+    world.until(world.alike)
+    world.separate(other)
+    for _ in range(entries):
+        world.added(1, b"x" * 1_000)
+    # The log waits for those that were heard lately.
+    world.pass_s(12)
+    world.added(1, b"x" * 1_000)
+    assert world.nodes[leader].status.log_first > world.nodes[other].status.log_last + 1
+    return world, leader, other
+
+
+def stats(world: World, name: str) -> SnapshotStats:
+    turns = world.nodes[name].turns
+    assert turns is not None
+    return turns.traffic.stats()
+
+
+def generations_of(node: Machine) -> set[int]:
+    """Those that have rows."""
+    with node.environment.snapshot() as snapshot:
+        return {
+            int.from_bytes(row[1:9], "big") >> 48
+            for row, _ in snapshot.scan(b"\0", b"\xff")
+            if ALL[row[:1]].in_generations
+        }
+
+
+def test_a_follower_that_the_log_does_not_reach_gets_the_state_and_goes_on_with_the_log():
+    world, leader, other = behind()
+    world.heal()
+    world.until(world.alike, within_s=5)
+    assert stats(world, leader).sent == 1
+    assert stats(world, other).installed == 1
+    assert stats(world, other).bytes_received == stats(world, leader).bytes_sent > 0
+    assert generations_of(world.nodes[other]) == {1}
+    assert world.added(1)[0] == 63
+    world.until(world.alike, within_s=1)
+    # Also after a restart, and as the leader.
+    world.stop(other)
+    world.start(other)
+    world.until(world.alike, within_s=5)
+    for name in world.nodes:
+        if name != other:
+            world.stop(name)
+    world.start(next(name for name in world.nodes if name != other))
+    world.until(lambda: world.leaders, within_s=10)
+    assert world.added(1)[0] == 64
+
+
+def test_the_group_serves_meanwhile():
+    world, leader, other = behind(entries=200)
+    world.heal()
+    while not stats(world, other).installed:
+        world.add(leader, 1, b"y" * 1_000)
+        world.pass_s(0.01)
+    world.until(world.alike, within_s=5)
+    assert (leader, Leadership(G, False)) not in world.events
+    assert world.errors == []
+
+
+@pytest.mark.parametrize("steps", [*range(1, 16), 20, 30])
+@pytest.mark.parametrize("who", ["leader", "other", "both"])
+def test_a_crash_at_any_step_of_it_loses_nothing_and_leaves_nothing(steps, who):
+    world, leader, other = behind()
+    world.heal()
+    for _ in range(steps):
+        world.step()
+    names = {"leader": [leader], "other": [other], "both": [leader, other]}[who]
+    for name in names:
+        world.stop(name)
+    for name in names:
+        world.start(name)
+    assert world.added(1)[0] == 63
+    world.until(world.alike, within_s=20)
+    world.until(lambda: all(len(generations_of(node)) == 1 for node in world.nodes.values()))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+def test_a_connection_that_breaks_in_the_middle_does_no_harm(steps):
+    world, _, other = behind(entries=300)
+    for _ in range(20):
+        world.heal()
+        for _ in range(steps):
+            world.step()
+        world.separate(other)
+    world.heal()
+    world.until(world.alike, within_s=20)
+    world.until(lambda: len(generations_of(world.nodes[other])) == 1)
+
+
+def test_a_tail_that_was_never_committed_goes_and_its_calls_end_as_unknown():
+    world = World("a", "b", "c", log_bytes_kept=WINDOW)
+    world.added(1)
+    old = world.leader()
+    world.until(world.alike)
+    world.separate(old)
+    for _ in range(3):
+        world.add(old, 1_000)
+    world.until(lambda: [name for name in world.leaders if name != old], within_s=3)
+    world.until(lambda: old not in world.leaders, within_s=5)
+    for _ in range(60):
+        world.added(1, b"x" * 1_000)
+    world.pass_s(5)
+    for _ in range(5):
+        world.added(1, b"x" * 1_000)
+    world.heal()
+    world.until(world.alike, within_s=5)
+    assert stats(world, old).installed == 1
+    codes = [error.code for error in world.errors if isinstance(error, QueratorError)]
+    assert codes == [ErrorCode.OUTCOME_UNKNOWN] * 3
+
+
+def test_a_new_replica_gets_the_state_as_a_learner_and_is_promoted():
+    world, leader, other = behind()
+    node = world.nodes[other]
+    assert node.turns is not None
+    node.turns = None
+    node.environment = MemoryEnvironment()
+    # It comes back as another incarnation would: with a new id.
+    (old_id,) = (replica.id for replica in world.replicas if replica.node == key(other))
+    change(world, leader, RemoveReplica(old_id))
+    change(world, leader, AddLearner(9, key(other)))
+    world.replicas = world.nodes[leader].status.replicas
+    assert len(world.replicas) == 3
+    world.cut.clear()
+    world.start(other)
+    world.until(world.alike, within_s=5)
+    assert stats(world, other).installed == 1
+    assert node.status.replicas == world.nodes[leader].status.replicas
+    change(world, leader, Promote(9))
+    world.until(lambda: all(replica.voter for replica in node.status.replicas))
+
+
+def change(world: World, leader: str, what: Change) -> None:
+    """Returns when it is committed."""
+    asked = future()
+    world.ask(leader, Reconfigure(G, what, asked))
+    world.until(lambda: (asked, None) in world.done)
+
+
+def test_the_log_waits_for_a_follower_that_is_heard_up_to_a_bound():
+    world = World("a", "b", "c", log_bytes_kept=WINDOW)
+    world.added(1)
+    leader = world.leader()
+    other = next(name for name in world.nodes if name != leader)
+    world.until(world.alike)
+    world.separate(other)
+    sizes = []
+    for _ in range(60):
+        world.added(1, b"x" * 1_000)
+        sizes.append(world.nodes[leader].status.log_bytes)
+    assert WINDOW < max(sizes) <= PINNED_WINDOWS * WINDOW + 3_000
+    world.pass_s(12)
+    world.added(1, b"x" * 1_000)
+    assert world.nodes[leader].status.log_bytes <= WINDOW + 2_000
+    # One that is soon back needs no snapshot.
+    world.heal()
+    world.until(world.alike, within_s=5)
+    world.separate(other)
+    for _ in range(8):
+        world.added(1, b"x" * 1_000)
+    world.heal()
+    world.until(world.alike, within_s=5)
+    assert stats(world, leader).sent == 1
+
+
+def test_a_group_is_deleted_with_all_its_generations():
+    world, _, other = behind(entries=300)
+    world.heal()
+    while not stats(world, other).installed:
+        world.step()
+    world.separate(other)
+    node = world.nodes[other]
+    removed = future()
+    world.ask(other, Remove(G, removed))
+    world.until(lambda: removed in [one for one, _ in world.done])
+    with node.environment.snapshot() as snapshot:
+        assert list(snapshot.scan(b"\0", b"\xff")) == []
+
+
+def test_a_deletion_that_was_interrupted_can_only_go_on():
+    world, _, other = behind()
+    world.heal()
+    world.until(world.alike)
+    node = world.nodes[other]
+    txn = node.environment.begin()
+    current = generations.read(txn, G).current
+    assert not generations.delete_generations(txn, G, rows_max=2, bytes_max=1 << 20)
+    mark_deleting(generations.write_view(txn, G, current), G)
+    txn.commit(sync=True)
+    world.stop(other)
+    world.start(other)
+    assert node.turns is not None
+    assert node.turns.status(G) is None
+    assert isinstance(world.done[-1][1], QueratorError)
