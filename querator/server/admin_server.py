@@ -102,7 +102,7 @@ class AdminServer:
             return
         assert self._socket is not None
         # asyncio loses a connection whose server closes between the two steps of accepting it, and
-        # never closes it (CPython gh-109564). So first no more are accepted, then the server closes.
+        # never closes it (CPython gh-109564). So first no more are accepted, then it closes.
         asyncio.get_running_loop().remove_reader(self._socket)
         await asyncio.sleep(0)
         await server.shutdown(sockets=[self._socket])
