@@ -1,0 +1,161 @@
+"""What an operator reads about a cluster, well and unwell."""
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from querator.cli.cluster_views import ClusterView, cluster_view, picture
+from querator.client.cluster import ClusterPicture, SeenNode
+from querator.model.cluster import (
+    ClusterGroup,
+    ClusterNode,
+    ClusterPending,
+    ClusterReplica,
+)
+from querator.model.ids import GroupId
+
+NAMES = "abc"
+
+
+def seen(name: str, silent: str = "", **more: bool) -> SeenNode:
+    flags = {"connected": True, "handed_off": False, **more}
+    place = NAMES.index(name)
+    node = ClusterNode(name, "1", f"peer:{place}", f"client:{place}", "", 1, "0.1.0", **flags)
+    return SeenNode(node, silent)
+
+
+def replicas(**lags: int) -> tuple[ClusterReplica, ...]:
+    """On all nodes, as far as the leader knows; without lags nobody leads."""
+    return tuple(
+        ClusterReplica(number, name, "1", True, lags.get(name))
+        for number, name in enumerate(NAMES, start=1)
+    )
+
+
+def group(number: int, leader: str = "a", queue: str = "q", **lags: int) -> ClusterGroup:
+    told = dict.fromkeys(NAMES, 0) | lags if leader else {}
+    return ClusterGroup(
+        group=GroupId(number),
+        namespace="default" if queue else "",
+        queue=queue,
+        partition=max(0, number - 1),
+        leads=bool(leader),
+        leader=leader,
+        preferred_leader="a",
+        term=1,
+        open=True,
+        stopped=False,
+        applied_index=10,
+        replicas=replicas(**told),
+        target=replicas(),
+    )
+
+
+def view(
+    *groups: ClusterGroup,
+    nodes: tuple[SeenNode, ...] = tuple(map(seen, NAMES)),
+    pending: tuple[ClusterPending, ...] = (),
+) -> ClusterView:
+    told = groups or (group(0, queue=""), group(1, "b"), group(2, "c"))
+    return cluster_view(ClusterPicture("x", 3, nodes, told, pending))
+
+
+def shown(of: ClusterView, *, partitions: bool = False) -> str:
+    console = Console(width=200, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(picture(of, partitions=partitions))
+    return captured.get()
+
+
+def test_a_cluster_that_is_well():
+    well = view()
+    assert well.problems == ()
+    text = shown(well)
+    assert "Cluster x: 3 nodes, 1 queue, 2 partitions. All is well." in text
+    assert "b 1, c 1" in text
+    assert [(node.state, node.leads, node.replicas) for node in well.nodes] == [("up", 1, 3)] * 3
+    assert "q/1" in shown(well, partitions=True)
+
+
+DOWN_B = (seen("a"), seen("b", "nobody answers at client:1"), seen("c"))
+
+
+def test_a_node_that_is_down():
+    told = view(group(0, queue=""), group(1, "c", b=7), nodes=DOWN_B)
+    assert told.problems == (
+        "Node b is down: nobody answers at client:1. If its data is lost, start it with an empty "
+        "directory and then: querator node replace b",
+        "2 partitions: (map), q/0 can be used, but have a copy less than there should be: b is "
+        "down.",
+    )
+    assert told.partitions[1].lag_entries == 0, "of those that answer"
+    assert "2 of 3" in shown(told)
+    assert "b (down)" in shown(told, partitions=True)
+
+
+def test_most_nodes_are_down():
+    nodes = (seen("a"), seen("b", "gone"), seen("c", "gone"))
+    told = view(group(0, "", queue=""), group(1, ""), nodes=nodes)
+    assert told.problems[-1] == (
+        "2 partitions: (map), q/0 cannot be used: most of the replicas are on nodes that are down "
+        "(b, c). Start them again."
+    )
+    assert "nobody 1" in shown(told)
+
+
+def test_no_leader_for_a_moment():
+    told = view(group(0, queue=""), group(1, ""))
+    assert told.problems == ("Partition q/0 has no leader at the moment; one is being elected.",)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ((seen("a"), seen("b", handed_off=True), seen("c")), "Node b has handed off"),
+        ((seen("a"), seen("b", connected=False), seen("c")), "no connection to it at peer:1"),
+    ],
+)
+def test_what_a_node_is_like(nodes: tuple[SeenNode, ...], words: str):
+    (problem,) = view(nodes=nodes).problems
+    assert words in problem
+
+
+def test_a_replica_that_is_rebuilt():
+    whole = group(1)
+    learning = msgspec.structs.replace(
+        whole,
+        replicas=(
+            *whole.replicas[::2],
+            ClusterReplica(4, "b", "2", False, 900),
+        ),
+        target=(*whole.target[::2], ClusterReplica(4, "b", "2", True)),
+    )
+    told = view(group(0, queue=""), learning)
+    assert told.problems == ("Node b is being rebuilt: 1 partition to go.",)
+    assert "b (learning)" in shown(told, partitions=True)
+
+
+def test_replicas_that_are_behind_or_stopped():
+    assert view(group(1, c=10_000)).problems == ()
+    (problem,) = view(group(1, c=10_001)).problems
+    assert problem == "Node c is behind, by up to 10,001 log entries; it catches up by itself."
+    (problem,) = view(msgspec.structs.replace(group(1), stopped=True)).problems
+    assert "Partition q/0 has been stopped by a defect" in problem
+
+
+def test_queues_for_which_something_is_left_to_do():
+    pending = (
+        ClusterPending("default", "new", "creating", ()),
+        ClusterPending("default", "old", "deleting", ("b", "c")),
+    )
+    assert view(pending=pending).problems == (
+        "Queue new is being created.",
+        "Queue old is being deleted; waiting for b, c.",
+    )
+
+
+def test_many_partitions_are_not_all_named():
+    told = view(*(group(number, "") for number in range(1, 9)))
+    assert told.problems[0].startswith(
+        "8 partitions: q/0, q/1, q/2, q/3, q/4 and 3 more have no leader"
+    )

@@ -1,0 +1,144 @@
+"""Changes of replicas and leaderships, one step at a time: a group that obeys the steps, refuses
+some and forgets none of its rules.
+"""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model.errors import QueratorError
+from querator.model.nodes import NodeKey, Replica, Replicas, node_key
+from querator.model.placement_map import PlacedGroup
+from querator.placement.assign import replaced
+from querator.placement.duties import differs
+from querator.placement.steps import HandOver, heir, may_take_over, moves_home, next_step
+from querator.raft.configuration import AddLearner, Promote, RemoveReplica, changed, voters
+from querator.raft.status import GroupStatus, ReplicaStatus
+from tests.unit.placement.conftest import node
+
+A, B, C, B2 = NodeKey("a/1"), NodeKey("b/1"), NodeKey("c/1"), NodeKey("b/2")
+THREE: Replicas = (Replica(1, A), Replica(2, B), Replica(3, C))
+TARGET: Replicas = (Replica(1, A), Replica(3, C), Replica(4, B2))
+
+
+def status(*, replicas: Replicas = THREE, log_last: int = 5_000, **matches: int) -> GroupStatus:
+    """Of a group led on node a; the followers' matches by name."""
+    followers = tuple(
+        ReplicaStatus(
+            one.id, one.node, one.voter, "replicate", matches.get(one.node[0], log_last), 0.1
+        )
+        for one in replicas
+        if one.node != A
+    )
+    return GroupStatus(
+        term=1,
+        leader=A,
+        leads=True,
+        commit_index=log_last,
+        applied_index=log_last,
+        log_first=1,
+        log_last=log_last,
+        log_bytes=0,
+        now_ms=0,
+        due_ms=None,
+        quarantined=False,
+        replica=1,
+        replicas=replicas,
+        followers=followers,
+    )
+
+
+def test_the_steps_of_a_replacement():
+    current = THREE
+    steps = []
+    while (step := next_step(current, TARGET, own=1)) is not None:
+        assert not isinstance(step, HandOver)
+        steps.append(step)
+        current = changed(current, step)
+    assert steps == [AddLearner(4, B2), Promote(4), RemoveReplica(2)]
+    assert set(current) == set(TARGET)
+    assert next_step(THREE, THREE, own=2) is None
+
+
+def test_the_leader_that_is_to_go_hands_over_first():
+    target = (Replica(2, B), Replica(3, C))
+    assert next_step(THREE, target, own=1) == HandOver(B)
+    assert next_step(THREE, target, own=2) == RemoveReplica(1)
+
+
+NODES = st.sampled_from("abcdef")
+
+
+@given(
+    st.lists(st.tuples(NODES, st.integers(1, 3)), min_size=1, max_size=6),
+    st.lists(st.booleans(), min_size=60, max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_any_targets_are_reached_in_safe_steps(moves, refusals, chance):
+    """Targets as replacements make them; the group refuses steps and changes its leader."""
+    placed = PlacedGroup(THREE, THREE, next_replica=4, preferred=1)
+    current, asked = THREE, iter(refusals)
+    for number, (name, _) in enumerate(moves):
+        lost = next((one.node for one in placed.target if one.node[0] == name), None)
+        if lost is None:
+            continue
+        placed = replaced(placed, lost, node_key(name, f"{number + 2}"))
+        for _ in range(chance.randint(0, 4)):
+            current = taken(current, placed.target, chance, next(asked, False))
+    leader = min(voters(current))
+    while (step := next_step(current, placed.target, own=leader)) is not None:
+        if isinstance(step, HandOver):
+            leader = next(one.id for one in current if one.node == step.to)
+        else:
+            current = changed(current, step)
+    assert set(current) == set(placed.target)
+
+
+def taken(current: Replicas, target: Replicas, chance, refused: bool) -> Replicas:
+    leader = chance.choice(sorted(voters(current)))
+    step = next_step(current, target, own=leader)
+    if step is None or refused:
+        return current
+    if isinstance(step, HandOver):
+        assert any(one.node == step.to for one in target)
+        return current
+    try:
+        after = changed(current, step)
+    except QueratorError as error:
+        raise AssertionError(f"a step that no group takes: {step}") from error
+    assert len(voters(after) ^ voters(current)) <= 1, "majorities overlap"
+    assert len(voters(after)) >= 3
+    return after
+
+
+def test_who_could_take_over():
+    behind = status(b=3_999, c=4_000)
+    assert [one.node for one in may_take_over(behind, {B, C})] == [C]
+    assert may_take_over(behind, {B}) == []
+    learning = status(replicas=(*THREE[:2], msgspec.structs.replace(THREE[2], voter=False)))
+    assert [one.node for one in may_take_over(learning, {B, C})] == [B]
+
+
+def test_leaderships_go_home_when_all_is_as_it_should_be():
+    assert moves_home(status(), THREE, B, {B, C})
+    assert not moves_home(status(), THREE, B, {C}), "the node is not there"
+    assert not moves_home(status(b=0), THREE, B, {B, C}), "it is behind"
+    assert not moves_home(status(), TARGET, C, {B, C}), "the replicas are being changed"
+    assert not moves_home(status(), THREE, A, {B, C}), "it is at home"
+    assert not moves_home(status(), THREE, None, {B, C})
+
+
+def test_heirs():
+    assert heir(status(), B, {B, C}, {}) == B
+    assert heir(status(), A, {B, C}, {B: 2, C: 1}) == C
+    assert heir(status(b=0), B, {B, C}, {C: 9}) == C
+    assert heir(status(), B, set(), {}) is None
+
+
+def test_what_the_map_learns_of_a_node():
+    known = node("a", boots=3, handoff_boots=3)
+    assert not differs(node("a", boots=3), known)
+    assert differs(node("a", boots=4), known)
+    assert differs(node("a", boots=3, zone="z"), known)
+    assert not differs(node("a", boots=2, zone="z"), known)
+    assert not differs(node("a", "2", boots=9), known)

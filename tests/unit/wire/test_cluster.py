@@ -1,0 +1,70 @@
+import pytest
+
+from querator.model.cluster import (
+    ClusterGroup,
+    ClusterNode,
+    ClusterPending,
+    ClusterReplica,
+    ClusterStatus,
+    NodeHandedOff,
+    NodeReplaced,
+)
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.v1 import cluster_service_pb2 as pb
+from querator.wire import cluster
+
+NODE = ClusterNode("a", "i", "p:1", "c:2", "z", 3, "v", connected=True, handed_off=False)
+GROUP = ClusterGroup(
+    group=GroupId(7),
+    namespace="n",
+    queue="q",
+    partition=2,
+    leads=True,
+    leader="a",
+    preferred_leader="b",
+    term=4,
+    open=True,
+    stopped=False,
+    applied_index=99,
+    replicas=(ClusterReplica(1, "a", "i", True, 0), ClusterReplica(2, "b", "j", False, 17)),
+    target=(ClusterReplica(1, "a", "i", True),),
+)
+STATUS = ClusterStatus(
+    cluster_id="x",
+    epoch=5,
+    node="a",
+    nodes=(NODE,),
+    groups=(GROUP,),
+    pending=(ClusterPending("n", "q", "deleting", ("b", "c")),),
+)
+
+
+def test_a_status_there_and_back():
+    data = cluster.encode_cluster_status(STATUS)
+    assert cluster.cluster_status(pb.GetClusterStatusResponse.FromString(data)) == STATUS
+
+
+def test_what_was_done_to_nodes():
+    handed = NodeHandedOff("a", 3, (GroupId(1), GroupId(2)))
+    message = pb.HandOffNodeResponse.FromString(cluster.encode_handed_off(handed))
+    assert cluster.node_handed_off(message) == handed
+    replaced = NodeReplaced(NODE, 4)
+    answer = pb.ReplaceNodeResponse.FromString(cluster.encode_replaced(replaced))
+    assert cluster.node_replaced(answer) == replaced
+
+
+def test_requests():
+    cluster.parse_cluster_status(b"")
+    assert cluster.parse_hand_off(b"") == ""
+    assert cluster.parse_hand_off(pb.HandOffNodeRequest(node="a").SerializeToString()) == "a"
+    assert cluster.parse_replace(pb.ReplaceNodeRequest(node="a").SerializeToString()) == "a"
+
+
+@pytest.mark.parametrize(
+    ("node", "code"), [("", ErrorCode.INVALID_ARGUMENT), ("x" * 254, ErrorCode.LIMIT_EXCEEDED)]
+)
+def test_names_that_are_none(node: str, code: ErrorCode):
+    with pytest.raises(QueratorError) as caught:
+        cluster.parse_replace(pb.ReplaceNodeRequest(node=node).SerializeToString())
+    assert (caught.value.code, caught.value.field) == (code, "node")
