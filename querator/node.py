@@ -214,8 +214,9 @@ class Node:
         self._running.push_async_callback(asyncio.to_thread, environment.close)
         if admin_server is not None:
             self._running.push_async_callback(admin_server.forget_storage)
-        self._peers = await self._join(environment, clock)
+        self._peers = observed.peers = await self._join(environment, clock)
         observed.identity = self._identity
+        telemetry.bind(node=self.identity.name, cluster_id=self.identity.cluster_id)
         host = Host(
             environment, clock=clock, events=self, node=self.identity.key, peers=self._peers
         )

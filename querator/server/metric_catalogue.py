@@ -178,7 +178,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
 }
 """By field of `PartitionStats`."""
 
-# --- raft and placement ------------------------------------------------------------------
+# --- raft and cluster ------------------------------------------------------------------
 
 GROUPS = _gauge(
     "raft_groups",
@@ -207,6 +207,12 @@ FOLLOWER_LAG = _gauge(
 )
 TERMS = _counter(
     "raft_terms", f"Sum of the groups' terms; each election adds one or more; {_PLACEMENT}.", _QUEUE
+)
+NODES = _gauge(
+    "cluster_nodes",
+    "The other nodes of the placement map, by whether there is a connection to them: connected, "
+    "unreachable.",
+    ("state",),
 )
 EPOCHS = _counter("placement_epochs", "Version of the placement map that this node knows.")
 PENDING = _gauge(

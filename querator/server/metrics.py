@@ -53,6 +53,8 @@ class Look(msgspec.Struct, frozen=True):
     placed: PlacementMap
     pending: int
     statuses: Statuses
+    connected: frozenset[str]
+    """Names of nodes to which there is a connection."""
 
 
 def look(observed: Observed, health: Health) -> Look:
@@ -81,7 +83,14 @@ def look(observed: Observed, health: Health) -> Look:
         placed=PlacementMap() if placement is None else placement.map,
         pending=0 if placement is None else len(placement.pending),
         statuses=statuses,
+        connected=_connected(observed),
     )
+
+
+def _connected(observed: Observed) -> frozenset[str]:
+    if observed.peers is None:
+        return frozenset()
+    return frozenset(node_name(key) for key in observed.peers.connected())
 
 
 def _node(observed: Observed) -> Labels | None:
@@ -225,8 +234,16 @@ def _raft(seen: Look) -> Iterator[Metric]:
     for spec, field in _LOG_FIELDS:
         yield family(spec, ((label, getattr(log, field)) for label, log in logs))
     yield family(catalogue.FOLLOWER_LAG, (((node,), n) for node, n in _lags(seen).items()))
+    yield family(catalogue.NODES, _others(seen))
     yield family(catalogue.EPOCHS, [((), seen.placed.epoch)])
     yield family(catalogue.PENDING, [((), seen.pending)])
+
+
+def _others(seen: Look) -> list[tuple[Labels, float]]:
+    itself = None if seen.node is None else seen.node[0]
+    others = {node.name for node in seen.placed.nodes} - {itself}
+    connected = len(others & seen.connected)
+    return [(("connected",), connected), (("unreachable",), len(others) - connected)]
 
 
 def _lags(seen: Look) -> Mapping[str, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.host import Host
+    from querator.raft.tcp_peers import TcpPeers
     from querator.server.call_counts import CallCounts
     from querator.service.queue_service import QueueService
     from querator.storage.environment import Environment
@@ -23,6 +24,8 @@ class Observed:
     """What the start waits for, for people; empty: nothing in particular."""
     identity: "Identity | None" = None
     environment: "Environment | None" = None
+    peers: "TcpPeers | None" = None
+    """None also for a node that is alone."""
     host: "Host | None" = None
     placement: "Placement | None" = None
     service: "QueueService | None" = None
