@@ -18,7 +18,8 @@ from typing import Final
 
 import msgspec
 
-from querator.model.nodes import NodeKey
+from querator import telemetry
+from querator.model.nodes import NodeKey, node_name
 from querator.raft.clock import Clock
 from querator.raft.journal import Journal
 from querator.raft.mail import Mail
@@ -27,6 +28,8 @@ from querator.raft.messages import Envelope, SnapshotChunk, SnapshotReply
 from querator.raft.replication import Progress, State
 from querator.raft.snapshot_sender import SnapshotSender
 from querator.storage.environment import Environment, WriteTransaction
+
+_log = telemetry.logger(__name__)
 
 SENT_MAX: Final = 8
 """Snapshots on their way from one node."""
@@ -158,6 +161,7 @@ class Copies:
         )
         self._senders[replica] = sender
         self._traffic.begun(sender)
+        _log.info("snapshot.begins", **self._names(replica))
         return True
 
     def _step(self, replica: int, now_s: float) -> None:
@@ -176,9 +180,19 @@ class Copies:
     ) -> None:
         del self._senders[replica]
         self._traffic.ended(sender)
+        if sender.failed is not None:
+            _log.warning("snapshot.failed", reason=sender.failed, **self._names(replica))
+        elif sender.done is not None:
+            sent = {"index": sender.done, "sent_bytes": sender.bytes_sent}
+            _log.info("snapshot.sent", **sent, **self._names(replica))
         self._next_s[replica] = now_s if sender.done is not None else now_s + AGAIN_S
         if progress is not None:
             progress.snapshot_ended(sender.done)
+
+    def _names(self, replica: int) -> dict[str, object]:
+        known = replica in self._member.progress
+        node = node_name(self._member.node_of(replica)) if known else ""
+        return {"group": self._member.group, "replica": replica, "to": node}
 
     def on_reply(self, replica: int, reply: SnapshotReply) -> None:
         sender = self._senders.get(replica)

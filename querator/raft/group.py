@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from querator import telemetry
 from querator.model.entries import Applied, Entry, Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
@@ -66,6 +67,8 @@ from querator.storage.environment import (
     StorageFull,
     WriteTransaction,
 )
+
+_log = telemetry.logger(__name__)
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -390,6 +393,7 @@ class Group:
             self.applied_index, self._applied_ms = position.index, position.now_ms
             self._recovered = False
             self._traffic.installed += 1
+            _log.info("snapshot.installed", group=self.group, index=position.index)
             unknown = self._unknown("its state came from another replica", None)
             calls = self._pending.take_all()
             outcome.errors.extend((call, unknown) for call in calls if not call.ended)

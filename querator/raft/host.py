@@ -34,6 +34,7 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import Clock
 from querator.raft.configuration import Change
+from querator.raft.copies import SnapshotStats
 from querator.raft.handover import (
     Call,
     Effects,
@@ -269,6 +270,9 @@ class Host:
 
     def turn_stats(self) -> TurnStats:
         return self._turns.stats.stats()
+
+    def snapshot_stats(self) -> SnapshotStats:
+        return self._turns.traffic.stats()
 
     def _refusal(self, size: int) -> QueratorError | None:
         if self._closed is not None:
