@@ -214,6 +214,11 @@ NODES = _gauge(
     "unreachable.",
     ("state",),
 )
+CLOCK_SKEW = _gauge(
+    "clock_skew_seconds",
+    "How far the median of the nodes' wall clocks is ahead of this node's; beyond half a second, "
+    "either way, this node does not lead.",
+)
 EPOCHS = _counter("placement_epochs", "Version of the placement map that this node knows.")
 PENDING = _gauge(
     "placement_pending_queues", "Queues whose partitions do not yet follow the placement map."

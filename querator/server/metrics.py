@@ -55,6 +55,7 @@ class Look(msgspec.Struct, frozen=True):
     statuses: Statuses
     connected: frozenset[str]
     """Names of nodes to which there is a connection."""
+    clock_skew_ms: int
 
 
 def look(observed: Observed, health: Health) -> Look:
@@ -84,6 +85,7 @@ def look(observed: Observed, health: Health) -> Look:
         pending=0 if placement is None else len(placement.pending),
         statuses=statuses,
         connected=_connected(observed),
+        clock_skew_ms=0 if host is None else host.skew_ms,
     )
 
 
@@ -235,6 +237,7 @@ def _raft(seen: Look) -> Iterator[Metric]:
         yield family(spec, ((label, getattr(log, field)) for label, log in logs))
     yield family(catalogue.FOLLOWER_LAG, (((node,), n) for node, n in _lags(seen).items()))
     yield family(catalogue.NODES, _others(seen))
+    yield family(catalogue.CLOCK_SKEW, [((), seen.clock_skew_ms / 1000)])
     yield family(catalogue.EPOCHS, [((), seen.placed.epoch)])
     yield family(catalogue.PENDING, [((), seen.pending)])
 

@@ -47,6 +47,7 @@ class Host:
     """As far as metrics look at a host."""
 
     node = ITSELF
+    skew_ms = -750
 
     def __init__(self, statuses: dict[int, GroupStatus]) -> None:
         self.liveness = Liveness(SimulatedClock())
@@ -96,6 +97,7 @@ async def scrape(parts: Observed) -> Exposition:
 async def test_the_other_nodes_by_connection() -> None:
     said = await scrape(seen({0: status()}, connected=(N2,)))
     assert said.value("querator_cluster_nodes", state="connected") == 1
+    assert said.value("querator_clock_skew_seconds") == -0.75
     assert said.value("querator_cluster_nodes", state="unreachable") == 1
     said = await scrape(seen({0: status()}, connected=(N2, N3, NodeKey("stranger/i"))))
     assert said.value("querator_cluster_nodes", state="connected") == 2
