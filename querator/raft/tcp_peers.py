@@ -373,7 +373,7 @@ class TcpPeers:
             self._dialer.opened(connection.dialed, now_s)
         self._due_by(now_s + _PING_S)
         self._events.append(Connected(key))
-        _log.info("peers.connected", node=key, address=connection.address)
+        _log.info("peers.connected", peer=key, address=connection.address)
 
     def _send(self, connection: Connection, now_s: float) -> None:
         try:
@@ -439,7 +439,7 @@ class TcpPeers:
         if connection.phase is Phase.OPEN:
             _log.info(
                 "peers.disconnected",
-                node=connection.key,
+                peer=connection.key,
                 address=connection.address,
                 reason=reason,
             )
