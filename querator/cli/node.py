@@ -28,6 +28,9 @@ def handoff(name: str, target: Target, as_json: bool) -> None:
       querator node handoff --address 127.0.0.1:4470
     """
 
+    if "," in target.address:
+        raise click.UsageError("--address must be that of the node that is to hand off alone.")
+
     async def hand_off() -> NodeHandedOff:
         async with target.cluster() as admin:
             return await admin.hand_off(name)

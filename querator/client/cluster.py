@@ -3,14 +3,15 @@ things that are done to nodes.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
 from querator.client.channel import Connection
 from querator.client.errors import ConnectionFailed, RequestError
+from querator.client.nodes import split_addresses
 from querator.model.cluster import (
     ClusterGroup,
     ClusterNode,
@@ -21,6 +22,8 @@ from querator.model.cluster import (
 )
 from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster as wire
+
+R = TypeVar("R")
 
 NODE_SECONDS = 2.0
 """How long a node is waited for when all are asked."""
@@ -48,11 +51,13 @@ class ClusterPicture(msgspec.Struct, frozen=True):
 
 
 class ClusterAdmin:
-    """Talks to the nodes of one cluster; `address` is that of any node that answers."""
+    """Talks to the nodes of one cluster. `address` is that of any node, or of several, separated by
+    commas: the first that answers is asked.
+    """
 
     def __init__(self, address: str, *, request_timeout: float, connect_timeout: float) -> None:
-        """Times in seconds."""
-        self._address = address
+        """Times in seconds. Raises ValueError."""
+        self._addresses = split_addresses(address)
         self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
         self._open: dict[str, Connection] = {}
@@ -83,7 +88,7 @@ class ClusterAdmin:
         """Asks one node, then all others that it knows. Raises what the client's calls raise when
         the first does not answer; of the others that is part of the picture.
         """
-        first = await self._status(self._address, None)
+        first = await self._first(lambda address: self._status(address, None))
         others = [node for node in first.nodes if node.name != first.node]
         answers = await asyncio.gather(*(self._ask(node) for node in others))
         silent = {
@@ -122,18 +127,36 @@ class ClusterAdmin:
         )
         return wire.cluster_status(response)
 
+    async def _first(self, ask: Callable[[str], Awaitable[R]]) -> R:
+        """The answer of the first node that can be reached."""
+        for address in self._addresses[:-1]:
+            try:
+                return await ask(address)
+            except ConnectionFailed:
+                continue
+        return await ask(self._addresses[-1])
+
     async def hand_off(self, node: str) -> NodeHandedOff:
-        """Of the node at the address, which must have this name unless it is empty."""
-        connection = self._connection(self._address)
+        """Of the node at the address, which must have this name unless it is empty. Raises
+        ValueError when there are several addresses.
+        """
+        if len(self._addresses) > 1:
+            raise ValueError("give the address of the node that is to hand off, and no other")
+        connection = self._connection(self._addresses[0])
         stub = connection.cluster.HandOffNode
         request = pb.HandOffNodeRequest(node=node)
         return wire.node_handed_off(await connection.call(lambda left: stub(request, timeout=left)))
 
     async def replace(self, node: str) -> NodeReplaced:
-        connection = self._connection(self._address)
-        stub = connection.cluster.ReplaceNode
         request = pb.ReplaceNodeRequest(node=node)
-        return wire.node_replaced(await connection.call(lambda left: stub(request, timeout=left)))
+
+        async def ask(address: str) -> NodeReplaced:
+            connection = self._connection(address)
+            stub = connection.cluster.ReplaceNode
+            response = await connection.call(lambda left: stub(request, timeout=left))
+            return wire.node_replaced(response)
+
+        return await self._first(ask)
 
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
