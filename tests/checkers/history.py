@@ -125,7 +125,10 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
+    """`again`: the client has tried more than once, so what is repeated may be its own doing."""
+
     outcomes: tuple[Outcome, ...]
+    again: bool = False
 
 
 class Extended(msgspec.Struct, frozen=True, array_like=True, tag="extended"):

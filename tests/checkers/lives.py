@@ -262,7 +262,7 @@ def places_of(queue: str, request: Produce, produced: Produced) -> Iterator[tupl
 
 
 def settles_of(op: Operation) -> Iterator[Settle]:
-    """One for each lease that the operation names."""
+    """One for each lease that the operation names; two when it was tried more than once."""
     assert isinstance(op.request, Complete | Retry)
     completes = isinstance(op.request, Complete)
     answered: dict[str, list[Outcome]] = defaultdict(list)
@@ -270,6 +270,10 @@ def settles_of(op: Operation) -> Iterator[Settle]:
         for outcome in op.outcome.outcomes:
             answered[outcome.lease].append(outcome)
     for named in op.request.leases:
+        if isinstance(op.outcome, Settled) and op.outcome.again:
+            # Its earlier tries are calls of unknown outcome.
+            seqs = spread(named.ranges) if named.ranges else None
+            yield Settle(op, completes, named.lease, seqs, [], [], [], known=False)
         yield _settle(op, completes, named, answered)
 
 

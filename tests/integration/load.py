@@ -1,15 +1,16 @@
-"""Producers and consumers over the plain stubs, which live through restarts of the server.
+"""Producers and consumers over the plain stubs, which live through restarts of the servers.
 
 Each repeats what it does not know the outcome of with the same identity, as docs/guarantees.md
-says, and writes down what it saw.
+says, and writes down what it saw: a history for `tests.checkers`.
 """
 
 import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -19,7 +20,27 @@ from google.protobuf.duration_pb2 import Duration
 from querator.v1 import queue_service_pb2 as pb
 from querator.v1.items_pb2 import Item, LeasedBatch, SeqRange
 from querator.v1.queue_service_pb2_grpc import QueueServiceStub
-from tests.integration.history import Completion, Delivery, History
+from tests.checkers.history import (
+    Complete,
+    Grant,
+    History,
+    Lease,
+    Leased,
+    Named,
+    Outcome,
+    Pending,
+    Produce,
+    Produced,
+    ProducedPart,
+    QueueRules,
+    Ranges,
+    Recorder,
+    Retry,
+    Settled,
+    Unknown,
+    ranges,
+    spread,
+)
 
 if TYPE_CHECKING:
     # The type alone: at run time there is one stub for both.
@@ -27,6 +48,11 @@ if TYPE_CHECKING:
 
 LEASE_TIMEOUT_S = 2
 CALL_TIMEOUT_S = 5
+STRAGGLER_S = 0.15
+"""A lease call with an answer that took so long may have left partitions behind that had granted
+something; the node gives it back.
+"""
+_HOLD_S = 30.0
 _UNKNOWN = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -35,18 +61,47 @@ _UNKNOWN = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 _Answer = TypeVar("_Answer")
+_numbers = count(1)
+"""References are unique in the process."""
+
+
+def new_recorder(queue: str, partitions: int) -> Recorder:
+    """Of a history of one queue, on the process's monotonic clock."""
+    history = History({queue: QueueRules(partitions, LEASE_TIMEOUT_S)}, [], hold_s=_HOLD_S)
+    return Recorder(history, time.monotonic)
+
+
+def acknowledged(history: History) -> set[str]:
+    """References of the items whose produce was answered."""
+    return {
+        reference
+        for op in history.operations
+        if isinstance(op.request, Produce) and isinstance(op.outcome, Produced)
+        for reference in op.request.references
+    }
+
+
+def completed(history: History) -> int:
+    """Items whose complete was answered as done."""
+    return sum(
+        len(spread(outcome.done))
+        for op in history.operations
+        if isinstance(op.request, Complete) and isinstance(op.outcome, Settled)
+        for outcome in op.outcome.outcomes
+    )
 
 
 class Load:
     """Runs against whatever address `address()` names at the time; `gone` ends it."""
 
-    def __init__(self, queue: str, address: Callable[[], str], seed: int) -> None:
+    def __init__(
+        self, queue: str, address: Callable[[], str], seed: int, recorder: Recorder
+    ) -> None:
         self.queue = queue
-        self.history = History()
+        self.recorder = recorder
         self.random = random.Random(seed)
         self.gone = asyncio.Event()
         self._address = address
-        self._numbers = iter(range(1, 10**9))
 
     @contextlib.asynccontextmanager
     async def stub(self) -> AsyncIterator["QueueServiceAsyncStub"]:
@@ -74,83 +129,140 @@ class Load:
     async def produce(self, batch_items: int) -> None:
         """One idempotent producer: each request is repeated until it is acknowledged."""
         producer_id = uuid_utils.uuid7().bytes
-        sequence = 0
         async with self.stub() as stub:
-            while not self.gone.is_set():
-                sequence += 1
-                references = [f"i{next(self._numbers)}" for _ in range(batch_items)]
-                request = pb.ProduceRequest(
-                    queue=self.queue,
-                    producer_id=producer_id,
-                    sequence=sequence,
-                    items=[Item(payload=r.encode() * 20, reference=r) for r in references],
-                )
-                answer = await self.until_known(
-                    partial(stub.Produce, request, timeout=CALL_TIMEOUT_S)
-                )
-                if answer is not None:
-                    self.history.acknowledged.update(references)
+            for sequence in count(1):
+                if self.gone.is_set():
+                    return
+                references = [f"i{next(_numbers)}" for _ in range(batch_items)]
+                await self.produce_once(stub, references, producer_id, sequence)
+
+    async def produce_once(
+        self,
+        stub: "QueueServiceAsyncStub",
+        references: Sequence[str],
+        producer_id: bytes,
+        sequence: int,
+    ) -> None:
+        request = pb.ProduceRequest(
+            queue=self.queue,
+            producer_id=producer_id,
+            sequence=sequence,
+            items=[Item(payload=r.encode() * 20, reference=r) for r in references],
+        )
+        asked = Produce(tuple(references), producer_id.hex(), sequence)
+        pending = self.recorder.begin("producer", self.queue, asked)
+        answer = await self.until_known(partial(stub.Produce, request, timeout=CALL_TIMEOUT_S))
+        if answer is None:
+            pending.ended(Unknown())
+            return
+        parts = [
+            ProducedPart(b.partition, b.first_seq, b.count, tuple(b.indexes))
+            for b in answer.batches
+        ]
+        pending.ended(Produced(tuple(parts)))
 
     async def consume(self, name: str, *, until_empty: bool = False) -> None:
         """One consumer: leases, completes most, retries some, and lets a few lapse."""
-        request_number = 0
         async with self.stub() as stub:
-            while until_empty or not self.gone.is_set():
-                request_number += 1
-                request = pb.LeaseRequest(
-                    queue=self.queue,
-                    client_id=name,
-                    request_id=f"{name}-{request_number}",
-                    max_items=self.random.choice([1, 7, 50]),
-                    lease_timeout=Duration(seconds=LEASE_TIMEOUT_S),
-                    wait_timeout=Duration(seconds=LEASE_TIMEOUT_S + 4 if until_empty else 1),
-                )
-                asked_s = time.monotonic()
-                answer = await self.until_known(
-                    partial(stub.Lease, request, timeout=CALL_TIMEOUT_S + 5)
-                )
-                if answer is None or (until_empty and not answer.batches):
+            for number in count(1):
+                if self.gone.is_set() and not until_empty:
                     return
-                for batch in answer.batches:
-                    self._delivered(batch, asked_s)
-                    await self._settle(stub, batch, settle_all=until_empty)
+                batches = await self._lease(stub, name, f"{name}-{number}", until_empty)
+                if batches is None or (until_empty and not batches):
+                    return
+                for batch in batches:
+                    await self._settle(stub, name, batch, settle_all=until_empty)
 
-    def _delivered(self, batch: LeasedBatch, asked_s: float) -> None:
-        got_s = time.monotonic()
-        self.history.deliveries.extend(
-            Delivery(item.reference, batch.lease_id, batch.attempt, asked_s, got_s)
-            for item in batch.items
+    async def _lease(
+        self, stub: "QueueServiceAsyncStub", name: str, request_id: str, patient: bool
+    ) -> Sequence[LeasedBatch] | None:
+        """None: the load has ended."""
+        most = self.random.choice([1, 7, 50])
+        request = pb.LeaseRequest(
+            queue=self.queue,
+            client_id=name,
+            request_id=request_id,
+            max_items=most,
+            lease_timeout=Duration(seconds=LEASE_TIMEOUT_S),
+            wait_timeout=Duration(seconds=LEASE_TIMEOUT_S + 4 if patient else 1),
         )
+        pending = self.recorder.begin(name, self.queue, Lease(most, request_id, LEASE_TIMEOUT_S))
+        tries = 0
+
+        async def call() -> pb.LeaseResponse:
+            nonlocal tries
+            tries += 1
+            answer: pb.LeaseResponse = await stub.Lease(request, timeout=CALL_TIMEOUT_S + 5)
+            return answer
+
+        try:
+            answer = await self.until_known(call)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            # LEASE_ENDED: an earlier try was granted something, which nobody has seen.
+            pending.ended(Unknown())
+            return await self._lease(stub, name, f"{request_id}+", patient)
+        if answer is None:
+            pending.ended(Unknown())
+            return None
+        late = time.monotonic() - pending.operation.begin_s > STRAGGLER_S
+        unseen = most if tries > 1 or (answer.batches and late) else 0
+        grants = [
+            Grant(
+                batch.lease_id,
+                batch.partition,
+                batch.attempt,
+                tuple(
+                    (seq, item.reference)
+                    for seq, item in zip(seqs_of(batch), batch.items, strict=True)
+                ),
+                batch.repeated_answer,
+            )
+            for batch in answer.batches
+        ]
+        pending.ended(Leased(tuple(grants), unseen))
+        return answer.batches
 
     async def _settle(
-        self, stub: "QueueServiceAsyncStub", batch: LeasedBatch, *, settle_all: bool
+        self, stub: "QueueServiceAsyncStub", name: str, batch: LeasedBatch, *, settle_all: bool
     ) -> None:
         chance = 1.0 if settle_all else self.random.random()
-        ordinals = batch.ordinals or range(len(batch.items))
-        seqs = {
-            batch.first_seq + o: i.reference for o, i in zip(ordinals, batch.items, strict=True)
-        }
-        lease = pb.LeaseItems(
-            lease_id=batch.lease_id, ranges=[SeqRange(first_seq=s, count=1) for s in seqs]
-        )
         if chance < 0.05:
             return  # lapses
+        runs = ranges(seqs_of(batch))
+        lease = pb.LeaseItems(
+            lease_id=batch.lease_id,
+            ranges=[SeqRange(first_seq=first, count=number) for first, number in runs],
+        )
+        named = (Named(batch.lease_id, runs),)
         if chance < 0.15:
             retry = pb.RetryRequest(queue=self.queue, leases=[lease], error="try again")
-            await self.until_known(lambda: stub.Retry(retry, timeout=CALL_TIMEOUT_S))
+            pending = self.recorder.begin(name, self.queue, Retry(named))
+            retried = await self.until_known(partial(stub.Retry, retry, timeout=CALL_TIMEOUT_S))
+            _settled(pending, None if retried is None else retried.outcomes)
             return
         complete = pb.CompleteRequest(queue=self.queue, leases=[lease])
-        asked_s = time.monotonic()
-        answer = await self.until_known(lambda: stub.Complete(complete, timeout=CALL_TIMEOUT_S))
-        if answer is None:
-            self.history.unsettled.update((r, batch.lease_id) for r in seqs.values())
-            return
-        answered_s = time.monotonic()
-        (outcome,) = answer.outcomes
-        for repeated, ranges in ((False, outcome.done), (True, outcome.repeated_answer)):
-            for run in ranges:
-                for seq in range(run.first_seq, run.first_seq + run.count):
-                    self.history.completions.append(
-                        Completion(seqs[seq], batch.lease_id, asked_s, answered_s, repeated)
-                    )
-        self.history.lost_leases += sum(run.count for run in outcome.lost)
+        pending = self.recorder.begin(name, self.queue, Complete(named))
+        answer = await self.until_known(partial(stub.Complete, complete, timeout=CALL_TIMEOUT_S))
+        _settled(pending, None if answer is None else answer.outcomes)
+
+
+def seqs_of(batch: LeasedBatch) -> list[int]:
+    return [batch.first_seq + o for o in batch.ordinals or range(len(batch.items))]
+
+
+def _settled(pending: Pending, outcomes: Sequence[pb.LeaseOutcome] | None) -> None:
+    """`until_known` may have tried more than once."""
+    if outcomes is None:
+        pending.ended(Unknown())
+        return
+    answers = [
+        Outcome(o.lease_id, _runs(o.done), _runs(o.repeated_answer), _runs(o.lost))
+        for o in outcomes
+    ]
+    pending.ended(Settled(tuple(answers), again=True))
+
+
+def _runs(found: Sequence[SeqRange]) -> Ranges:
+    return tuple((run.first_seq, run.count) for run in found)

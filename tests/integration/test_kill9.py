@@ -11,18 +11,23 @@ import pytest
 
 from querator.v1 import admin_service_pb2 as admin_pb
 from querator.v1.admin_service_pb2_grpc import AdminServiceStub
-from tests.integration.load import Load
+from tests.checkers.history import Look, Looked
+from tests.checkers.report import check
+from tests.integration.load import Load, acknowledged, completed, new_recorder
 from tests.integration.processes import ServerProcess, verify
 
 KILLS = 50
 SEED = 20130101
 QUEUE = "work"
+PARTITIONS = 3
 
 
 async def create_queue(address: str) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         await AdminServiceStub(channel).CreateQueue(
-            admin_pb.CreateQueueRequest(queue=QUEUE, settings=admin_pb.QueueSettings(partitions=3))
+            admin_pb.CreateQueueRequest(
+                queue=QUEUE, settings=admin_pb.QueueSettings(partitions=PARTITIONS)
+            )
         )
 
 
@@ -39,7 +44,8 @@ async def test_fifty_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -
     moments = random.Random(SEED)
     process = ServerProcess(tmp_path / "data")
     await process.start()
-    load = Load(QUEUE, lambda: process.address, SEED)
+    recorder = new_recorder(QUEUE, PARTITIONS)
+    load = Load(QUEUE, lambda: process.address, SEED, recorder)
     try:
         await create_queue(process.address)
         async with asyncio.TaskGroup() as group:
@@ -53,17 +59,18 @@ async def test_fifty_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -
                 await verify(process.data_dir)
                 await process.start()
             load.gone.set()
-        drain = Load(QUEUE, lambda: process.address, SEED)
-        drain.history = load.history
-        await drain.consume("drain", until_empty=True)
+        await load.consume("drain", until_empty=True)
+        look = recorder.begin("end", QUEUE, Look())
         total = await counts(process.address)
         assert (total.ready, total.leased, total.scheduled, total.moving) == (0, 0, 0, 0)
+        look.ended(Looked())
         assert await process.terminate() == 0
         await verify(process.data_dir)
     finally:
         if process.running:
             await process.kill()
-    history = load.history
-    assert history.violations() == []
-    assert len(history.acknowledged) > KILLS, "the load must have done something between the kills"
-    assert len({c.reference for c in history.completions}) > KILLS
+    history = recorder.history
+    history.write(tmp_path / "history")
+    assert check(history).lines()[:-1] == []
+    assert len(acknowledged(history)) > KILLS, "the load must have done something between the kills"
+    assert completed(history) > KILLS

@@ -10,16 +10,16 @@ import contextlib
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+import uuid_utils
 
-from querator.v1 import queue_service_pb2 as pb
-from querator.v1.items_pb2 import Item
-from tests.integration.load import Load
-from tests.integration.test_kill9 import QUEUE, counts, create_queue
+from tests.checkers.history import Look, Looked
+from tests.checkers.report import check
+from tests.integration.load import Load, acknowledged, completed, new_recorder
+from tests.integration.test_kill9 import PARTITIONS, QUEUE, counts, create_queue
 from tests.powerloss.disk import Kept
 from tests.powerloss.nodes import PoweredNode, Totals, cluster, lose_power, start, verify_all
 
@@ -40,7 +40,8 @@ class Run:
         self.nodes = nodes
         self.address = address
         self.random = Random(seed)
-        self.load = Load(QUEUE, address, seed)
+        self.recorder = new_recorder(QUEUE, PARTITIONS)
+        self.load = Load(QUEUE, address, seed, self.recorder)
         self.totals = totals
 
     async def begin(self) -> None:
@@ -60,12 +61,8 @@ class Run:
     async def produce(self, count: int) -> None:
         """Returns when so many items are acknowledged."""
         references = [f"by hand {n}" for n in range(count)]
-        request = pb.ProduceRequest(
-            queue=QUEUE, items=[Item(payload=b"x", reference=r) for r in references]
-        )
         async with self.load.stub() as stub:
-            await self.load.until_known(partial(stub.Produce, request))
-        self.load.history.acknowledged.update(references)
+            await self.load.produce_once(stub, references, uuid_utils.uuid7().bytes, 1)
 
     async def lose_power(self, kept: Kept) -> None:
         await lose_power(self.nodes, kept, self.random, self.totals)
@@ -74,14 +71,14 @@ class Run:
         """Empties the queue; what is wrong with what the clients have seen."""
         async with asyncio.TaskGroup() as group:
             for n in range(DRAINS):
-                drain = Load(QUEUE, self.address, n)
-                drain.history = self.load.history
+                drain = Load(QUEUE, self.address, n, self.recorder)
                 group.create_task(drain.consume(f"drain{n}", until_empty=True))
+        look = self.recorder.begin("end", QUEUE, Look())
         total = await counts(self.address())
-        found = self.load.history.violations()
         if left := total.ready + total.leased + total.scheduled + total.moving:
-            found.append(f"{left} items that no consumer gets")
-        return found
+            return [f"{left} items that no consumer gets", *check(self.recorder.history).violations]
+        look.ended(Looked())
+        return check(self.recorder.history).lines()[:-1]
 
     async def end(self) -> None:
         for node in self.nodes:
@@ -124,8 +121,8 @@ async def test_power_loss_loses_nothing(run: Run) -> None:
         assert await node.process.terminate() == 0
     await run.lose_power(Kept.NONE)
     await verify_all(run.nodes)
-    assert len(run.load.history.acknowledged) > LOSSES
-    assert len({c.reference for c in run.load.history.completions}) > LOSSES
+    assert len(acknowledged(run.recorder.history)) > LOSSES
+    assert completed(run.recorder.history) > LOSSES
 
 
 async def found_by(run: Run, *lies: str) -> str:

@@ -98,8 +98,9 @@ class Story:
         repeated: Seqs | None = None,
         lost: Seqs | None = None,
         unknown: Seqs | None = None,
+        again: bool = False,
     ) -> None:
-        self._settle(begin, end, Complete, lease, done, repeated, lost, unknown)
+        self._settle(begin, end, Complete, lease, done, repeated, lost, unknown, again=again)
 
     def retry(
         self,
@@ -129,10 +130,11 @@ class Story:
         repeated: Seqs | None,
         lost: Seqs | None,
         unknown: Seqs | None,
+        again: bool = False,
     ) -> None:
         runs = [ranges(seqs or []) for seqs in (done, repeated, lost)]
         named = ranges([*(done or []), *(repeated or []), *(lost or []), *(unknown or [])])
-        outcome = Unknown() if unknown is not None else Settled((Outcome(lease, *runs),))
+        outcome = Unknown() if unknown is not None else Settled((Outcome(lease, *runs),), again)
         asked = request((Named(lease, named),))  # type: ignore[operator]
         self.add(begin, end, asked, outcome)
 

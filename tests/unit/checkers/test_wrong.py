@@ -363,6 +363,13 @@ def test_a_repeat_of_a_call_of_unknown_outcome() -> None:
     assert_right(story)
 
 
+def test_a_call_repeats_itself() -> None:
+    story = started(1)
+    story.lease(2, 3, "l1", [1])
+    story.complete(4, 5, "l1", repeated=[1], again=True)
+    assert_right(story)
+
+
 def test_the_other_verb_repeats() -> None:
     story = started(1)
     story.lease(2, 3, "l1", [1])
