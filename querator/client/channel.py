@@ -30,8 +30,8 @@ CONNECT_SECONDS = 5.0
 
 _SERVICE = "/querator.v1.QueueService/"
 # A node that has gone without a word is noticed after the two together.
-_KEEPALIVE_MS = 4_000
-_KEEPALIVE_TIMEOUT_MS = 3_000
+_KEEPALIVE_MS = 2_000
+_KEEPALIVE_TIMEOUT_MS = 2_000
 # A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
 _RECEIVE_BYTES_MAX = limits.REPLY_BYTES_MAX + limits.MIB
 

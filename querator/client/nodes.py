@@ -27,12 +27,13 @@ from querator.client.errors import (
     StorageFailed,
 )
 from querator.client.errors import make_error as make
+from querator.client.rpc_errors import connection_failed
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 
 R = TypeVar("R")
 
-ATTEMPT_SECONDS = 5.0
+ATTEMPT_SECONDS = 3.0
 """A node that has not answered for so long is left for another one, by requests that can be
 repeated and are not meant to wait."""
 LEARN_SECONDS = 30.0
@@ -203,13 +204,18 @@ class Nodes:
                 self.answered(connection)
             return answer
 
-        return await repeated(
-            attempt,
-            seconds=self.request_timeout if seconds is None else seconds,
-            hopeless=self.hopeless,
-            elsewhere=lambda error: _against_the_node(error) and self.has_good(),
-            repeatable=repeatable,
-        )
+        try:
+            return await repeated(
+                attempt,
+                seconds=self.request_timeout if seconds is None else seconds,
+                hopeless=self.hopeless,
+                elsewhere=lambda error: _against_the_node(error) and self.has_good(),
+                repeatable=repeatable,
+            )
+        except ConnectionFailed as error:
+            if len(self._nodes) == 1:
+                raise
+            raise connection_failed(", ".join(self._nodes), "") from error
 
     # --- who is there ----------------------------------------------------------------------
 

@@ -149,8 +149,11 @@ def remaining_ms(context: Context) -> int:
 
 
 def within_deadline(call: T, context: Context) -> T:
-    """The call with a timeout that ends no later than the client's deadline."""
+    """The call with a timeout that ends before the client's deadline, so that the client still
+    hears why.
+    """
     left_ms = remaining_ms(context)
+    left_ms -= min(_ANSWER_MARGIN_MS, left_ms // 4)
     if not left_ms or 0 < call.timeout_ms <= left_ms:
         return call
     return msgspec.structs.replace(call, timeout_ms=left_ms)

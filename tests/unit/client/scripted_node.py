@@ -52,6 +52,13 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         self._next_seq = 1
         self._changed = asyncio.Condition()
         self.address = ""
+        self.routing: queue_service_pb2.GetRoutingResponse | None = None
+        self.leader_address = ""
+        """What answers say of who leads."""
+        self.hung = False
+        """Unary calls get no answer."""
+        self.asked = 0
+        self._server: grpc.aio.Server | None = None
 
     @classmethod
     @asynccontextmanager
@@ -62,10 +69,27 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         port = server.add_insecure_port("127.0.0.1:0")
         node.address = f"127.0.0.1:{port}"
         await server.start()
+        node._server = server
         try:
             yield node
         finally:
+            await node.stop()
+
+    async def stop(self) -> None:
+        """Ends as a node that is killed does: without a word."""
+        if self._server is not None:
+            server, self._server = self._server, None
             await server.stop(None)
+
+    def share(self, other: "ScriptedNode") -> None:
+        """Has one partition with another node: either stores what the other one knows."""
+        self.stored, self.outcomes, self.last = other.stored, other.outcomes, other.last
+        self.ready, self._changed = other.ready, other._changed
+
+    async def GetRouting(self, request: Any, context: Any) -> Any:
+        if self.routing is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not known here")
+        return self.routing
 
     def put(self, request: queue_service_pb2.ProduceRequest) -> Answer:
         self.requests.append(request)
@@ -76,6 +100,7 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         if known is not None:
             again = queue_service_pb2.ProduceResponse.FromString(known.SerializeToString())
             again.batches[0].repeated_answer = True
+            again.leader_address = self.leader_address
             return again
         last = self.last.get(request.producer_id, 0)
         if request.ordered and request.sequence != last + 1:
@@ -88,12 +113,16 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
                 )
             ],
             durable=True,
+            leader_address=self.leader_address,
         )
         self.stored += [item.payload for item in request.items]
         self.outcomes[request.producer_id, request.sequence] = answer
         return answer
 
     async def Produce(self, request: Any, context: Any) -> Any:
+        self.asked += 1
+        if self.hung:
+            await asyncio.Event().wait()
         answer = self.put(request)
         if self.cut_answers:
             self.cut_answers -= 1

@@ -1,0 +1,188 @@
+"""A client of several nodes: it goes on with another one, and learns who is there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from querator import Client
+from querator.client.errors import ConnectionFailed, ErrorCode, OutcomeUnknown, make_error
+from querator.client.nodes import Nodes, split_addresses
+from querator.v1 import queue_service_pb2
+from tests.unit.client.scripted_node import ScriptedNode, refusal
+
+SOON = timedelta(milliseconds=300)
+NOBODY = "127.0.0.1:1"
+
+
+@asynccontextmanager
+async def cluster(*names: str, leaders: tuple[str, ...] = ("a",)) -> AsyncIterator[Any]:
+    """Nodes that know each other, over one store."""
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(ScriptedNode.running()) for _ in names]
+        routing = queue_service_pb2.GetRoutingResponse(leaders=leaders)
+        for name, node in zip(names, nodes, strict=True):
+            routing.nodes.add(name=name, client_address=node.address)
+        for name, node in zip(names, nodes, strict=True):
+            node.routing = queue_service_pb2.GetRoutingResponse()
+            node.routing.CopyFrom(routing)
+            node.routing.node = name
+            node.share(nodes[0])
+        yield nodes
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """What a client learns beside its calls comes when it comes."""
+    while not condition():  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.01)
+
+
+def test_addresses() -> None:
+    assert split_addresses("a:1") == ("a:1",)
+    assert split_addresses(" a:1, b:2,a:1") == ("a:1", "b:2")
+    assert split_addresses(["a:1", "b:2"]) == ("a:1", "b:2")
+    with pytest.raises(ValueError, match="host:port"):
+        split_addresses("a:1,")
+    with pytest.raises(ValueError, match="host:port"):
+        split_addresses([])
+
+
+async def test_a_call_goes_to_whoever_answers():
+    async with ScriptedNode.running() as node:
+        for _ in range(4):
+            async with Client(f"{NOBODY},{node.address}") as client:
+                await client.produce("q", b"x")
+    assert node.stored == [b"x"] * 4
+
+
+async def test_the_other_nodes_are_learned_from_the_first():
+    async with cluster("a", "b") as (a, b), Client(a.address) as client:
+        await client.produce("q", b"x")
+        nodes = client._nodes()
+        await until(lambda: len(nodes.addresses) == 2)
+        assert set(nodes.addresses) == {a.address, b.address}
+        await a.stop()
+        await client.produce("q", b"y")
+        assert a.stored == [b"x", b"y"]
+        assert len(b.requests) == 1
+
+
+async def test_a_node_that_has_left_is_forgotten():
+    async with cluster("a", "b") as (a, b):
+        nodes = Nodes((a.address,), request_timeout=5, connect_timeout=5)
+        assert await nodes.leader("", "q", lambda _: 0) == a.address
+        assert set(nodes.addresses) == {a.address, b.address}
+        del a.routing.nodes[1]
+        assert await nodes.leader("", "q", lambda _: 0) == a.address
+        assert set(nodes.addresses) == {a.address}
+        assert not b.requests
+        await nodes.close()
+
+
+async def test_nobody_answers():
+    async with Client(f"{NOBODY},127.0.0.1:2", connect_timeout=SOON) as client:
+        with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
+            await client.produce("q", b"x")
+
+
+async def test_a_node_that_stops_is_left():
+    async with cluster("a", "b") as (a, b), Client([a.address, b.address]) as client:
+        a.decide = lambda _: refusal("UNAVAILABLE")
+        for _ in range(5):
+            await client.produce("q", b"x")
+        assert len(a.stored) == 5
+
+
+async def test_what_may_not_be_repeated_is_not():
+    async with cluster("a", "b") as (a, b):
+        nodes = Nodes((a.address, b.address), request_timeout=5, connect_timeout=5)
+        a.cut_answers = b.cut_answers = 1
+        request = queue_service_pb2.ProduceRequest(queue="q")
+        with pytest.raises(OutcomeUnknown):
+            await nodes.call(
+                lambda node, left: node.queues.Produce(request, timeout=left), repeatable=False
+            )
+        assert a.asked + b.asked == 1
+        await nodes.close()
+
+
+async def test_a_hung_node_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("querator.client.client.ATTEMPT_SECONDS", 0.2)
+    async with cluster("a", "b") as (a, b), Client([a.address, b.address]) as client:
+        a.hung = b.hung = True
+        task = asyncio.get_running_loop().create_task(client.produce("q", b"x"))
+        await until(lambda: bool(a.asked or b.asked))
+        a.hung, b.hung = bool(a.asked), bool(b.asked)
+        await task
+        assert a.stored == [b"x"]
+
+
+async def test_an_ordered_producer_goes_to_the_leader():
+    async with cluster("a", "b", "c", leaders=("c",)) as (a, b, c), Client(a.address) as client:
+        async with client.producer("q") as producer:
+            await producer.produce(b"x")
+            assert producer._stream.address == c.address
+        assert (len(a.requests), len(b.requests), len(c.requests)) == (0, 0, 1)
+
+
+async def test_an_ordered_producer_follows_the_leader():
+    async with cluster("a", "b", leaders=("a",)) as (a, b), Client(a.address) as client:
+        async with client.producer("q", batch_items=1) as producer:
+            await producer.produce(b"0")
+            a.leader_address = b.address
+            await producer.produce_many([b"%d" % number for number in range(1, 100)])
+            assert producer._stream.address == b.address
+    assert a.stored == [b"%d" % number for number in range(100)]
+    assert b.requests
+
+
+async def test_a_producer_goes_on_with_another_node():
+    async with cluster("a", "b") as (a, _), Client(a.address) as client:
+        async with client.producer("q", batch_items=1) as producer:
+            await producer.produce(b"0")
+            await until(lambda: len(client._nodes().addresses) == 2)
+            a.cut_answers = 1
+            sending = producer.produce_many([b"%d" % number for number in range(1, 50)])
+            await asyncio.gather(sending, a.stop())
+    assert a.stored == [b"%d" % number for number in range(50)]
+
+
+async def test_a_consumer_settles_elsewhere_what_it_leased_here():
+    async with cluster("a", "b") as (a, b):
+        await a.make_ready([b"x"])
+        async with (
+            Client([a.address, b.address]) as client,
+            client.consumer("q", idle_timeout=timedelta(seconds=5)) as consumer,
+        ):
+            item = await anext(consumer)
+            [left] = [node for node in (a, b) if node.subscriptions]
+            [other] = [node for node in (a, b) if node is not left]
+            await left.stop()
+            await item.complete()
+            assert len(other.settles) == 1
+            await a.make_ready([b"y"])
+            assert (await anext(consumer)).payload == b"y"
+
+
+async def test_what_a_node_says_of_a_request_does_not_speak_against_the_node():
+    async with cluster("a", "b") as (a, b):
+        nodes = Nodes((a.address, b.address), request_timeout=5, connect_timeout=5)
+        node = nodes.pick(a.address)
+        for said in (
+            make_error(ErrorCode.OUTCOME_UNKNOWN, "by the node", request_id="r"),
+            make_error(ErrorCode.OVERLOADED, "by the node"),
+            make_error(ErrorCode.NOT_LEADER, "by the node"),
+        ):
+            assert not nodes.failed(node, said)
+            assert nodes.is_good(a.address)
+        lost = make_error(ErrorCode.OUTCOME_UNKNOWN, "no answer")
+        assert isinstance(lost, OutcomeUnknown)
+        assert nodes.failed(node, lost)
+        assert not nodes.is_good(a.address)
+        assert nodes.pick(a.address).address == b.address
+        nodes.answered(node)
+        assert nodes.is_good(a.address)
+        await nodes.close()
