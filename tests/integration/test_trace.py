@@ -53,6 +53,8 @@ class Trace:
         if not self.recording or event != "call" or not file.startswith(PACKAGE):
             return
         module = file.removeprefix(PACKAGE).removesuffix(".py").removesuffix("/__init__")
+        if not self.modules and not module.startswith("server/"):
+            return  # The raft thread may yet be on its way to sleep after what was before.
         if module not in self.modules:
             self.modules.append(module)
 
