@@ -3,8 +3,8 @@
     a follower's progress       its copy
     -----------------------     ------------------------------------------------------------------
     becomes SNAPSHOT            begins when there is a connection, and less than `SENT_MAX` of them
-                                are on their way from this node; after a failure not before
-                                `AGAIN_S`
+                                are on their way from this node, for which the groups stand in
+                                line; after a failure not before `AGAIN_S`
     is SNAPSHOT                 goes on by a step, each `STEP_PAUSE_S` at the most: the groups of
                                 the node work on in between
     PROBE again                 when it is done or has failed
@@ -14,11 +14,13 @@ and what comes after a snapshot that is being installed; never more than `PINNED
 and nothing while space is short. A follower that needs what is gone gets another snapshot.
 """
 
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from querator import telemetry
+from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_name
 from querator.raft.clock import Clock
 from querator.raft.journal import Journal
@@ -36,7 +38,9 @@ SENT_MAX: Final = 8
 AGAIN_S: Final = 5.0
 STEP_PAUSE_S: Final = 0.002
 NO_ROOM_S: Final = 0.02
-"""When to look again whether the transport has room."""
+"""When to look again whether the transport has room for one that has begun."""
+NOT_BEGUN_S: Final = 5.0
+"""When to look again whether one can begin, if nobody says so before."""
 HEARD_S: Final = 10.0
 """The log waits for followers that were heard so lately."""
 
@@ -57,15 +61,31 @@ class Traffic:
 
     def __init__(self) -> None:
         self._senders: list[SnapshotSender] = []
+        self._line: dict[GroupId, None] = {}
         self._sent = self._failed = self._bytes_sent = 0
         self.installed = self.bytes_received = 0
 
-    @property
-    def full(self) -> bool:
-        return len(self._senders) >= SENT_MAX
+    def may_begin(self, group: GroupId) -> bool:
+        """Whether one more may begin; if not, the group stands in line."""
+        if len(self._senders) < SENT_MAX:
+            return True
+        self._line[group] = None
+        return False
 
     def begun(self, sender: SnapshotSender) -> None:
         self._senders.append(sender)
+
+    @property
+    def calls(self) -> bool:
+        """Whether it is somebody's turn who stands in line."""
+        return bool(self._line) and len(self._senders) < SENT_MAX
+
+    def called(self) -> list[GroupId]:
+        """Those whose turn it is; they leave the line."""
+        groups = list(islice(self._line, max(0, SENT_MAX - len(self._senders))))
+        for group in groups:
+            del self._line[group]
+        return groups
 
     def ended(self, sender: SnapshotSender) -> None:
         self._senders.remove(sender)
@@ -146,8 +166,9 @@ class Copies:
                 self._end(id_, sender, progress if needed else None, now_s)
 
     def _begin(self, replica: int, now_s: float) -> bool:
-        if self._traffic.full or self._mail.room_bytes(self._member.node_of(replica)) <= 0:
-            self._next_s[replica] = now_s + NO_ROOM_S
+        room_bytes = self._mail.room_bytes(self._member.node_of(replica))
+        if room_bytes <= 0 or not self._traffic.may_begin(self._member.group):
+            self._next_s[replica] = now_s + NOT_BEGUN_S
             return False
         self._number += 1
         sender = SnapshotSender(
@@ -204,9 +225,17 @@ class Copies:
     def on_connection(self, node: NodeKey) -> None:
         """It came up, or broke."""
         now_s = self._clock.monotonic_s()
-        for id_, sender in self._senders.items():
-            if id_ in self._member.progress and self._member.node_of(id_) == node:
-                sender.interrupted(now_s)
+        for id_ in self._waiting():
+            if self._member.node_of(id_) == node:
+                self._next_s[id_] = now_s
+                if id_ in self._senders:
+                    self._senders[id_].interrupted(now_s)
+
+    def called(self) -> None:
+        """It is the group's turn to begin."""
+        now_s = self._clock.monotonic_s()
+        for id_ in self._waiting():
+            if id_ not in self._senders:
                 self._next_s[id_] = now_s
 
     def wake_s(self) -> float | None:

@@ -23,6 +23,7 @@ from querator.raft.handover import Call, Outcome, Read, Reconfigure, Transfer
 from querator.raft.journal import Journal
 from querator.raft.member import Member
 from querator.raft.reads import Reads
+from querator.raft.replication import State
 
 TRANSFER_TIMEOUT_S: Final = 2.0
 """A leader that hands over takes nothing on for so long at the most."""
@@ -199,7 +200,7 @@ class Office:
             case configuration.Promote(id_):
                 progress = member.progress[id_]
                 missing = member.commit_index - progress.match
-                if missing > APPLY_ENTRIES_TURN_MAX or not progress.beats:
+                if missing > APPLY_ENTRIES_TURN_MAX or progress.state is not State.REPLICATE:
                     message = f"group {self._group}: replica {id_} is {missing} entries behind"
                     raise QueratorError(ErrorCode.UNAVAILABLE, message)
             case configuration.RemoveReplica(id_) if id_ == member.id:

@@ -73,7 +73,7 @@ CHUNK_BYTES: Final = 256 * KIB
 """Of a chunk's content, the most."""
 WINDOW_BYTES: Final = 4 * MIB
 """Sent and not acknowledged, unless one value is larger."""
-STEP_ROWS_MAX: Final = 2_000
+STEP_ROWS_MAX: Final = 1_000
 STEP_BYTES_MAX: Final = 512 * KIB
 """Read in one step of the sender, or one value."""
 CHANGES_MAX: Final = 200_000

@@ -54,7 +54,8 @@ STAGED_KEPT_S = 600.0
 """What is staged is kept so long after the last message about it."""
 TOLD_S = 1.0
 """The leader hears so often that work goes on which takes its time."""
-TURN_WRITE_BYTES_MAX = 4 << 20
+TURN_WRITE_BYTES_MAX = 1 << 20
+"""Written in one turn, or one chunk: other groups of the node wait for its sync."""
 _WAITING_BYTES_MAX = 2 * WINDOW_BYTES + VALUE_BYTES_MAX
 _SPACE_FACTOR = 2
 """What a byte of a chunk may need on disk."""

@@ -133,6 +133,7 @@ class Turns:
         for event in events:
             self._deliver(event, outcome)
         self._ring(started, outcome)
+        self._call()
         taken = clock()
         for group in self._dirty.values():
             if not group.alone:
@@ -186,7 +187,7 @@ class Turns:
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done before a request, a message or an alarm."""
-        return not (self._batcher or self._dirty or self._deleting)
+        return not (self._batcher or self._dirty or self._deleting or self.traffic.calls)
 
     @property
     def answered(self) -> bool:
@@ -317,6 +318,14 @@ class Turns:
             if group.alone and group.in_office and not group.copying:
                 self._set_alarm(group)
             else:
+                self._dirty[group_id] = group
+
+    def _call(self) -> None:
+        """Lets those go on who have waited until a snapshot may begin."""
+        for group_id in self.traffic.called() if self.traffic.calls else ():
+            group = self._groups.get(group_id)
+            if group is not None and group.office is not None:
+                group.office.copies.called()
                 self._dirty[group_id] = group
 
     def _set_alarm(self, group: Group) -> None:

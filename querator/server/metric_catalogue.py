@@ -205,6 +205,16 @@ FOLLOWER_LAG = _gauge(
     "leads in which it lacks most.",
     ("follower",),
 )
+SNAPSHOTS = _counter(
+    "raft_snapshots",
+    "Replicas that were so far behind that they got the whole state: sent and failed by the node "
+    "that leads, installed by the one that got it.",
+    ("outcome",),
+)
+SNAPSHOTS_SENDING = _gauge("raft_sending_snapshots", "Snapshots that this node is sending.")
+SNAPSHOT_BYTES = _counter(
+    "raft_snapshot_bytes", "Bytes of snapshots: sent, received.", ("direction",)
+)
 TERMS = _counter(
     "raft_terms", f"Sum of the groups' terms; each election adds one or more; {_PLACEMENT}.", _QUEUE
 )

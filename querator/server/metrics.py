@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import node_name
 from querator.model.placement_map import PlacementMap
+from querator.raft.copies import SnapshotStats
 from querator.raft.stats import Distribution, TurnStats
 from querator.raft.status import GroupStatus
 from querator.server import metric_catalogue as catalogue
@@ -45,6 +46,7 @@ class Look(msgspec.Struct, frozen=True):
     stalled_s: float
     node: Labels | None
     turns: TurnStats | None
+    snapshots: SnapshotStats | None
     calls: Mapping[tuple[str, str], int]
     lasted_us: Mapping[str, Distribution]
     streams: Mapping[str, int]
@@ -74,6 +76,7 @@ def look(observed: Observed, health: Health) -> Look:
         stalled_s=health.stalled_s(),
         node=_node(observed),
         turns=None if host is None else host.turn_stats(),
+        snapshots=None if host is None else host.snapshot_stats(),
         calls={} if calls is None else calls.calls(),
         lasted_us={} if calls is None else calls.lasted_us(),
         streams={} if calls is None else calls.open_streams(),
@@ -236,10 +239,24 @@ def _raft(seen: Look) -> Iterator[Metric]:
     for spec, field in _LOG_FIELDS:
         yield family(spec, ((label, getattr(log, field)) for label, log in logs))
     yield family(catalogue.FOLLOWER_LAG, (((node,), n) for node, n in _lags(seen).items()))
+    if seen.snapshots is not None:
+        yield from _snapshots(seen.snapshots)
     yield family(catalogue.NODES, _others(seen))
     yield family(catalogue.CLOCK_SKEW, [((), seen.clock_skew_ms / 1000)])
     yield family(catalogue.EPOCHS, [((), seen.placed.epoch)])
     yield family(catalogue.PENDING, [((), seen.pending)])
+
+
+def _snapshots(stats: SnapshotStats) -> Iterator[Metric]:
+    yield family(
+        catalogue.SNAPSHOTS,
+        [(("sent",), stats.sent), (("failed",), stats.failed), (("installed",), stats.installed)],
+    )
+    yield family(catalogue.SNAPSHOTS_SENDING, [((), stats.sending)])
+    yield family(
+        catalogue.SNAPSHOT_BYTES,
+        [(("sent",), stats.bytes_sent), (("received",), stats.bytes_received)],
+    )
 
 
 def _others(seen: Look) -> list[tuple[Labels, float]]:

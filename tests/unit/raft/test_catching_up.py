@@ -1,16 +1,22 @@
 """Groups whose logs let go of what a follower needs: it gets the state."""
 
+from functools import partial
+
 import pytest
 
+from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.raft import copies
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.copies import SnapshotStats
-from querator.raft.handover import Leadership, Reconfigure, Remove
+from querator.raft.handover import Call, Leadership, Open, Reconfigure, Remove
 from querator.raft.journal import PINNED_WINDOWS
 from querator.raft.log_rows import mark_deleting
 from querator.storage import generations
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.register import RegisterMachine
 from tests.unit.raft.trio import G, Machine, World, future, key
 
 WINDOW = 4_000
@@ -217,3 +223,46 @@ def test_a_deletion_that_was_interrupted_can_only_go_on():
     assert node.turns is not None
     assert node.turns.status(G) is None
     assert isinstance(world.done[-1][1], QueratorError)
+
+
+def test_snapshots_of_many_groups_stand_in_line(monkeypatch):
+    monkeypatch.setattr(copies, "SENT_MAX", 1)
+    world = World("a", "b", "c", log_bytes_kept=WINDOW)
+    groups = [GroupId(number) for number in range(2, 8)]
+    for group in groups:
+        for name in world.nodes:
+            request = Open(group, RegisterMachine(group), future(), world.replicas)
+            world.ask(name, request)
+    world.separate("c")
+
+    def leads(group: GroupId) -> str | None:
+        for name, node in world.nodes.items():
+            status = None if node.turns is None else node.turns.status(group)
+            if status is not None and status.leads:
+                return name
+        return None
+
+    def applied(group: GroupId) -> set[int]:
+        found = set()
+        for node in world.nodes.values():
+            status = None if node.turns is None else node.turns.status(group)
+            assert status is not None
+            found.add(status.applied_index)
+        return found
+
+    for group in groups:
+        world.until(partial(leads, group))
+    for _ in range(12):
+        for group in groups:
+            leader = leads(group)
+            assert leader is not None
+            world.ask(leader, Call(group, Proposal(1, b"x" * 1_000), future(), 2_000))
+        world.pass_s(1)
+    world.pass_s(2)
+    # Nobody looks in vain while the node is away.
+    turns = world.turns
+    world.pass_s(10)
+    assert world.turns - turns < 10 * 3 * 20
+    world.heal()
+    world.until(lambda: all(len(applied(group)) == 1 for group in groups), within_s=3)
+    assert stats(world, "c").installed == len(groups)

@@ -113,6 +113,7 @@ class World:
         self.replicas = tuple(Replica(id_, key(name)) for id_, name in enumerate(names, 1))
         self.nodes = {name: Machine(self, name) for name in names}
         self.cut: set[frozenset[str]] = set()
+        self.turns = 0
         self.results: list[Any] = []
         self.errors: list[BaseException] = []
         self.done: list[tuple[Any, BaseException | None]] = []
@@ -201,6 +202,7 @@ class World:
 
     def turn(self, node: Machine, requests: Sequence[Request] = ()) -> None:
         assert node.turns is not None
+        self.turns += 1
         library.bind(node.clock)
         events = list(node.inbox)
         node.inbox.clear()

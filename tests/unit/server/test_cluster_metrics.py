@@ -6,6 +6,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.raft.clock import SimulatedClock
+from querator.raft.copies import SnapshotStats
 from querator.raft.liveness import Liveness
 from querator.raft.stats import TurnGatherer, TurnStats
 from querator.raft.status import GroupStatus, ReplicaStatus
@@ -62,6 +63,11 @@ class Host:
     def turn_stats(self) -> TurnStats:
         return TurnGatherer().stats()
 
+    def snapshot_stats(self) -> SnapshotStats:
+        return SnapshotStats(
+            sending=2, sent=7, failed=1, installed=3, bytes_sent=4_000, bytes_received=500
+        )
+
 
 class Placement:
     pending = frozenset[int]()
@@ -115,6 +121,15 @@ async def test_a_follower_lacks_what_it_lacks_in_its_worst_group() -> None:
     assert said.value("querator_raft_follower_lag_entries", follower="n3") == 1
     assert said.value("querator_raft_groups", state="leader") == 2
     assert said.value("querator_raft_groups", state="follower") == 1
+
+
+async def test_snapshots_by_what_became_of_them() -> None:
+    said = await scrape(seen({}, connected=()))
+    for outcome, count in (("sent", 7), ("failed", 1), ("installed", 3)):
+        assert said.value("querator_raft_snapshots_total", outcome=outcome) == count
+    assert said.value("querator_raft_sending_snapshots") == 2
+    assert said.value("querator_raft_snapshot_bytes_total", direction="sent") == 4_000
+    assert said.value("querator_raft_snapshot_bytes_total", direction="received") == 500
 
 
 async def test_how_far_the_placement_group_is() -> None:
