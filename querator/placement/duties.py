@@ -24,6 +24,7 @@ from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.commands import RegisterNode
 from querator.placement.standing import Propose
 from querator.placement.steps import HandOver, heir, moves_home, next_step
+from querator.raft.configuration import Change
 from querator.raft.host import Host
 
 ROUND_S = 0.5
@@ -81,7 +82,7 @@ class Duties:
                 await self._register()
                 for group in self._host.groups():
                     if self._host.leads(group) and group not in self._changing:
-                        if len(self._changing) < CHANGING_MAX and self._differs(group):
+                        if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
                             self._changing.add(group)
                             tasks.create_task(self._change(group))
                 if self._handing:
@@ -113,22 +114,16 @@ class Duties:
 
     # --- replicas ----------------------------------------------------------------
 
-    def _differs(self, group: GroupId) -> bool:
-        status, target = self._host.status(group), self._placed().replicas(group)
-        if status is None or not target:
-            return False
-        return next_step(status.replicas, target, own=status.replica) is not None
+    def _next(self, group: GroupId) -> Change | HandOver | None:
+        status, placed = self._host.status(group), self._placed().placed(group)
+        if status is None or placed is None:
+            return None
+        return next_step(status.replicas, placed, own=status.replica)
 
     async def _change(self, group: GroupId) -> None:
         """The next steps of one group, until one is refused or none is left."""
         try:
-            while self._host.leads(group):
-                status, target = self._host.status(group), self._placed().replicas(group)
-                if status is None or not target:
-                    return
-                step = next_step(status.replicas, target, own=status.replica)
-                if step is None:
-                    return
+            while self._host.leads(group) and (step := self._next(group)) is not None:
                 if isinstance(step, HandOver):
                     await self._host.transfer(group, step.to)
                     return

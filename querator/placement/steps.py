@@ -2,6 +2,7 @@
 says. Pure.
 
     replicas of the group, and the target                       next
+    one is there that the map has not named yet                 nothing: the map here is behind
     a target replica is not there                               AddLearner, by id
     one is there that learns, and should vote                   Promote
     all of the target vote; one is there that is not in it      RemoveReplica
@@ -17,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from querator.model.nodes import NodeKey, Replicas
+from querator.model.placement_map import PlacedGroup
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.status import GroupStatus, ReplicaStatus
 
@@ -28,8 +30,11 @@ class HandOver(msgspec.Struct, frozen=True):
     to: NodeKey
 
 
-def next_step(current: Replicas, target: Replicas, *, own: int) -> Change | HandOver | None:
-    """The next step of the leader, whose replica is `own`; None when all is as it should be."""
+def next_step(current: Replicas, placed: PlacedGroup, *, own: int) -> Change | HandOver | None:
+    """The next step of the leader, whose replica is `own`; None when there is none."""
+    target = placed.target
+    if any(replica.id >= placed.next_replica for replica in current):
+        return None
     there = {replica.id: replica for replica in current}
     for replica in sorted(target, key=lambda replica: replica.id):
         if replica.id not in there:

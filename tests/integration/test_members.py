@@ -10,6 +10,7 @@ import pytest
 
 from querator import Client
 from tests.integration.members import Member, Members, free_ports, members
+from tests.integration.processes import verify
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -89,6 +90,9 @@ async def test_restarts_of_one_and_of_all(tmp_path: Path):
         assert {node["starts"] for node in view["nodes"]} == {3}
         found = await payloads(cluster, "b")
         assert found == {b"one", b"without a", b"without b", b"without c"}
+        await cluster.stop()
+        for name in "abc":
+            await verify(cluster[name].data_dir)
 
 
 async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):

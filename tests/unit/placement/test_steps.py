@@ -48,22 +48,33 @@ def status(*, replicas: Replicas = THREE, log_last: int = 5_000, **matches: int)
     )
 
 
+def placed(target: Replicas, next_replica: int = 5) -> PlacedGroup:
+    return PlacedGroup(THREE, target, next_replica, preferred=1)
+
+
 def test_the_steps_of_a_replacement():
     current = THREE
     steps = []
-    while (step := next_step(current, TARGET, own=1)) is not None:
+    while (step := next_step(current, placed(TARGET), own=1)) is not None:
         assert not isinstance(step, HandOver)
         steps.append(step)
         current = changed(current, step)
     assert steps == [AddLearner(4, B2), Promote(4), RemoveReplica(2)]
     assert set(current) == set(TARGET)
-    assert next_step(THREE, THREE, own=2) is None
+    assert next_step(THREE, placed(THREE), own=2) is None
+
+
+def test_a_map_that_is_behind_changes_nothing():
+    learning = (*THREE, Replica(4, B2, voter=False))
+    assert next_step(learning, placed(THREE, next_replica=4), own=1) is None
+    assert next_step(TARGET, placed(THREE, next_replica=4), own=1) is None
+    assert next_step(learning, placed(THREE), own=1) == RemoveReplica(4)
 
 
 def test_the_leader_that_is_to_go_hands_over_first():
     target = (Replica(2, B), Replica(3, C))
-    assert next_step(THREE, target, own=1) == HandOver(B)
-    assert next_step(THREE, target, own=2) == RemoveReplica(1)
+    assert next_step(THREE, placed(target), own=1) == HandOver(B)
+    assert next_step(THREE, placed(target), own=2) == RemoveReplica(1)
 
 
 NODES = st.sampled_from("abcdef")
@@ -76,31 +87,31 @@ NODES = st.sampled_from("abcdef")
 )
 def test_any_targets_are_reached_in_safe_steps(moves, refusals, chance):
     """Targets as replacements make them; the group refuses steps and changes its leader."""
-    placed = PlacedGroup(THREE, THREE, next_replica=4, preferred=1)
+    where = placed(THREE, next_replica=4)
     current, asked = THREE, iter(refusals)
     for number, (name, _) in enumerate(moves):
-        lost = next((one.node for one in placed.target if one.node[0] == name), None)
+        lost = next((one.node for one in where.target if one.node[0] == name), None)
         if lost is None:
             continue
-        placed = replaced(placed, lost, node_key(name, f"{number + 2}"))
+        where = replaced(where, lost, node_key(name, f"{number + 2}"))
         for _ in range(chance.randint(0, 4)):
-            current = taken(current, placed.target, chance, next(asked, False))
+            current = taken(current, where, chance, next(asked, False))
     leader = min(voters(current))
-    while (step := next_step(current, placed.target, own=leader)) is not None:
+    while (step := next_step(current, where, own=leader)) is not None:
         if isinstance(step, HandOver):
             leader = next(one.id for one in current if one.node == step.to)
         else:
             current = changed(current, step)
-    assert set(current) == set(placed.target)
+    assert set(current) == set(where.target)
 
 
-def taken(current: Replicas, target: Replicas, chance, refused: bool) -> Replicas:
+def taken(current: Replicas, where: PlacedGroup, chance, refused: bool) -> Replicas:
     leader = chance.choice(sorted(voters(current)))
-    step = next_step(current, target, own=leader)
+    step = next_step(current, where, own=leader)
     if step is None or refused:
         return current
     if isinstance(step, HandOver):
-        assert any(one.node == step.to for one in target)
+        assert any(one.node == step.to for one in where.target)
         return current
     try:
         after = changed(current, step)
