@@ -72,7 +72,7 @@ cluster: setup ## run three nodes on this machine, in ./data/cluster
 	@cluster/local/run
 
 .PHONY: demo
-demo: setup $(VENV)/.demo ## push real flights through a node of its own, prove none was lost
+demo: setup $(VENV)/.demo ## push real flights through three nodes, kill one, prove none was lost
 	$(PY) -m querator demo
 
 .PHONY: bench

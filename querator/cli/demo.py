@@ -1,5 +1,8 @@
-"""`querator demo`: real data through a real node, and the proof that nothing was lost."""
+"""`querator demo`: real data through real nodes, one of which dies, and the proof that nothing was
+lost.
+"""
 
+import asyncio
 import csv
 import io
 import sys
@@ -22,12 +25,16 @@ from querator.cli.demo_run import (
 )
 from querator.cli.failures import ExitCode, Failure, explained
 from querator.cli.flights import FlightsMissing, find_flights, read_flights
-from querator.cli.local_node import local_node
+from querator.cli.local_nodes import LocalNodes, local_nodes
 from querator.cli.measure import Bars, latency
 from querator.cli.output import note, write_details, write_json
 from querator.cli.target import run_to_end
 from querator.client import Client
+from querator.client.cluster import ClusterAdmin
 from querator.client.values import PartitionStats
+
+DOWN_SECONDS = 1.0
+"""How long the node that is killed stays down."""
 
 
 class DemoView(msgspec.Struct, frozen=True):
@@ -42,9 +49,18 @@ class DemoView(msgspec.Struct, frozen=True):
     duplicated: int
     seconds: float
     items_per_second: float
+    killed: str
+    longest_pause_ms: float
 
 
-@click.command(short_help="Push real data through a node of your own.")
+@click.command(short_help="Push real data through a cluster of your own.")
+@click.option(
+    "--nodes",
+    type=click.Choice(["1", "3"]),
+    default="3",
+    show_default=True,
+    help="A cluster, of which one node is killed, or a node by itself.",
+)
 @click.option(
     "--rows",
     type=click.IntRange(1, flights.ROWS),
@@ -53,21 +69,24 @@ class DemoView(msgspec.Struct, frozen=True):
     metavar="N",
     help="How many flights.",
 )
-def demo(rows: int) -> None:
-    """Push the 336,776 flights that left New York in 2013 through a node of your own.
+def demo(rows: int, nodes: str) -> None:
+    """Push the 336,776 flights that left New York in 2013 through three nodes of your own.
 
-    The node runs on a temporary directory and a free port, durable as always, and is gone
-    afterwards. Each flight is produced, leased and completed; one in a hundred is retried, and one
-    consumer dies with items in its hands. At the end the books must balance: every flight was
+    The nodes run on a temporary directory and free ports, durable as always, and are gone
+    afterwards. Each flight is produced, leased and completed; one in a hundred is retried, one
+    consumer dies with items in its hands, and in the middle of it all a node that leads is killed
+    (kill -9) and comes back later. At the end the books must balance: every flight was
     completed exactly once. The last line is a JSON object; the exit code is 1 if anything is amiss.
     """
     try:
         path = find_flights()
     except FlightsMissing as error:
         raise Failure(str(error)) from error
-    note(f"Starting a node; then {rows:,} flights go through it.")
+    count = int(nodes)
+    started = "a node" if count == 1 else f"a cluster of {count} nodes"
+    note(f"Starting {started}; then {rows:,} flights go through it.")
     with tempfile.TemporaryDirectory(prefix="querator-demo-") as directory, explained("the demo"):
-        books, total, seconds = run_to_end(_run(Path(directory), path, rows))
+        books, total, seconds, killed = run_to_end(_run(Path(directory), path, rows, count))
     view = DemoView(
         produced=books.acknowledged,
         completed=books.completed.count,
@@ -78,6 +97,8 @@ def demo(rows: int) -> None:
         duplicated=books.completed.repeated,
         seconds=round(seconds, 2),
         items_per_second=round(rows / seconds, 1),
+        killed=killed,
+        longest_pause_ms=round(books.longest_pause * 1000, 1),
     )
     _write_summary(books, view, path)
     problems = find_problems(books, total)
@@ -88,13 +109,15 @@ def demo(rows: int) -> None:
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-async def _run(directory: Path, path: Path, rows: int) -> tuple[Books, PartitionStats, float]:
-    """The books, the node's own counts at the end, and how long it took."""
+async def _run(
+    directory: Path, path: Path, rows: int, count: int
+) -> tuple[Books, PartitionStats, float, str]:
+    """The books, the nodes' own counts at the end, how long it took, and which node was killed."""
     books = Books(rows)
     async with (
-        local_node(directory) as address,
-        Client(address, client_id="demo") as client,
-        Client(address, client_id="demo-dying") as dying,
+        local_nodes(directory, count) as nodes,
+        Client(nodes.address, client_id="demo") as client,
+        Client(nodes.address, client_id="demo-dying") as dying,
     ):
         await client.create_queue(DEAD_QUEUE)
         await client.create_queue(
@@ -105,10 +128,27 @@ async def _run(directory: Path, path: Path, rows: int) -> tuple[Books, Partition
             "completed": lambda: books.completed.count,
         }
         began = time.monotonic()
-        async with Bars(rows, counters):
+        async with Bars(rows, counters), asyncio.TaskGroup() as tasks:
+            killing = tasks.create_task(_kill_a_leader(nodes, books)) if count > 1 else None
             await Run(client, dying, books).run(read_flights(path, rows))
-        seconds = time.monotonic() - began
-        return books, (await client.stats(QUEUE)).total, seconds
+            seconds = time.monotonic() - began
+        killed = "" if killing is None else killing.result()
+        return books, (await client.stats(QUEUE)).total, seconds, killed
+
+
+async def _kill_a_leader(nodes: LocalNodes, books: Books) -> str:
+    """Kills the node that leads the first partition, and starts it again; its name."""
+    await books.a_third.wait()
+    async with ClusterAdmin(nodes.address, request_timeout=30, connect_timeout=5) as cluster:
+        picture = await cluster.picture()
+    leaders = {(group.queue, group.partition): group.leader for group in picture.groups}
+    name = leaders[QUEUE, 0] or nodes.names[0]
+    note(f"kill -9 {name}, which leads partition 0, after {books.acknowledged:,} flights.")
+    await nodes[name].kill()
+    await asyncio.sleep(DOWN_SECONDS)
+    await nodes.restart(name)
+    note(f"{name} is back, and catches up.")
+    return name
 
 
 def find_problems(books: Books, total: PartitionStats) -> list[str]:
@@ -123,8 +163,8 @@ def find_problems(books: Books, total: PartitionStats) -> list[str]:
             f"the digest of what was completed is {completed.digest}, of what was produced "
             f"{books.sent.digest}",
         ),
-        (total.produced == rows, f"the node counts {total.produced} items produced, not {rows}"),
-        (total.completed == rows, f"the node counts {total.completed} completed, not {rows}"),
+        (total.produced == rows, f"the server counts {total.produced} items produced, not {rows}"),
+        (total.completed == rows, f"the server counts {total.completed} completed, not {rows}"),
         (
             total.ready == total.leased == total.scheduled == total.moving == 0,
             f"items are left in the queue: {total.ready} ready, {total.leased} leased, "
@@ -137,7 +177,7 @@ def find_problems(books: Books, total: PartitionStats) -> list[str]:
         ),
         (
             total.retried == len(books.retried),
-            f"{len(books.retried)} flights were retried, the node counts {total.retried}",
+            f"{len(books.retried)} flights were retried, the server counts {total.retried}",
         ),
     )
     return [sentence for holds, sentence in checks if not holds]
@@ -154,8 +194,17 @@ def _write_summary(books: Books, view: DemoView, path: Path) -> None:
                 "produce",
                 f"p50 {acks.p50_ms:.1f} ms, p99 {acks.p99_ms:.1f} ms to acknowledge {BATCH_ITEMS}",
             ),
+            (
+                "killed",
+                f"{view.killed or 'no node'}; the longest time without an acknowledgement was "
+                f"{view.longest_pause_ms:,.0f} ms",
+            ),
             ("retried", f"{view.retried:,}, one in a hundred"),
-            ("lapsed", f"{view.lapsed:,}, held by a consumer that died"),
+            (
+                "lapsed",
+                f"{view.lapsed:,}, held by a consumer that died"
+                + (", or on their way through the node that did" if view.killed else ""),
+            ),
             (
                 "slowest carrier",
                 "not known"

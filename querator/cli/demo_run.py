@@ -64,7 +64,23 @@ class Books:
     lapsing: int = 0
     acknowledged: int = 0
     ack_seconds: list[float] = field(default_factory=list)
+    acked_at: float = 0.0
+    longest_pause: float = 0.0
+    """Seconds without an acknowledgement while flights waited for one."""
+    a_third: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a third of the flights is acknowledged."""
     carriers: dict[str, Delays] = field(default_factory=dict)
+
+    def acknowledge(self, flights: int, seconds: float) -> None:
+        """So many were acknowledged, `seconds` after they were sent."""
+        now = time.monotonic()
+        if self.acknowledged:
+            self.longest_pause = max(self.longest_pause, now - self.acked_at)
+        self.acked_at = now
+        self.ack_seconds.append(seconds)
+        self.acknowledged += flights
+        if 3 * self.acknowledged >= self.rows:
+            self.a_third.set()
 
     def slowest(self) -> tuple[str, float] | None:
         """The carrier that is latest on average, and by how many minutes."""
@@ -103,8 +119,7 @@ class Run:
                 books.sent.add(int(item.reference), item.payload)
             began = time.perf_counter()
             await producer.produce_many(batch)
-            books.ack_seconds.append(time.perf_counter() - began)
-            books.acknowledged += len(batch)
+            books.acknowledge(len(batch), time.perf_counter() - began)
 
     async def _lease_and_die(self) -> None:
         """A consumer that takes items and is never heard of again: their leases lapse."""

@@ -14,7 +14,7 @@ from querator.cli.flights import find_flights, read_flights
 ROWS = 5_000
 KEYS = [
     "produced", "completed", "retried", "lapsed", "dead", "lost", "duplicated", "seconds",
-    "items_per_second",
+    "items_per_second", "killed", "longest_pause_ms",
 ]  # fmt: skip
 
 
@@ -46,6 +46,8 @@ async def test_the_books_balance(tmp_path: Path) -> None:
     assert found["lost"] == found["duplicated"] == found["dead"] == 0
     assert found["retried"] == ROWS // 100
     assert found["lapsed"] > 0
+    assert found["killed"] in ("node-1", "node-2", "node-3")
+    assert found["longest_pause_ms"] > 0
     digests = [line.split()[-1] for line in summary if line.startswith("digest")]
     assert len(digests) == 2
     assert len(set(digests)) == 1
