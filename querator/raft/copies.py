@@ -37,7 +37,7 @@ SENT_MAX: Final = 8
 """Snapshots on their way from one node."""
 AGAIN_S: Final = 5.0
 STEP_PAUSE_S: Final = 0.002
-NO_ROOM_S: Final = 0.02
+NO_ROOM_S: Final = 0.1
 """When to look again whether the transport has room for one that has begun."""
 NOT_BEGUN_S: Final = 5.0
 """When to look again whether one can begin, if nobody says so before."""

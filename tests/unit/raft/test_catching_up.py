@@ -7,12 +7,15 @@ import pytest
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
+from querator.model.limits import MIB
 from querator.raft import copies
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.copies import SnapshotStats
 from querator.raft.handover import Call, Leadership, Open, Reconfigure, Remove
 from querator.raft.journal import PINNED_WINDOWS
 from querator.raft.log_rows import mark_deleting
+from querator.raft.messages import Append, LogEntry, SnapshotOffer, SnapshotReply
+from querator.raft.snapshot_sender import SnapshotSender
 from querator.storage import generations
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
@@ -266,3 +269,105 @@ def test_snapshots_of_many_groups_stand_in_line(monkeypatch):
     world.heal()
     world.until(lambda: all(len(applied(group)) == 1 for group in groups), within_s=3)
     assert stats(world, "c").installed == len(groups)
+
+
+def sent_to(world: World, name: str, leader: str) -> int:
+    """Sends the follower the leader's whole state by hand; where it is of."""
+    node = world.nodes[leader]
+    assert node.turns is not None
+    group = node.turns._groups[G]
+    sender = SnapshotSender(
+        node.environment,
+        G,
+        0,
+        group.journal.position,
+        term=node.status.term,
+        number=1,
+        now_s=world.clock.monotonic_s(),
+    )
+    while not sender.over:
+        world.said(name)
+        world.hear(name, leader, *sender.step(world.clock.monotonic_s(), MIB))
+        for message in world.said(name):
+            if isinstance(message, SnapshotReply):
+                sender.on_reply(message, world.clock.monotonic_s())
+    assert sender.failed is None
+    assert sender.end is not None
+    assert sender.done == sender.end.index
+    return sender.done
+
+
+def lagging() -> tuple[World, str, str, list[LogEntry]]:
+    """A follower that lacks the leader's last entry; that entry, and one that only the leader may
+    have some day.
+    """
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    world.until(world.alike)
+    other = next(name for name in world.nodes if name != leader)
+    world.separate(other)
+    world.added(1, b"x" * 10)
+    node = world.nodes[leader]
+    assert node.turns is not None
+    journal = node.turns._groups[G].journal
+    (last,) = journal.entries(node.environment.snapshot, node.status.log_last, MIB)
+    return world, leader, other, [last, LogEntry(last.term, last.now_ms, last.kind, last.command)]
+
+
+def appended(world: World, name: str, leader: str, *entries: LogEntry) -> None:
+    """The follower hears of entries, and nothing of what is committed."""
+    status = world.nodes[name].status
+    message = Append(
+        term=world.nodes[leader].status.term,
+        sequence=1_000,
+        read_round=0,
+        prev_index=status.log_last,
+        prev_term=status.term,
+        commit_index=0,
+        entries=entries,
+    )
+    world.hear(name, leader, message)
+
+
+def test_what_is_acknowledged_behind_the_place_of_a_snapshot_stays():
+    world, leader, other, entries = lagging()
+    appended(world, other, leader, *entries)
+    before = world.nodes[other].status
+    assert before.commit_index < before.log_last - 1
+    index = sent_to(world, other, leader)
+    after = world.nodes[other].status
+    assert index == before.log_last - 1
+    assert (after.log_last, after.commit_index) == (before.log_last, index)
+    assert stats(world, other).installed == 0
+    world.until(lambda: len(generations_of(world.nodes[other])) == 1)
+
+
+def test_a_log_that_ends_before_that_place_is_replaced():
+    world, leader, other, _ = lagging()
+    index = sent_to(world, other, leader)
+    after = world.nodes[other].status
+    assert (after.log_first, after.log_last, after.commit_index) == (index + 1, index, index)
+    assert stats(world, other).installed == 1
+
+
+def test_a_snapshot_of_what_is_committed_already_changes_nothing():
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    world.until(world.alike)
+    other = next(name for name in world.nodes if name != leader)
+    before = world.nodes[other].status
+    assert sent_to(world, other, leader) == before.applied_index
+    assert stats(world, other).installed == 0
+    assert world.nodes[other].status.log_first == before.log_first
+
+
+def test_what_a_deposed_leader_sends_is_not_heard():
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    other = next(name for name in world.nodes if name != leader)
+    world.said(other)
+    world.hear(other, leader, SnapshotOffer(world.nodes[other].status.term - 1, 9))
+    assert not [said for said in world.said(other) if isinstance(said, SnapshotReply)]
