@@ -4,12 +4,14 @@ Leases and schedules are kept by the clocks of leaders, so that their promises i
 only while these agree to `CLOCK_SKEW_MS_MAX`. Every heartbeat and reply carries its sender's wall
 clock. What arrives late makes the sender look behind, so of the last samples of a node the one that
 is furthest ahead counts. A node that is further than the limit from the median of all clocks, its
-own among them, stands for no election and hands over what it leads. With fewer than two others to
-compare with nobody can say whose clock is wrong.
+own among them, stands for no election and hands over what it leads. Of an even number of clocks
+every instant between the two in the middle is their median: of two halves that disagree, neither is
+wrong, and somebody may lead. With fewer than two others to compare with nobody can say whose clock
+is wrong.
 """
 
 from collections import deque
-from statistics import median
+from statistics import median_high, median_low
 from typing import Final
 
 from querator.model.limits import CLOCK_SKEW_MS_MAX
@@ -24,7 +26,7 @@ class Skew:
         self._clock = clock
         self._samples: dict[NodeKey, deque[int]] = {}
         self.ms = 0
-        """How far the others' median is ahead of this node; negative: behind."""
+        """How far the median is ahead of this node; negative: behind."""
 
     @property
     def beyond(self) -> bool:
@@ -37,4 +39,5 @@ class Skew:
         samples.append(wall_ms - self._clock.wall_ms())
         if len(self._samples) < 2:
             return
-        self.ms = round(median([0, *(max(some) for some in self._samples.values())]))
+        clocks = [0, *(max(some) for some in self._samples.values())]
+        self.ms = min(max(0, median_low(clocks)), median_high(clocks))

@@ -278,11 +278,36 @@ def test_a_follower_that_is_slow_is_asked_but_not_sent_everything_again_and_agai
     exchange(leader, follower, most=10)
 
 
+def test_of_a_term_that_both_have_only_what_differs_is_sent():
+    leader, follower = Leader([1] * 500 + [3] * 5), Follower([1] * 505)
+    [probe] = leader.send()
+    assert probe.prev_index == 505
+    follower.hear(probe)
+    for reply in follower.sync():
+        leader.hear(reply)
+    assert leader.progress.next == 501
+    assert exchange(leader, follower, most=3) == 1
+
+
+def test_of_several_refusals_in_flight_the_first_counts():
+    leader, follower = Leader([3] * 5), Follower([2] * 5)
+    for message in (*leader.send(), *leader.send(asked=True), *leader.beat()):
+        follower.hear(message)
+    replies = follower.sync()
+    assert [reply.conflict_term for reply in replies] == [2] * 3
+    for reply in replies:
+        leader.hear(reply)
+    assert (leader.progress.state, leader.progress.next) == (State.PROBE, 1)
+    exchange(leader, follower, most=2)
+
+
 def _diverged(seed: int, runs: int) -> tuple[list[int], list[int]]:
     """Terms of two logs that are alike up to some point and have `runs` terms each from there."""
     chance = random.Random(seed)
     common = sorted(chance.choices(range(1, 50), k=chance.randrange(20)))
     logs: tuple[list[int], list[int]] = ([*common], [*common])
+    # One of the two has more of the last term that they have in common.
+    logs[chance.randrange(2)].extend(common[-1:] * chance.randrange(8))
     term = 50
     for _ in range(2 * runs):
         term += 1

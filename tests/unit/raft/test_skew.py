@@ -1,0 +1,84 @@
+"""Whose clock is wrong, by what the others say."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model.limits import CLOCK_SKEW_MS_MAX
+from querator.model.nodes import node_key
+from querator.raft.clock import SimulatedClock
+from querator.raft.skew import Skew
+
+A, B, C = (node_key(name, "1") for name in "abc")
+
+
+def heard(*ahead_ms: int) -> Skew:
+    """Of a node whose others are so far ahead of it."""
+    clock = SimulatedClock()
+    skew = Skew(clock)
+    for number, ms in enumerate(ahead_ms):
+        skew.heard(node_key(f"n{number}", "1"), clock.wall_ms() + ms)
+    return skew
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "ms"),
+    [
+        ((), 0),
+        ((60_000,), 0),  # One of the two is wrong.
+        ((60_000, 60_000), 60_000),
+        ((-2_000, -3_000), -2_000),
+        ((-2_000, 3_000), 0),
+        ((60_000, 0), 0),
+        ((60_000, 60_000, 0), 0),  # Two against two.
+        ((60_000, 60_000, 50_000), 50_000),
+        ((60_000, 60_000, 0, 0), 0),
+        ((501, 501), 501),
+    ],
+)
+def test_a_clock_is_compared_with_the_median(ahead_ms, ms):
+    skew = heard(*ahead_ms)
+    assert skew.ms == ms
+    assert skew.beyond == (abs(ms) > CLOCK_SKEW_MS_MAX)
+
+
+@given(st.lists(st.integers(-10_000, 10_000), min_size=3, max_size=7))
+def test_somebody_may_always_lead(clocks_ms):
+    beyond = [
+        heard(*(other - mine for j, other in enumerate(clocks_ms) if j != i)).beyond
+        for i, mine in enumerate(clocks_ms)
+    ]
+    assert not all(beyond)
+
+
+@given(st.lists(st.integers(-200, 200), min_size=3, max_size=7), st.data())
+def test_the_one_that_is_wrong_is_found_and_nobody_else(clocks_ms, data):
+    wrong = data.draw(st.integers(0, len(clocks_ms) - 1))
+    clocks_ms[wrong] += data.draw(st.sampled_from([-2_000, 2_000]))
+    for i, mine in enumerate(clocks_ms):
+        others = [other - mine for j, other in enumerate(clocks_ms) if j != i]
+        assert heard(*others).beyond == (i == wrong)
+
+
+def test_a_message_that_was_long_on_its_way_does_not_count_beside_others():
+    clock = SimulatedClock()
+    skew = Skew(clock)
+    for _, late_ms in itertools.product(range(3), (0, 1_000, 4_000)):
+        skew.heard(B, clock.wall_ms() - late_ms)
+        skew.heard(C, clock.wall_ms() - late_ms)
+        assert not skew.beyond
+
+
+def test_a_clock_that_is_set_right_is_believed_after_some_messages():
+    clock = SimulatedClock()
+    skew = Skew(clock)
+    clock.step_wall(-5_000)
+    for node in (B, C):
+        skew.heard(node, clock.wall_ms() + 5_000)
+    assert skew.beyond
+    clock.step_wall(5_000)
+    for _, node in itertools.product(range(4), (B, C)):
+        skew.heard(node, clock.wall_ms())
+    assert skew.ms == 0

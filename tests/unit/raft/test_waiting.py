@@ -1,0 +1,270 @@
+"""Who waits for what: reads for a round of answers, calls for their entries; and acknowledgements
+for the sync.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model.entries import Proposal
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, node_key
+from querator.raft.handover import Call
+from querator.raft.mail import Mail
+from querator.raft.messages import (
+    AppendReply,
+    Envelope,
+    GroupMessage,
+    HeartbeatReply,
+    PeerMessage,
+    VoteReply,
+)
+from querator.raft.pending import Pending
+from querator.raft.reads import Reads
+from tests.unit.raft.trio import future
+
+A, B = node_key("a", "1"), node_key("b", "1")
+G, H = GroupId(1), GroupId(2)
+
+
+# --- reads -----------------------------------------------------------------------------
+
+
+def test_a_read_waits_for_a_round_that_began_after_it_and_for_what_was_committed_when_it_came():
+    reads = Reads()
+    first, second = future(), future()
+    reads.add(first, 5)
+    assert reads.wants_round
+    reads.begun(1)
+    assert not reads.wants_round
+    reads.add(second, 7)
+    reads.confirm(1)
+    assert reads.done(4) == []
+    assert reads.done(5) == [first]
+    assert reads.done(9) == [], "the second asks only now"
+    reads.begun(2)
+    assert reads.first_round == 2
+    reads.confirm(2)
+    assert reads.done(6) == []
+    assert reads.done(7) == [second]
+    assert not reads
+
+
+def test_a_later_round_confirms_the_earlier_ones():
+    reads = Reads()
+    futures = [future() for _ in range(3)]
+    for round_, one in enumerate(futures, 1):
+        reads.add(one, round_)
+        reads.begun(round_)
+    reads.confirm(2)
+    assert reads.done(10) == futures[:2]
+    assert reads.first_round == 3
+
+
+def test_all_reads_end_with_the_office():
+    reads = Reads()
+    futures = [future() for _ in range(3)]
+    reads.add(futures[0], 1)
+    reads.begun(1)
+    reads.confirm(1)
+    reads.add(futures[1], 1)
+    reads.begun(2)
+    reads.add(futures[2], 1)
+    assert set(reads.take_all()) == set(futures)
+    assert not reads
+    assert reads.take_all() == []
+
+
+@given(st.integers(0, 1 << 32))
+def test_reads_are_answered_once_and_never_too_early(seed):
+    chance = random.Random(seed)
+    reads = Reads()
+    commit = synced = round_ = confirmed = 0
+    came: dict[Any, tuple[int, int]] = {}
+    """commit index when it came, first round that began after it"""
+    answered: set[Any] = set()
+    for _ in range(200):
+        match chance.randrange(5):
+            case 0:
+                one = future()
+                came[one] = commit, round_ + 1
+                reads.add(one, commit)
+            case 1 if reads.wants_round:
+                round_ += 1
+                reads.begun(round_)
+            case 2 if confirmed < round_:
+                confirmed = chance.randint(confirmed + 1, round_)
+                reads.confirm(confirmed)
+            case 3:
+                commit += chance.randrange(3)
+            case 4:
+                synced = chance.randint(synced, commit)
+        for one in reads.done(synced):
+            index, after = came[one]
+            assert synced >= index
+            assert confirmed >= after
+            assert one not in answered
+            answered.add(one)
+    left = set(reads.take_all())
+    assert left | answered == set(came)
+    assert not left & answered
+
+
+# --- pending ---------------------------------------------------------------------------
+
+
+def calls(count: int, deadline_s: float = 10.0) -> list[Call]:
+    made = []
+    for _ in range(count):
+        call = Call(G, Proposal(1), future(), 1)
+        call.deadline_s = deadline_s
+        made.append(call)
+    return made
+
+
+def test_the_calls_of_an_entry_are_its_own():
+    pending = Pending()
+    mine, later = calls(2), calls(1)
+    pending.add(5, 3, mine)
+    pending.add(6, 3, later)
+    assert pending.of(5, 3) == mine
+    assert pending.of(5, 4) is None
+    assert pending.of(7, 3) is None
+    assert pending.take(4, 2) == ([], [])
+    assert pending.take(5, 3) == (mine, [])
+    assert pending.take(5, 3) == ([], [])
+    assert pending.take(6, 3) == (later, [])
+
+
+def test_an_entry_of_another_term_ends_what_it_replaces_and_all_older_terms_behind_it():
+    pending = Pending()
+    replaced, behind, kept = calls(1), calls(2), calls(1)
+    pending.add(5, 3, replaced)
+    pending.add(6, 3, behind)
+    pending.add(9, 4, kept)
+    assert pending.take(5, 4) == ([], [*replaced, *behind])
+    assert pending.take(9, 4) == (kept, [])
+
+
+def test_an_entry_of_an_older_term_says_nothing_of_those_behind_it():
+    pending = Pending()
+    mine = calls(1)
+    pending.add(5, 3, mine)
+    assert pending.take(4, 3) == ([], [])
+    assert pending.of(5, 3) == mine
+
+
+def test_what_a_snapshot_jumps_over_is_taken_out():
+    pending = Pending()
+    one, two, three = calls(1), calls(1), calls(1)
+    for index, some in ((5, one), (6, two), (7, three)):
+        pending.add(index, 3, some)
+    assert pending.take_upto(6) == [*one, *two]
+    assert pending.take_all() == three
+    assert pending.take_all() == []
+
+
+def test_calls_end_at_their_deadlines_and_keep_their_places():
+    pending = Pending()
+    early, late = calls(2, 1.0), calls(1, 2.0)
+    own = Call(G, Proposal(1), None, 0)
+    pending.add(5, 3, [early[0], own, early[1]])
+    pending.add(6, 3, late)
+    assert pending.deadline_s == 1.0
+    assert pending.expired(0.9) == []
+    assert pending.expired(1.0) == early
+    assert pending.expired(1.0) == []
+    assert pending.deadline_s == 2.0
+    taken, _ = pending.take(5, 3)
+    assert taken == [early[0], own, early[1]]
+    assert [call.ended for call in taken] == [True, False, True]
+    assert pending.expired(5.0) == late
+    assert pending.deadline_s is None
+
+
+# --- acknowledgements ------------------------------------------------------------------
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.sent: list[tuple[NodeKey, PeerMessage]] = []
+        self.flushes = 0
+
+    def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
+        self.sent += [(node, message) for message in messages]
+
+    def room_bytes(self, node: NodeKey) -> int:
+        return 1
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def reply(
+    index: int, *, term: int = 1, success: bool = True, sequence: int = 0, round_: int = 0
+) -> AppendReply:
+    return AppendReply(term, sequence, round_, success, index, 0 if success else 1)
+
+
+def acknowledged(*replies: tuple[GroupId, NodeKey, GroupMessage]) -> list[tuple[GroupId, Any]]:
+    peers = Recorder()
+    mail = Mail(peers)
+    for group, node, message in replies:
+        mail.acknowledge(node, Envelope(group, 1, 2, message))
+    mail.send_now()
+    assert peers.sent == []
+    mail.send_later()
+    assert peers.flushes == 1
+    mail.send_later()
+    assert peers.flushes == 1, "all is sent"
+    found = []
+    for _, envelope in peers.sent:
+        assert isinstance(envelope, Envelope)
+        found.append((envelope.group, envelope.message))
+    return found
+
+
+def test_the_last_of_several_acknowledgements_says_what_the_others_do():
+    one, two, three = (reply(index, sequence=index, round_=index) for index in (1, 2, 3))
+    assert acknowledged((G, A, one), (G, A, two), (G, A, three)) == [(G, three)]
+
+
+def test_an_acknowledgement_is_not_left_out_for_one_that_says_something_else():
+    for other in (
+        reply(1, term=2),
+        reply(0),
+        reply(3, success=False),
+        VoteReply(1, True),
+    ):
+        assert acknowledged((G, A, reply(1)), (G, A, other)) == [(G, reply(1)), (G, other)]
+        assert (
+            acknowledged((G, A, other), (G, A, reply(2)))
+            == [(G, other), (G, reply(2))][(other == reply(0)) :]
+        )
+
+
+def test_acknowledgements_of_other_groups_and_to_other_nodes_are_their_own():
+    one, two = reply(1), reply(2)
+    assert acknowledged((G, A, one), (H, A, two)) == [(G, one), (H, two)]
+    assert acknowledged((G, A, one), (G, B, two)) == [(G, one), (G, two)]
+    assert acknowledged((G, A, one), (H, A, two), (G, A, two)) == [(G, one), (H, two), (G, two)]
+
+
+def test_promises_wait_for_the_sync_and_those_of_a_group_that_stops_are_withdrawn():
+    peers = Recorder()
+    mail = Mail(peers)
+    mail.acknowledge(A, Envelope(G, 1, 2, reply(1)))
+    mail.later(A, Envelope(G, 1, 2, VoteReply(1, True)))
+    mail.later(A, Envelope(H, 1, 2, VoteReply(1, True)))
+    mail.later(A, HeartbeatReply(1, 0))
+    mail.later(B, Envelope(G, 1, 3, VoteReply(1, True)))
+    mail.now(B, Envelope(G, 1, 3, reply(9)))
+    mail.send_now()
+    assert peers.sent == [(B, Envelope(G, 1, 3, reply(9)))]
+    peers.sent.clear()
+    mail.withdraw(G)
+    mail.send_later()
+    assert peers.sent == [(A, Envelope(H, 1, 2, VoteReply(1, True))), (A, HeartbeatReply(1, 0))]
