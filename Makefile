@@ -112,12 +112,29 @@ proto-check: setup ## lint proto/ and check that querator/v1 comes from it
 
 # Each tier is a folder of tests/. A tier that has no folder is left out of `test`; one that has a
 # folder must find tests in it (pytest exits 5 when it finds none).
-TIERS := unit integration clients powerloss
+TIERS := unit simulation integration clients powerloss
 PRESENT := $(foreach tier,$(TIERS),$(if $(wildcard tests/$(tier)/.),$(tier)))
 
 .PHONY: unit
 unit: setup ## tests/unit: one room at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
+
+# Seeds that the tier runs, from SEED_START on, besides those of tests/simulation/seeds.txt.
+SIMULATION_SEEDS ?= 500
+export SIMULATION_SEEDS
+
+.PHONY: simulation
+simulation: setup ## tests/simulation: many seeds of a cluster under virtual time
+	$(BIN)/pytest tests/simulation -n 2 $(PYTEST)
+
+# make sim SEEDS=1000 [SEED_START=1]; make sim SEED=17 replays one and tells what happens.
+SEEDS ?= 100
+SEED_START ?= 1
+export SEED_START
+
+.PHONY: sim
+sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transcript
+	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(SEED_START))
 
 .PHONY: integration
 integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine

@@ -1,0 +1,67 @@
+"""Runs seeds: `python -m tests.simulation --seeds 100 --start 1`, or `--seed 7` to replay one with
+a transcript. The last line is the summary; the exit status is 1 if anything was found.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from tests.simulation.world import Verdict, simulate
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--start", type=int, default=1)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    if options.seed is not None:
+        verdict = simulate(options.seed, tell=say)
+        return summary([verdict], 0.0)
+    seeds = range(options.start, options.start + options.seeds)
+    started = time.perf_counter()
+    verdicts = []
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for verdict in pool.map(simulate, seeds, chunksize=4):
+            verdicts.append(verdict)
+            report(verdict)
+    return summary(verdicts, time.perf_counter() - started)
+
+
+def report(verdict: Verdict) -> None:
+    if verdict.violations:
+        say(f"seed {verdict.seed}: {len(verdict.violations)} violations")
+        for text in verdict.violations[:5]:
+            say(f"    {text}")
+        say(f"    again: make sim SEED={verdict.seed}")
+
+
+def summary(verdicts: list[Verdict], seconds: float) -> int:
+    figures: Counter[str] = Counter()
+    for verdict in verdicts:
+        figures.update(verdict.figures)
+    if len(verdicts) == 1:
+        report(verdicts[0])
+        say(f"trace {verdicts[0].trace}")
+    say(", ".join(f"{count} {name}" for name, count in figures.items()))
+    hours = sum(verdict.virtual_s for verdict in verdicts) / 3600
+    bad = sum(bool(verdict.violations) for verdict in verdicts)
+    took = f" in {seconds:.0f} s" if seconds else ""
+    say(
+        f"simulation: {len(verdicts)} seeds, {hours:.2f} virtual hours{took}, "
+        f"{bad} seeds with violations"
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

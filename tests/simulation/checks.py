@@ -1,0 +1,321 @@
+"""What must be true after every step, whatever has happened: looked at from outside all nodes.
+
+    one leader in each term
+    terms never go back, and a vote of a term is given once
+    log matching: entries of one index and term are the same, and so is all before them
+    what a leader commits is on the disks of a majority of the voters
+    the committed prefix never changes, and every later leader has it
+    what a leader believes of a follower is on the follower's disk
+    what is applied at one index is the same everywhere: results at each, state at some
+    no group stops, no turn fails
+
+Everything is incremental: a turn costs what it has changed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from querator.model.entries import Applied
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey
+from querator.partition.machine import PartitionMachine
+from querator.raft import configuration
+from querator.raft.group import Group
+from querator.raft.handover import Outcome, Quarantine
+from querator.storage.environment import WriteTransaction
+from tests.simulation.node import SimulatedNode
+from tests.simulation.timeline import Timeline
+
+DIGEST_EVERY = 97
+"""State is compared at the indexes that this divides."""
+_READ_BYTES = 1 << 40
+
+
+class Violation(Exception):
+    """Something that must never be has been."""
+
+
+@dataclass
+class View:
+    """What was last seen of a group on a node: also of one that is down."""
+
+    boots: int = 0
+    term: int = 0
+    vote: int | None = None
+    base: int = 0
+    last: int = 0
+    terms: dict[int, int] = field(default_factory=dict)
+    """Index to term, of what is on disk; the sentinel's included."""
+    commit: int = 0
+    leads: bool = False
+    seen: tuple[Any, ...] = ()
+
+    def has(self, index: int, term: int) -> bool:
+        return index < self.base or self.terms.get(index) == term
+
+
+@dataclass
+class Truth:
+    """What is known of a group from all of its replicas together."""
+
+    leaders: dict[int, NodeKey] = field(default_factory=dict)
+    entries: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """(index, term) to (term before it, hash of the content)."""
+    committed: dict[int, int] = field(default_factory=dict)
+    """Index to term."""
+    commit: int = 0
+    applied: dict[int, int] = field(default_factory=dict)
+    digests: dict[int, bytes] = field(default_factory=dict)
+
+
+class Checks:
+    """A `Watcher`. `violations` are sentences; the run goes on until its world looks at them."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.violations: list[str] = []
+        self.commits = 0
+        self._timeline = timeline
+        self._truths: dict[GroupId, Truth] = {}
+        self._views: dict[tuple[NodeKey, GroupId], View] = {}
+
+    def found(self, text: str) -> None:
+        self._timeline.tell("CHECK", f"VIOLATION: {text}")
+        self.violations.append(f"{self._timeline.now_us / 1_000_000:.6f} s: {text}")
+
+    def forget(self, node: NodeKey, group: GroupId) -> None:
+        """The replica was deleted on purpose."""
+        self._views.pop((node, group), None)
+
+    def commit_index(self, group: GroupId) -> int:
+        return self._truth(group).commit
+
+    def _truth(self, group: GroupId) -> Truth:
+        found = self._truths.get(group)
+        if found is None:
+            found = self._truths[group] = Truth()
+        return found
+
+    # --- the watcher -----------------------------------------------------------------
+
+    def failed(self, node: SimulatedNode, error: BaseException) -> None:
+        where = ""
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            where = f" at {code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} {code.co_name}"
+            trace = trace.tb_next
+        self.found(f"{node.name} failed: {error!r}{where}")
+
+    def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None:
+        for event in outcome.events:
+            if isinstance(event, Quarantine):
+                self.found(f"{node.name}: group {event.group} stopped by {event.error!r}")
+        assert node.turns is not None
+        for group_id, group in node.turns._groups.items():
+            member, journal = group.member, group.journal
+            seen = (
+                member.term, member.leads, member.commit_index, journal.last_index,
+                journal.last_term, journal.durable_index, journal.first_index,
+                journal.getVotedForNodeId(),
+            )  # fmt: skip
+            key = (node.key, group_id)
+            view = self._views.get(key)
+            if view is None:
+                view = self._views[key] = View()
+            if view.seen != seen or view.boots != node.boots:
+                view.seen = seen
+                self._look(node, group, view)
+            if member.leads:
+                self._followers(node, group)
+
+    # --- one group on one node -----------------------------------------------------------
+
+    def _look(self, node: SimulatedNode, group: Group, view: View) -> None:
+        truth = self._truth(group.group)
+        member = group.member
+        who = f"{node.name}: group {group.group}"
+        self._look_at_term(who, group, view)
+        if view.boots != node.boots:
+            view.boots = node.boots
+            view.commit = 0
+            view.leads = False
+        self._look_at_log(who, node, group, view, truth)
+        if member.leads:
+            leader = truth.leaders.setdefault(member.term, node.key)
+            if leader != node.key:
+                self.found(f"{who}: two leaders in term {member.term}, the other is {leader}")
+            if not view.leads:
+                self._look_at_new_leader(who, group, truth)
+        view.leads = member.leads
+        if member.commit_index > view.commit:
+            self._look_at_commit(who, node, group, view, truth)
+        elif member.commit_index < view.commit:
+            self.found(f"{who}: the commit index went from {view.commit} to {member.commit_index}")
+
+    def _look_at_term(self, who: str, group: Group, view: View) -> None:
+        term, vote = group.member.term, group.journal.getVotedForNodeId()
+        if term < view.term:
+            self.found(f"{who}: went back from term {view.term} to {term}")
+        elif term == view.term and view.vote is not None and vote != view.vote:
+            self.found(f"{who}: voted for {view.vote} and then for {vote} in term {term}")
+        view.term, view.vote = term, vote
+
+    def _look_at_log(
+        self, who: str, node: SimulatedNode, group: Group, view: View, truth: Truth
+    ) -> None:
+        journal = group.journal
+        base, last = journal.first_index - 1, journal.last_index
+        if journal.durable_index != last:
+            self.found(f"{who}: after its turn entries up to {journal.durable_index} of {last} "
+                       "are on disk")  # fmt: skip
+        terms = view.terms
+        for index in range(last + 1, view.last + 1):
+            terms.pop(index, None)
+        for index in range(view.base, min(base, view.last + 1)):
+            terms.pop(index, None)
+        first_new = last + 1
+        while first_new > base + 1 and terms.get(first_new - 1) != journal.term_at(first_new - 1):
+            first_new -= 1
+        if first_new <= last:
+            self._compare(who, node, group, truth, first_new, last, terms)
+        if terms.get(base) != journal.term_at(base):
+            if view.last > base and base in terms:
+                self.found(f"{who}: the log begins with another term than entry {base} had")
+            terms[base] = journal.term_at(base)
+        view.base, view.last = base, last
+
+    def _compare(
+        self,
+        who: str,
+        node: SimulatedNode,
+        group: Group,
+        truth: Truth,
+        first: int,
+        last: int,
+        terms: dict[int, int],
+    ) -> None:
+        """New entries against those of the same index and term elsewhere."""
+        journal = group.journal
+        entries: list[Any] = []
+        while first + len(entries) <= last:
+            entries += journal.entries(node.disk.snapshots, first + len(entries), _READ_BYTES)
+        before = journal.term_at(first - 1)
+        for index, entry in enumerate(entries, first):
+            content = hash((entry.kind, entry.now_ms, entry.command, entry.attachments))
+            known = truth.entries.setdefault((index, entry.term), (before, content))
+            if known != (before, content):
+                self.found(f"{who}: entry {index} of term {entry.term} differs from another's")
+            if entry.term != journal.term_at(index):
+                self.found(f"{who}: entry {index} has two terms")
+            terms[index] = before = entry.term
+
+    def _look_at_new_leader(self, who: str, group: Group, truth: Truth) -> None:
+        journal = group.journal
+        if journal.last_index < truth.commit:
+            self.found(f"{who}: leads with a log up to {journal.last_index}, and {truth.commit} "
+                       "is committed")  # fmt: skip
+        for index in range(journal.first_index, min(truth.commit, journal.last_index) + 1):
+            term = truth.committed.get(index)
+            if term is not None and journal.term_at(index) != term:
+                self.found(f"{who}: leads, and has entry {index} of term {journal.term_at(index)}, "
+                           f"which is committed in term {term}")  # fmt: skip
+                return
+
+    def _look_at_commit(
+        self, who: str, node: SimulatedNode, group: Group, view: View, truth: Truth
+    ) -> None:
+        journal, commit = group.journal, group.member.commit_index
+        for index in range(max(view.commit, journal.first_index - 1) + 1, commit + 1):
+            term = journal.term_at(index)
+            known = truth.committed.setdefault(index, term)
+            if known != term:
+                self.found(
+                    f"{who}: commits entry {index} of term {term}; committed is term {known}"
+                )
+                break
+        if commit > truth.commit:
+            self.commits += commit - truth.commit
+            truth.commit = commit
+            self._look_for_majority(who, group, commit)
+        view.commit = commit
+
+    def _look_for_majority(self, who: str, group: Group, commit: int) -> None:
+        journal = group.journal
+        term = journal.term_at(commit)
+        voters = [replica for replica in journal.replicas if replica.voter]
+        holders = [
+            replica.node
+            for replica in voters
+            if (view := self._views.get((replica.node, group.group))) is not None
+            and view.has(commit, term)
+        ]
+        if 2 * len(holders) <= len(voters):
+            self.found(f"{who}: commits entry {commit}, which of {len(voters)} voters only "
+                       f"{len(holders)} have on disk")  # fmt: skip
+
+    def _followers(self, node: SimulatedNode, group: Group) -> None:
+        """What the leader believes of its followers."""
+        member, journal = group.member, group.journal
+        for id_, progress in member.progress.items():
+            replica = configuration.find(journal.replicas, id_)
+            if replica is None or progress.match < journal.first_index:
+                continue
+            view = self._views.get((replica.node, group.group))
+            if view is None or view.term != member.term:
+                continue
+            if not view.has(progress.match, journal.term_at(progress.match)):
+                self.found(
+                    f"{node.name}: group {group.group}: believes that {replica.node} has entry "
+                    f"{progress.match}, and its disk has entries up to {view.last}"
+                )
+            elif progress.state.value == "lost":
+                self.found(f"{node.name}: group {group.group}: takes {replica.node} for lost")
+
+    # --- applied state -----------------------------------------------------------------
+
+    def applied(self, machine: "CheckedMachine", index: int, result: int) -> None:
+        known = self._truth(GroupId(machine.group)).applied.setdefault(index, result)
+        if known != result:
+            self.found(f"{machine.node}: group {machine.group}: entry {index} has other results "
+                       "than elsewhere")  # fmt: skip
+
+    def digest(self, node: str, group: GroupId, index: int, digest: bytes) -> None:
+        known = self._truth(group).digests.setdefault(index, digest)
+        if known != digest:
+            self.found(f"{node}: group {group}: after entry {index} the state is not that of "
+                       "other replicas")  # fmt: skip
+
+    # --- at the end ----------------------------------------------------------------------
+
+    def same_logs(self, nodes: list[SimulatedNode]) -> None:
+        """Reads every log from disk and compares it with all that was seen."""
+        for node in nodes:
+            if node.turns is None:
+                continue
+            for group_id, group in node.turns._groups.items():
+                journal = group.journal
+                if journal.last_index >= journal.first_index:
+                    who = f"{node.name}: group {group_id}, at the end"
+                    self._compare(
+                        who, node, group, self._truth(group_id),
+                        journal.first_index, journal.last_index, {},
+                    )  # fmt: skip
+
+
+class CheckedMachine(PartitionMachine):
+    """The real machine; what comes of each entry is compared with what came of it elsewhere."""
+
+    def __init__(self, group: GroupId, node: str, checks: Checks) -> None:
+        super().__init__(group)
+        self.node = node
+        self._checks = checks
+
+    def apply(
+        self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
+    ) -> Applied:
+        applied = super().apply(txn, index, term, command, log_first=log_first)
+        came_of_it = (applied.results, applied.effects, applied.due_ms)
+        self._checks.applied(self, index, hash(came_of_it))
+        if index % DIGEST_EVERY == 0:
+            self._checks.digest(self.node, GroupId(self.group), index, self.digest(txn))
+        return applied

@@ -1,0 +1,65 @@
+"""The clocks of one machine: they run at their own rate, are set wrong, and are stepped."""
+
+from collections.abc import Callable
+
+from tests.simulation.timeline import MS, SECOND, Timeline
+
+EPOCH_MS = 1_700_000_000_000
+"""What a right wall clock shows at the start of a run."""
+
+
+class NodeClock:
+    """A `querator.raft.clock.Clock` under virtual time.
+
+    `within_us` is how far a turn has come: it takes time, though virtual time stands still in it.
+    `earliest_ms` and `latest_ms` are how far the wall clock has been behind and ahead.
+    """
+
+    def __init__(self, timeline: Timeline, *, offset_ms: int, drift_ppm: int) -> None:
+        self.within_us = 0
+        self._timeline = timeline
+        self._rate = 1 + drift_ppm / 1_000_000
+        self._offset_ms = offset_ms
+        self._set_us = self._read_us = 0
+        self._monotonic_us = 0.0
+        self.earliest_ms = self.latest_ms = float(offset_ms)
+
+    @property
+    def now_us(self) -> int:
+        """Virtual time, where the turn is."""
+        return self._timeline.now_us + self.within_us
+
+    def wall_ms(self) -> int:
+        ahead_ms = self._ahead_ms()
+        return EPOCH_MS + int(self.now_us / MS + ahead_ms)
+
+    def monotonic_s(self) -> float:
+        now_us = self.now_us
+        self._read_us = max(self._read_us, now_us)
+        passed_us = (now_us - self._set_us) * self._rate
+        return (self._monotonic_us + passed_us) / SECOND
+
+    def on_step(self, wake: Callable[[], None]) -> None:
+        """Whoever waits looks again after its wait."""
+
+    def virtual_us(self, duration_s: float) -> int:
+        """How long a duration by this clock is in virtual time, rounded up."""
+        return int(duration_s * SECOND / self._rate) + 1
+
+    def step(self, difference_ms: int) -> None:
+        """Moves the wall clock."""
+        self._ahead_ms()
+        self._offset_ms += difference_ms
+        self._ahead_ms()
+
+    def set_drift(self, drift_ppm: int) -> None:
+        # From the last instant on that anybody has read.
+        self._monotonic_us += (self._read_us - self._set_us) * self._rate
+        self._set_us = self._read_us
+        self._rate = 1 + drift_ppm / 1_000_000
+
+    def _ahead_ms(self) -> float:
+        ahead_ms = self._offset_ms + (self.monotonic_s() * SECOND - self.now_us) / MS
+        self.earliest_ms = min(self.earliest_ms, ahead_ms)
+        self.latest_ms = max(self.latest_ms, ahead_ms)
+        return ahead_ms

@@ -1,0 +1,99 @@
+"""The disk of one machine: how long a sync takes, when it fails, and what a crash leaves.
+
+Most disks are in memory, and a crash leaves what the last synced commit wrote. A few are real LMDB
+files, which a crash closes and the next start opens again: there a crash comes between commits.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from querator.raft.journal import Snapshots
+from querator.storage.environment import Environment, StorageFailed
+from querator.storage.lmdb_environment import LmdbEnvironment
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.overlay import Changes
+from tests.simulation.clock import NodeClock
+
+QUOTA_BYTES = 1 << 30
+
+
+class PowerLoss(BaseException):
+    """The machine stops here. Not an error: nothing may catch it."""
+
+
+class Disk:
+    """`armed` names the point at which the next synced commit fails: `sync` (nothing of it is
+    kept), `synced` (all is kept and nobody knows), or `failed` (an error of the device).
+    """
+
+    def __init__(self, clock: NodeClock, chance: random.Random, directory: Path | None) -> None:
+        self.sync_us = 300
+        self.armed = ""
+        self.syncs = 0
+        self._clock = clock
+        self._chance = chance
+        self._directory = directory
+        self.environment = self._open()
+
+    def _open(self) -> Environment:
+        if self._directory is None:
+            return MemoryEnvironment(quota_bytes=QUOTA_BYTES, faults=self._faults)
+        return _Lmdb(self._directory, self._faults)
+
+    @property
+    def snapshots(self) -> Snapshots:
+        return self.environment.snapshot
+
+    def crash(self) -> None:
+        """What is left of it is what was synced."""
+        self.armed = ""
+        if isinstance(self.environment, MemoryEnvironment):
+            quota_bytes = self.environment._quota_bytes
+            after = self.environment.crash()
+            after.faults = self._faults
+            after._quota_bytes = quota_bytes
+            self.environment = after
+        else:
+            self.environment.close()
+            self.environment = self._open()
+
+    def fill(self, *, free_bytes: int) -> None:
+        """Others have filled the disk: so much is left. Only for a disk in memory."""
+        if isinstance(self.environment, MemoryEnvironment):
+            used_bytes = self.environment.usage().used_bytes
+            self.environment._quota_bytes = used_bytes + free_bytes
+
+    def empty(self) -> None:
+        if isinstance(self.environment, MemoryEnvironment):
+            self.environment._quota_bytes = QUOTA_BYTES
+
+    def close(self) -> None:
+        self.environment.close()
+
+    def _faults(self, point: str) -> None:
+        if point == "sync":
+            self.syncs += 1
+            sync_us = self.sync_us
+            self._clock.within_us += sync_us // 2 + self._chance.randrange(sync_us)
+            if self.armed == "sync":
+                raise PowerLoss
+            if self.armed == "failed":
+                raise StorageFailed("an injected error of the device")
+        elif point == "synced" and self.armed == "synced":
+            raise PowerLoss
+
+
+class _Lmdb(LmdbEnvironment):
+    def __init__(self, directory: Path, faults: Callable[[str], None]) -> None:
+        super().__init__(directory, map_bytes=256 * (1 << 20))
+        self._faults = faults
+
+    def _commit(self, txn: object, changes: Changes) -> None:
+        try:
+            self._faults("sync")
+        except BaseException:
+            self._abort(txn)  # type: ignore[arg-type]
+            raise
+        super()._commit(txn, changes)  # type: ignore[arg-type]
+        self._faults("synced")

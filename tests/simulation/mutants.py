@@ -1,0 +1,173 @@
+"""The core, broken on purpose in the ways that matter: the simulator must see each.
+
+A mutant is a context: within it the real classes do one thing wrong.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from querator.raft import following, member
+from querator.raft.group import Group
+from querator.raft.journal import Journal
+from querator.raft.mail import Mail
+from querator.raft.member import Member
+from querator.raft.messages import Append, AppendReply, VoteReply
+from querator.raft.replication import Progress
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def acknowledges_before_the_sync() -> Any:
+    """Acknowledgements leave with the entries, before they are on disk."""
+    return replaced(Mail, "acknowledge", Mail.now)
+
+
+def ticks_twice() -> Any:
+    """The commit rule counts what this turn has appended."""
+    send = Group.send
+
+    def ticked(self: Group, outcome: Any) -> None:
+        if not self.alone:
+            self.tick()
+        send(self, outcome)
+
+    return replaced(Group, "send", ticked)
+
+
+def commits_what_nobody_has() -> Any:
+    """The leader alone is a majority of three."""
+
+    def show(self: Member) -> None:
+        shown(self)
+        for node in self._SyncObj__otherNodes:
+            self._SyncObj__raftMatchIndex[node] = self._journal.durable_index
+
+    shown = Member._show_progress
+    return replaced(Member, "_show_progress", show)
+
+
+def cuts_the_log_without_conflict() -> Any:
+    """Every message with entries takes back what comes after its place."""
+    take = following.take
+
+    def cut(journal: Journal, snapshots: Any, message: Append, commit_index: int) -> None:
+        if message.entries and journal.first_index <= message.prev_index < journal.last_index:
+            journal.take_back(snapshots, message.prev_index)
+        take(journal, snapshots, message, commit_index)
+
+    return replaced(member, "take", cut)
+
+
+def commits_what_is_not_verified() -> Any:
+    """A follower commits up to what the leader says, or the end of its own log."""
+    on_append = Member._on_append
+
+    def unclamped(self: Member, sender: int, node: Any, message: Append) -> None:
+        on_append(self, sender, node, message)
+        if message.term == self.term and not self.leads:
+            self.commit_to(min(message.commit_index, self._journal.last_index))
+
+    return replaced(Member, "_on_append", unclamped)
+
+
+def forgets_its_votes() -> Any:
+    """Term and vote are written only with something else."""
+    changed = Journal.setCurrentTerm
+
+    def unwritten(self: Journal, term: int, votedForNodeId: int | None) -> None:
+        before = self._member_changed
+        changed(self, term, votedForNodeId)
+        self._member_changed = before
+
+    return replaced(Journal, "setCurrentTerm", unwritten)
+
+
+def votes_for_everybody() -> Any:
+    """A vote is given again to whoever asks in the same term."""
+    on_request = Member._on_request_vote
+
+    def forgetful(self: Member, sender: int, node: Any, message: Any) -> None:
+        if not self.leads:
+            self._SyncObj__votedForNodeId = None
+            self._journal._vote = None
+        on_request(self, sender, node, message)
+
+    return replaced(Member, "_on_request_vote", forgetful)
+
+
+def ignores_the_term_of_replies() -> Any:
+    """An acknowledgement of an earlier leadership counts in the present one."""
+
+    def any_term(self: Member, sender: int, reply: AppendReply) -> None:
+        progress = self.progress.get(sender)
+        if self.leads and progress is not None:
+            progress.sequence = max(progress.sequence, reply.sequence)
+            progress.on_reply(reply, self._journal, self._clock.monotonic_s())
+
+    return replaced(Member, "_on_append_reply", any_term)
+
+
+def counts_votes_of_old_terms() -> Any:
+    """A vote that was given in an earlier election counts."""
+    on_reply = Member._on_vote_reply
+
+    def any_term(self: Member, sender: int, reply: VoteReply) -> None:
+        if reply.granted and not reply.pre:
+            reply = VoteReply(self.term, True)
+        on_reply(self, sender, reply)
+
+    return replaced(Member, "_on_vote_reply", any_term)
+
+
+def moves_back_on_success() -> Any:
+    """An older success rewinds what is sent next, and what is believed."""
+    on_success = Progress._on_success
+
+    def rewound(self: Progress, reply: AppendReply) -> bool:
+        moved = on_success(self, reply)
+        self.next = self.match + 1
+        return moved
+
+    return replaced(Progress, "_on_success", rewound)
+
+
+def reads_without_asking() -> Any:
+    """A read is answered from what the leader has, without a majority."""
+    return replaced(Member, "answered", lambda self, round_: True)
+
+
+def takes_the_office_too_early() -> Any:
+    """A new leader believes that every follower has all of its log."""
+    become = Member._SyncObj__onBecomeLeader
+
+    def hopeful(self: Member) -> None:
+        last_index = self._journal.last_index
+        become(self)
+        for progress in self.progress.values():
+            progress.match = last_index
+
+    return replaced(Member, "_SyncObj__onBecomeLeader", hopeful)
+
+
+MUTANTS: tuple[Callable[[], Any], ...] = (
+    acknowledges_before_the_sync,
+    ticks_twice,
+    commits_what_nobody_has,
+    cuts_the_log_without_conflict,
+    commits_what_is_not_verified,
+    forgets_its_votes,
+    votes_for_everybody,
+    ignores_the_term_of_replies,
+    counts_votes_of_old_terms,
+    reads_without_asking,
+    takes_the_office_too_early,
+)

@@ -1,0 +1,331 @@
+"""A process of the simulation: the real `Turns` over a simulated disk, clock and network.
+
+A turn is one call, during which virtual time stands still; how long it takes is known afterwards
+(most of it is the sync). What it sends before its sync leaves at its begin, what it sends and
+answers afterwards at its end, and until then what arrives waits for the next turn.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, Replicas, node_name
+from querator.raft import library
+from querator.raft.handover import Open, Outcome, Remove, Request
+from querator.raft.machine import Machine
+from querator.raft.messages import PeerMessage, decode_frame, encode_frame
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.turn import Turns
+from querator.storage.environment import StorageError
+from tests.simulation.clock import NodeClock
+from tests.simulation.disk import Disk, PowerLoss
+from tests.simulation.network import Network
+from tests.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+TURN_US = 40
+"""What a turn takes besides its sync."""
+REQUEST_US = 10
+IDLE_TURNS_MAX = 100
+"""In a row, without a request, a message or a commit: more is a loop that waits for nothing."""
+
+
+class Lost(Exception):
+    """The process ended before it answered."""
+
+
+class Ticket:
+    """Stands for the future of a request: `answer` is called once, with a result or an error."""
+
+    def __init__(self, what: str, answer: Callable[[Any, BaseException | None], None]) -> None:
+        self.what = what
+        self.answer = answer
+        self.taken_us = 0
+
+    @property
+    def future(self) -> "Future[Any]":
+        return cast("Future[Any]", self)
+
+
+class Watcher(Protocol):
+    """Who looks at a node after each of its turns."""
+
+    def after_turn(self, node: "SimulatedNode", outcome: Outcome) -> None: ...
+
+    def failed(self, node: "SimulatedNode", error: BaseException) -> None: ...
+
+    def stopped(self, node: "SimulatedNode") -> None:
+        """By an injected fault of its disk, in the middle of a turn."""
+        ...
+
+
+class SimulatedPeers:
+    """A `querator.raft.peers.Peers` over the simulated network."""
+
+    def __init__(self, network: Network[bytes], node: NodeKey, clock: NodeClock) -> None:
+        self._network = network
+        self._node = node
+        self._clock = clock
+        self._queued: dict[NodeKey, list[PeerMessage]] = {}
+
+    def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
+        if self._network.connected(self._node, node):
+            self._queued.setdefault(node, []).extend(messages)
+
+    def room_bytes(self, node: NodeKey) -> int:
+        return self._network.room_bytes(self._node, node)
+
+    def flush(self) -> None:
+        at_us = self._clock.now_us
+        for node, messages in self._queued.items():
+            frame = encode_frame(messages)
+            self._network.send(self._node, node, frame, size=len(frame), at_us=at_us)
+        self._queued.clear()
+
+
+class SimulatedNode:
+    """One machine and the process on it. `machines` makes the state machine of a group."""
+
+    def __init__(
+        self,
+        key: NodeKey,
+        *,
+        timeline: Timeline,
+        network: Network[bytes],
+        clock: NodeClock,
+        disk: Disk,
+        seed: str,
+        watcher: Watcher,
+        machines: Callable[["SimulatedNode", GroupId], Machine],
+        log_bytes_kept: int,
+        turns_class: type[Turns] = Turns,
+    ) -> None:
+        self.key = key
+        self.name = node_name(key)
+        self.clock = clock
+        self.disk = disk
+        self.boots = 0
+        self.turns: Turns | None = None
+        self.paused = False
+        self.gone = False
+        """Whether its disk was lost: it never comes back."""
+        self.first_replicas: dict[GroupId, Replicas] = {}
+        """Groups that it holds, with the configuration to begin with when nothing is stored."""
+        self.leaving: dict[GroupId, None] = {}
+        """Groups whose replica it deletes."""
+        self.tickets: dict[Ticket, None] = {}
+        self._timeline = timeline
+        self._network = network
+        self._seed = seed
+        self._watcher = watcher
+        self._machines = machines
+        self._log_bytes_kept = log_bytes_kept
+        self._turns_class = turns_class
+        self._requests: list[Request] = []
+        self._events: list[PeerEvent] = []
+        self._free_us = 0
+        self._wake_us = -1
+        self._idle_turns = 0
+
+    # --- on and off ------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        return self.turns is not None
+
+    @property
+    def listening(self) -> bool:
+        return self.turns is not None and not self.paused
+
+    def start(self) -> None:
+        assert self.turns is None
+        assert not self.gone
+        self.boots += 1
+        self._timeline.note("start", self.name, self.boots)
+        self._timeline.tell(self.name, f"starts for the {self.boots}. time")
+        self.paused = False
+        self._bind()
+        self.turns = self._turns_class(
+            self.disk.environment,
+            clock=self.clock,
+            chance=random.Random(f"{self._seed} {self.key} {self.boots}"),
+            log_bytes_kept=self._log_bytes_kept,
+            node=self.key,
+            peers=SimulatedPeers(self._network, self.key, self.clock),
+        )
+        self._free_us = self._timeline.now_us
+        for group in self.first_replicas:
+            self._open(group)
+        for group in self.leaving:
+            self._remove(group)
+        self._network.came_up(self.key)
+        self._wake(self._timeline.now_us)
+
+    def crash(self, *, silent: bool = False) -> None:
+        """The process ends here; the disk keeps what was synced. `silent`: nobody is told."""
+        if self.turns is None:
+            return
+        self._timeline.note("crash", self.name)
+        self._timeline.tell(self.name, "CRASHES" + (" silently" if silent else ""))
+        self.turns = None
+        self.paused = False
+        self.clock.within_us = 0
+        self._requests.clear()
+        self._events.clear()
+        self.disk.crash()
+        self._network.went_down(self.key, silent=silent)
+        tickets, self.tickets = self.tickets, {}
+        for ticket in tickets:
+            ticket.answer(None, Lost(self.name))
+
+    def pause(self) -> None:
+        if self.listening:
+            self._timeline.note("pause", self.name)
+            self._timeline.tell(self.name, "is PAUSED")
+            self.paused = True
+
+    def resume(self) -> None:
+        if self.paused:
+            self._timeline.note("resume", self.name)
+            self._timeline.tell(self.name, "goes on")
+            self.paused = False
+            self._network.resumed(self.key)
+            self._wake(self._timeline.now_us)
+
+    # --- what it is asked for -----------------------------------------------------------
+
+    def hold(self, group: GroupId, replicas: Replicas) -> None:
+        """Opens its replica of the group, also after each start."""
+        assert group not in self.leaving
+        self.first_replicas[group] = replicas
+        if self.turns is not None:
+            self._open(group)
+
+    def drop(self, group: GroupId) -> None:
+        """Deletes its replica of the group."""
+        self.first_replicas.pop(group, None)
+        self.leaving[group] = None
+        if self.turns is not None:
+            self._remove(group)
+
+    def _remove(self, group: GroupId) -> None:
+        def removed(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                del self.leaving[group]
+            elif not isinstance(error, Lost):
+                self._watcher.failed(self, error)
+
+        self.request(Remove(group, Ticket("remove", removed).future))
+
+    def _open(self, group: GroupId) -> None:
+        machine = self._machines(self, group)
+        ticket = Ticket("open", lambda _, error: self._opened(group, error))
+        self.request(Open(group, machine, ticket.future, self.first_replicas[group]))
+
+    def _opened(self, group: GroupId, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, Lost) and group in self.first_replicas:
+            self._watcher.failed(self, error)
+
+    def request(self, request: Request) -> None:
+        assert self.turns is not None
+        ticket: Any = request.future  # type: ignore[union-attr]
+        ticket.taken_us = self._timeline.now_us
+        self.tickets[ticket] = None
+        self._requests.append(request)
+        self._wake(self._timeline.now_us + REQUEST_US)
+
+    # --- the network's side ---------------------------------------------------------------
+
+    def on_connected(self, peer: str) -> None:
+        self._event(Connected(NodeKey(peer)))
+
+    def on_disconnected(self, peer: str) -> None:
+        self._event(Disconnected(NodeKey(peer)))
+
+    def on_message(self, peer: str, message: bytes) -> None:
+        self._event(Received(NodeKey(peer), decode_frame(message)))
+
+    def _event(self, event: PeerEvent) -> None:
+        if self.turns is not None:
+            self._events.append(event)
+            self._wake(self._timeline.now_us)
+
+    # --- turns --------------------------------------------------------------------------
+
+    def _wake(self, at_us: int) -> None:
+        """Not before the present turn is over; the earliest wish counts."""
+        at_us = max(at_us, self._free_us)
+        if self._wake_us < 0 or at_us < self._wake_us:
+            self._wake_us = at_us
+            self._timeline.at(at_us, self._woken)
+
+    def _woken(self) -> None:
+        if self._wake_us < 0 or self._timeline.now_us < self._wake_us:
+            return
+        self._wake_us = -1
+        if self.listening:
+            self._turn()
+
+    def _bind(self) -> None:
+        self.clock.within_us = 0
+        library.bind(self.clock)
+
+    def _turn(self) -> None:
+        assert self.turns is not None
+        requests, self._requests = self._requests, []
+        events, self._events = self._events, []
+        self._bind()
+        try:
+            outcome = self.turns.turn(requests, events)
+        except PowerLoss:
+            self._stop(silent=True)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is found
+            if not (isinstance(error, StorageError) and self.disk.armed == "failed"):
+                self._watcher.failed(self, error)
+            self._stop(silent=False)
+            return
+        took_us = self.clock.within_us + TURN_US
+        self._idle_turns = 0 if requests or events or self.clock.within_us else self._idle_turns + 1
+        if self._idle_turns > IDLE_TURNS_MAX:
+            self._watcher.failed(self, RuntimeError("it has turns in which nothing happens"))
+        self._timeline.note("turn", self.name, took_us, len(requests), len(events))
+        self._watcher.after_turn(self, outcome)
+        if not self.up:
+            return
+        self.clock.within_us = took_us
+        wait_s = self.turns.wait_s()
+        self.clock.within_us = 0
+        self._free_us = self._timeline.now_us + took_us
+        if wait_s is not None:
+            self._wake(self._free_us + (self.clock.virtual_us(wait_s) if wait_s > 0 else 0))
+        if outcome.results or outcome.errors or outcome.done:
+            boots = self.boots
+            self._timeline.at(self._free_us, lambda: self._answer(outcome, boots))
+
+    def _stop(self, *, silent: bool) -> None:
+        self.crash(silent=silent)
+        self._watcher.stopped(self)
+
+    def _answer(self, outcome: Outcome, boots: int) -> None:
+        if self.turns is None or self.boots != boots:
+            return
+        for call, result in outcome.results:
+            self._one(call.future, result, None)
+        for call, error in outcome.errors:
+            self._one(call.future, None, error)
+        for future, failure in outcome.done:
+            self._one(future, None, failure)
+
+    def _one(self, future: Any, result: Any, error: BaseException | None) -> None:
+        if isinstance(future, Ticket) and future in self.tickets:
+            del self.tickets[future]
+            future.answer(result, error)
+
+    def overdue(self, limit_us: int) -> list[Ticket]:
+        """Requests that were taken on longer ago than `limit_us` and have no answer."""
+        oldest_us = self._timeline.now_us - limit_us
+        return [ticket for ticket in self.tickets if ticket.taken_us < oldest_us]

@@ -1,0 +1,42 @@
+"""Seeds: a number of them from the first on, and all that have ever found something.
+
+`SIMULATION_SEEDS` and `SEED_START` say how many, and from which.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.world import simulate
+
+CHUNK = 20
+"""Seeds in one test."""
+
+FIRST = int(os.environ.get("SEED_START", "1"))
+COUNT = int(os.environ.get("SIMULATION_SEEDS", "40"))
+
+
+def known() -> list[int]:
+    lines = (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def run(seeds: list[int]) -> None:
+    for seed in seeds:
+        found = simulate(seed).violations
+        assert not found, "\n".join([*found[:5], f"again: make sim SEED={seed}"])
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
+def test_nothing_is_found(first: int):
+    run(list(range(first, min(first + CHUNK, FIRST + COUNT))))
+
+
+@pytest.mark.parametrize("seed", sorted(set(known())))
+def test_what_was_found_once_is_not_found_again(seed: int):
+    run([seed])
+
+
+def test_nothing_is_found_on_real_files():
+    run([99])

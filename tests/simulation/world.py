@@ -1,0 +1,452 @@
+"""A run: nodes, clients, operators and faults of one seed, and the verdict.
+
+0                     clients' queues are configured
+0 … faulty_us         load and faults
+… + CALM_US           the faults have ended; everything must come to rest and serve
+the end               every replica is equal, every log is read from disk once more, and the
+                      histories of the clients are checked
+"""
+
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from querator.model.commands import Configure, PartitionSettings, Produce
+from querator.model.entries import Proposal
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, Replica, Replicas, node_key
+from querator.partition import invariants, queries
+from querator.raft.handover import Call, Outcome
+from querator.raft.machine import Machine
+from querator.raft.messages import decode_frame
+from querator.raft.status import GroupStatus
+from querator.raft.turn import Turns
+from tests.checkers import history, report
+from tests.checkers.history import History, QueueRules, Recorder
+from tests.simulation.checks import CheckedMachine, Checks
+from tests.simulation.clients import Client, queue_name
+from tests.simulation.clock import NodeClock
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Faults
+from tests.simulation.network import Network
+from tests.simulation.node import Lost, SimulatedNode, Ticket
+from tests.simulation.operators import Operator
+from tests.simulation.profile import Profile, draw
+from tests.simulation.timeline import MS, SECOND, Timeline
+
+CALM_US = 20 * SECOND
+"""Within so long after the last fault there is progress again, and all replicas are equal."""
+PROPOSAL_US = 10 * SECOND
+"""Every proposal is answered within so long, and as long as the node may be busy."""
+LEASE_TIMEOUT_MS = 4_000
+SEARCH_STEPS = 30_000
+_PEEK_BYTES = 1 << 40
+
+
+@dataclass
+class Verdict:
+    seed: int
+    violations: list[str]
+    trace: str
+    virtual_s: float
+    figures: dict[str, int] = field(default_factory=dict)
+
+
+class World:
+    """Watches its nodes, and is what clients, operators and faults see."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tell: Callable[[str], None] | None = None,
+        profile: Profile | None = None,
+        turns_class: type[Turns] = Turns,
+        directory: Path | None = None,
+    ) -> None:
+        self.seed = seed
+        chance = random.Random(f"world {seed}")
+        self.profile = draw(seed, chance) if profile is None else profile
+        self.timeline = Timeline(tell)
+        self.timeline.tell("WORLD", f"seed {seed}: {self.profile}")
+        self.checks = Checks(self.timeline)
+        self.latency_us = max(50, self.profile.nature.latency_us)
+        self.loss = self.profile.loss
+        self.groups = [GroupId(number) for number in range(1, self.profile.groups + 1)]
+        self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
+        self.network: Network[bytes] = Network(
+            self.timeline, random.Random(f"network {seed}"), self.profile.nature
+        )
+        self.network.digest = len
+        self.network.describe = lambda frame: "; ".join(map(str, decode_frame(frame)))
+        self._turns_class = turns_class
+        self._directory = directory
+        self._nodes: dict[NodeKey, SimulatedNode] = {}
+        self._chance = chance
+        for number in range(1, self.profile.nodes + 1):
+            self._add_node(number)
+        replicas = list(self._nodes)[: self.profile.replicas]
+        self.replicas: Replicas = tuple(Replica(id_, key) for id_, key in enumerate(replicas, 1))
+        for replica in self.replicas:
+            for group in self.groups:
+                self._nodes[replica.node].first_replicas[group] = self.replicas
+        self.faults = Faults(self, random.Random(f"faults {seed}"))
+        self.clients: list[Client] = []
+        self.operator: Operator | None = None
+
+    def _add_node(self, number: int) -> None:
+        key = node_key(f"n{number}", "1")
+        profile = self.profile
+        spread_ms = profile.offset_ms
+        clock = NodeClock(
+            self.timeline,
+            offset_ms=self._chance.randint(-spread_ms, spread_ms),
+            drift_ppm=self._chance.randint(-profile.drift_ppm, profile.drift_ppm),
+        )
+        directory = None
+        if self._directory is not None:
+            directory = self._directory / f"n{number}"
+            directory.mkdir()
+        disk = Disk(clock, random.Random(f"disk {self.seed} {number}"), directory)
+        disk.sync_us = profile.sync_us
+        node = SimulatedNode(
+            key,
+            timeline=self.timeline,
+            network=self.network,
+            clock=clock,
+            disk=disk,
+            seed=f"node {self.seed}",
+            watcher=self,
+            machines=self._machine,
+            log_bytes_kept=profile.log_bytes_kept,
+            turns_class=self._turns_class,
+        )
+        self._nodes[key] = node
+        self.network.add(key, node)
+
+    def _machine(self, node: SimulatedNode, group: GroupId) -> Machine:
+        return CheckedMachine(group, node.name, self.checks)
+
+    # --- what the others see of it -------------------------------------------------------
+
+    def all_nodes(self) -> list[SimulatedNode]:
+        return [node for node in self._nodes.values() if not node.gone]
+
+    def alive(self) -> list[SimulatedNode]:
+        return [node for node in self._nodes.values() if node.listening]
+
+    def leader(self, group: GroupId) -> tuple[SimulatedNode, GroupStatus] | None:
+        """The leader of the highest term that is in office, if it can be asked."""
+        best: tuple[SimulatedNode, GroupStatus] | None = None
+        for node in self.alive():
+            assert node.turns is not None
+            status = node.turns.status(group)
+            if status is not None and status.leads and (best is None or status.term > best[1].term):
+                best = (node, status)
+        return best
+
+    def leader_of_any(self) -> SimulatedNode | None:
+        for group in self.groups:
+            found = self.leader(group)
+            if found is not None:
+                return found[0]
+        return None
+
+    def committed_replicas(self, group: GroupId) -> Replicas:
+        """The newest configuration of which it is known that it is committed."""
+        best: tuple[int, Replicas] = (0, self.replicas)
+        commit = self.checks.commit_index(group)
+        for node in self._nodes.values():
+            found = None if node.turns is None else node.turns._groups.get(group)
+            for index, replicas in [] if found is None else found.journal._configurations:
+                if best[0] < index <= commit:
+                    best = (index, replicas)
+        return best[1]
+
+    def drop_replica(self, node: SimulatedNode, group: GroupId) -> None:
+        self.timeline.tell("WORLD", f"{node.name} deletes its replica of group {group}")
+        node.drop(group)
+        self.checks.forget(node.key, group)
+
+    def found(self, text: str) -> None:
+        self.checks.found(text)
+
+    # --- what the nodes see of it ----------------------------------------------------------
+
+    def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None:
+        self.checks.after_turn(node, outcome)
+
+    def failed(self, node: SimulatedNode, error: BaseException) -> None:
+        self.checks.failed(node, error)
+
+    def stopped(self, node: SimulatedNode) -> None:
+        self.faults.stopped(node)
+
+    # --- the run ---------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """Stops at the first moments in which something is found."""
+        try:
+            for phase in (self._begin, self._under_load, self._come_to_rest, self._look_at_the_end):
+                phase()
+                if self.checks.violations:
+                    break
+        finally:
+            for node in self._nodes.values():
+                node.disk.close()
+        return Verdict(
+            self.seed,
+            self.checks.violations,
+            self.timeline.trace(),
+            self.timeline.now_us / SECOND,
+            self._figures(),
+        )
+
+    def _figures(self) -> dict[str, int]:
+        return {
+            "operations": sum(client.operations for client in self.clients),
+            "items": sum(client.acknowledged for client in self.clients),
+            "commits": self.checks.commits,
+            "frames": self.network.delivered,
+            "boots": sum(node.boots for node in self._nodes.values()),
+            "syncs": sum(node.disk.syncs for node in self._nodes.values()),
+            "transfers": 0 if self.operator is None else self.operator.transfers,
+            "changes": 0 if self.operator is None else self.operator.changes,
+        }
+
+    def _run_for(self, duration_us: int) -> None:
+        end_us = self.timeline.now_us + duration_us
+        while self.timeline.now_us < end_us and not self.checks.violations:
+            self.timeline.run(min(end_us, self.timeline.now_us + 100 * MS))
+            self._look_for_overdue()
+
+    def _until(self, what: Callable[[], object], *, within_us: int) -> bool:
+        end_us = self.timeline.now_us + within_us
+        while not what() and not self.checks.violations:
+            if self.timeline.now_us >= end_us:
+                return False
+            self._run_for(20 * MS)
+        return not self.checks.violations
+
+    def _look_for_overdue(self) -> None:
+        for node in self._nodes.values():
+            if node.listening:
+                limit_us = PROPOSAL_US + 3 * node.disk.sync_us + SECOND
+                for ticket in node.overdue(limit_us):
+                    self.found(f"{node.name}: a {ticket.what} is not answered after {limit_us} us")
+                    return
+
+    def _begin(self) -> None:
+        for node in self._nodes.values():
+            node.start()
+        for group in self.groups:
+            if not self._until(partial(self.leader, group), within_us=30 * SECOND):
+                self.found(f"group {group} has no leader at the begin")
+                return
+            rules = QueueRules(lease_timeout_s=LEASE_TIMEOUT_MS / 1000)
+            self.recorder.history.queues[queue_name(group)] = rules
+            if not self._propose(group, partial(_configure, group)):
+                self.found(f"group {group} cannot be configured")
+
+    def _propose(
+        self,
+        group: GroupId,
+        make: Callable[[], tuple[Any, bytes]],
+        done: Callable[[Any], None] = lambda _: None,
+    ) -> bool:
+        """Until it is done, at whoever leads."""
+        ended: list[Any] = []
+        waiting: list[int] = []
+
+        def answered(result: Any, error: BaseException | None) -> None:
+            waiting.clear()
+            if error is None:
+                ended.append(result)
+                done(result)
+
+        def attempt() -> bool:
+            found = self.leader(group)
+            if found is not None and not waiting and not ended:
+                waiting.append(1)
+                command, attachment = make()
+                ticket = Ticket("probe", answered)
+                proposal = Proposal(command, attachment)
+                found[0].request(Call(group, proposal, ticket.future, len(attachment) + 256))
+            return bool(ended)
+
+        return self._until(attempt, within_us=CALM_US)
+
+    def _under_load(self) -> None:
+        profile = self.profile
+        for group in self.groups:
+            for number in range(profile.clients):
+                name = f"c{group}.{number}"
+                client = Client(
+                    self,
+                    name,
+                    group,
+                    random.Random(f"client {self.seed} {name}"),
+                    pause_us=profile.pause_us,
+                    item_bytes=profile.item_bytes,
+                    delays=profile.delays,
+                )
+                self.clients.append(client)
+        if profile.transfers or profile.members:
+            self.operator = Operator(self, random.Random(f"operator {self.seed}"))
+        self.faults.begin()
+        self._run_for(profile.faulty_us)
+
+    # --- after the faults ----------------------------------------------------------------
+
+    def _come_to_rest(self) -> None:
+        self.faults.heal()
+        if self.operator is not None:
+            self.operator.stopped = True
+        healed_us = self.timeline.now_us
+        for group in self.groups:
+            if not self._probe(group):
+                self.found(f"group {group} takes nothing on after the faults have ended")
+                return
+        self._run_for(2 * SECOND)
+        for client in self.clients:
+            client.stopped = True
+        left_us = healed_us + CALM_US - self.timeline.now_us
+        if not self._until(lambda: not self._unequal(), within_us=max(left_us, 5 * SECOND)):
+            self.found(f"the replicas have not become equal: {self._unequal()}")
+        if not self._until(
+            lambda: not any(client.busy for client in self.clients), within_us=CALM_US
+        ):
+            self.found("clients still wait for answers")
+        self._until(lambda: not self._unequal(), within_us=5 * SECOND)
+
+    def _probe(self, group: GroupId) -> bool:
+        """Whether an item can be produced. A try whose answer got lost may have been executed:
+        each has an item of its own.
+        """
+        recorded: list[Any] = []
+
+        def make() -> tuple[Any, bytes]:
+            reference = f"probe {group}.{len(recorded)}"
+            payload = reference.encode() + b"\n"
+            recorded.append(
+                self.recorder.begin("probe", queue_name(group), history.Produce((reference,)))
+            )
+            return Produce(len(payload).to_bytes(4, "little")), payload
+
+        def done(result: Any) -> None:
+            part = history.ProducedPart(0, result.first_seq, result.count)
+            recorded[-1].ended(history.Produced((part,)))
+
+        return self._propose(group, make, done)
+
+    def _unequal(self) -> str:
+        """Which replica is not where its leader is; empty: all are."""
+        for group in self.groups:
+            found = self.leader(group)
+            if found is None:
+                return f"group {group} has no leader"
+            _, status = found
+            for replica in status.replicas:
+                node = self._nodes[replica.node]
+                other = None if node.turns is None else node.turns.status(group)
+                if other is None:
+                    return f"{node.name} does not serve group {group}"
+                if other.applied_index != status.applied_index:
+                    return (
+                        f"group {group}: {node.name} has applied {other.applied_index}, its leader "
+                        f"{status.applied_index} of {status.log_last}"
+                    )
+        return ""
+
+    def _look_at_the_end(self) -> None:
+        self.checks.same_logs(list(self._nodes.values()))
+        for group in self.groups:
+            found = self.leader(group)
+            assert found is not None
+            leader, status = found
+            for replica in status.replicas:
+                node = self._nodes[replica.node]
+                with node.disk.snapshots() as snapshot:
+                    machine = CheckedMachine(group, node.name, self.checks)
+                    digest = machine.digest(snapshot)
+                    applied = queries.applied_index(snapshot, group)
+                    self.checks.digest(node.name, group, applied, digest)
+                    for text in invariants.check(snapshot, group):
+                        self.found(f"{node.name}: group {group}: {text}")
+            self._look_at_items(leader, group)
+        self._check_histories()
+
+    def _look_at_items(self, leader: SimulatedNode, group: GroupId) -> None:
+        """Everything that the queue holds, as the last entry of its history."""
+        queue = queue_name(group)
+        pending = self.recorder.begin("the end", queue, history.Look())
+        present = []
+        with leader.disk.snapshots() as snapshot:
+            after = 0
+            while True:
+                page = queries.peek(
+                    snapshot, group, None, after_seq=after, limit=1_000, bytes_max=_PEEK_BYTES
+                )
+                for item in page.items:
+                    reference = item.item.decode().strip()
+                    present.append((0, item.seq, reference))
+                after = page.after_seq
+                if not after:
+                    break
+        pending.ended(history.Looked(tuple(present)))
+
+    def _check_histories(self) -> None:
+        recorded = self.recorder.history
+        clocks = [node.clock for node in self._nodes.values()]
+        for clock in clocks:
+            clock.step(0)
+        # The clients' own clocks are right.
+        earliest = min(0, *(clock.earliest_ms for clock in clocks))
+        latest = max(0, *(clock.latest_ms for clock in clocks))
+        recorded.clock_uncertainty_s = (latest - earliest) / 1000 + 0.1
+        found = report.check(recorded, steps_max=SEARCH_STEPS)
+        for text in found.violations:
+            self.found(f"history: {text}")
+
+
+def _configure(group: GroupId) -> tuple[Any, bytes]:
+    settings = PartitionSettings(
+        namespace="default",
+        queue=queue_name(group),
+        queue_id=group,
+        partition=0,
+        lease_timeout_ms=LEASE_TIMEOUT_MS,
+        expire_timeout_ms=0,
+        max_attempts=0,
+        dedup_window_ms=3_600_000,
+        items_max=0,
+    )
+    return Configure(1, settings), b""
+
+
+def simulate(
+    seed: int,
+    *,
+    tell: Callable[[str], None] | None = None,
+    turns_class: type[Turns] = Turns,
+    profile: Profile | None = None,
+) -> Verdict:
+    """One seed from its begin to its verdict. Any exception is a violation too."""
+    chance = random.Random(f"world {seed}")
+    lmdb = (draw(seed, chance) if profile is None else profile).lmdb
+    with tempfile.TemporaryDirectory() as name:
+        world = World(
+            seed,
+            tell=tell,
+            profile=profile,
+            turns_class=turns_class,
+            directory=Path(name) if lmdb else None,
+        )
+        return world.run()
+
+
+__all__ = ["Lost", "Verdict", "World", "simulate"]
