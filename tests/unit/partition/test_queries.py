@@ -3,12 +3,14 @@
 import pytest
 
 from querator.model.commands import Complete, LeaseItems, Retry
-from querator.partition import queries
+from querator.partition import invariants, queries
 from querator.partition.masks import full
 from querator.partition.rows import ItemState
+from querator.storage import generations
 from querator.storage.environment import StorageCorrupt
+from querator.storage.keys import ALL
 from querator.storage.tables import ATTACHMENTS
-from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of, produce
+from tests.unit.partition.harness import GROUP, START_MS, Log, dead_to, lease_of, produce
 
 ITEMS = [b"aa", b"b", b"cccc", b"dd", b"e"]
 
@@ -145,3 +147,50 @@ def test_joined_produces_are_loaded_apart():
     log.entry(produce([b"a", b"b"]), produce([b"c"]))
     log.one(lease_of(2))
     assert load(log, 0b100).items == b"c"
+
+
+def in_generation(log: Log, generation: int) -> None:
+    """Moves all rows to another generation, as the switch to a snapshot does."""
+    txn = log.environment.begin()
+    view = generations.write_view(txn, GROUP, generation)
+    rows = [
+        row
+        for table in ALL.values()
+        if table.in_generations
+        for row in list(table.rows(txn, GROUP))
+    ]
+    for key, value in rows:
+        txn.delete(key)
+        view.put(key, value)
+    generations.write(txn, GROUP, generations.Generations(current=generation))
+    txn.commit(sync=True)
+
+
+def test_everything_is_read_in_the_generation_in_use():
+    log = Log()
+    log.configure(max_attempts=1, dead_targets=dead_to(9))
+    log.produce(ITEMS)
+    log.one(lease_of(2))
+    log.one(Retry((LeaseItems(1),), error="no"))
+
+    def everything():
+        with log.environment.snapshot() as txn:
+            view = generations.view(txn, GROUP)
+            return (
+                queries.stats(txn, GROUP),
+                queries.applied_index(txn, GROUP),
+                queries.settings_version(txn, GROUP),
+                queries.peek(txn, GROUP, None, after_seq=0, limit=9, bytes_max=10**6),
+                queries.dead_letters(txn, GROUP, None, after_seq=0, limit=9, bytes_max=10**6),
+                queries.outbox_targets(txn, GROUP),
+                queries.outbox_batch(txn, GROUP),
+                queries.load_segment(view, GROUP, 1, full(5)),
+                log.machine.digest(view),
+                invariants.check(view, GROUP),
+            )
+
+    before = everything()
+    assert before[0].moving == 2
+    assert before[5] == (9,)
+    in_generation(log, 3)
+    assert everything() == before
