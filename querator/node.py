@@ -43,14 +43,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
-from querator.placement.forming import (
-    Forming,
-    description,
-    known_peers,
-    peer_info,
-    placed_node,
-)
-from querator.placement.machine import stored_effects
+from querator.placement.membership import Membership
 from querator.placement.placement import Placement
 from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
@@ -119,6 +112,11 @@ class Node:
         self._empty = _when_empty(new=new or memory, cluster=cluster)
         self._name = name if cluster is None else cluster.name
         self._cluster = cluster
+        self._membership: Membership | None = None
+        if cluster is not None:
+            self._membership = Membership(
+                cluster, waits_for=self._wait_for, on_failure=self.on_failure
+            )
         self._listen = listen
         self._listen_admin = listen_admin
         self._quota_bytes = storage_quota_bytes
@@ -131,7 +129,6 @@ class Node:
         self._identity: Identity | None = None
         self._placement: Placement | None = None
         self._service: QueueService | None = None
-        self._peers: TcpPeers | None = None
         self._end_wanted = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -214,12 +211,10 @@ class Node:
         self._running.push_async_callback(asyncio.to_thread, environment.close)
         if admin_server is not None:
             self._running.push_async_callback(admin_server.forget_storage)
-        self._peers = observed.peers = await self._join(environment, clock)
+        peers = observed.peers = await self._join(environment, clock)
         observed.identity = self._identity
         telemetry.bind(node=self.identity.name, cluster_id=self.identity.cluster_id)
-        host = Host(
-            environment, clock=clock, events=self, node=self.identity.key, peers=self._peers
-        )
+        host = Host(environment, clock=clock, events=self, node=self.identity.key, peers=peers)
         await host.start()
         observed.host = host
         self._running.push_async_callback(host.stop)
@@ -249,7 +244,8 @@ class Node:
         )
         self._service = observed.service = service
         placement.watch(service.on_map)
-        placement.watch(self._tell_peers)
+        if self._membership is not None:
+            placement.watch(self._membership.on_map)
         self._running.push_async_callback(placement.stop)
         await placement.start()
         await self._until_formed(placement)
@@ -271,7 +267,8 @@ class Node:
         self._address = await server.start()
         observed.calls = server.counts
         placement.say(self._said())
-        if self._peers is not None:
+        if self._membership is not None:
+            self._membership.say(self._said())
             self._running.push_async_callback(self._hand_over, placement)
 
     def _on_hand_off(self) -> None:
@@ -294,11 +291,9 @@ class Node:
 
     def _out_of_reach(self) -> frozenset[str]:
         """The other nodes of the map to which the peer port has no connection."""
-        if self._peers is None or self._placement is None:
+        if self._membership is None or self._placement is None:
             return frozenset()
-        near = {node_name(key) for key in self._peers.connected()}
-        names = {node.name for node in self._placement.map.nodes}
-        return frozenset(names - near - {self.identity.name})
+        return self._membership.out_of_reach(self._placement.map)
 
     async def _hand_over(self, placement: Placement) -> None:
         if self._failure is None:
@@ -322,37 +317,26 @@ class Node:
         )
 
     async def _join(self, environment: Environment, clock: Clock) -> TcpPeers | None:
-        """The peer port of a node that is a member of its cluster; None for one that is alone."""
-        cluster, identity = self._cluster, self.identity
-        if cluster is None:
-            _check_alone(identity)
+        """Finds the others, and becomes a member of their cluster if this node is none yet; the
+        peer port, None for a node that is alone.
+        """
+        if self._membership is None:
+            _check_alone(self.identity)
             return None
         self._listen = await asyncio.to_thread(_with_port, self._listen)
-        node, placed = self._said(), await asyncio.to_thread(_stored_map, environment)
-        forming = Forming(cluster, environment, identity, node, waits_for=self._wait_for)
-        if identity.is_member:
-            await forming.check()
-        peers = await asyncio.to_thread(
-            TcpPeers,
-            peer_info(node, identity.cluster_id if identity.is_member else ""),
-            listen=cluster.listen_peers,
-            token=cluster.token,
-            peers=known_peers(cluster, identity, placed),
-            clock=clock,
-            description=description(cluster, identity, node, placed),
+        self._running.callback(self._membership.close)
+        identity = await self._membership.start(
+            environment, self.identity, self._said(), clock=clock, stop=self._end_wanted
         )
-        self._running.callback(peers.close)
-        if not identity.is_member:
-            joined = await forming.join(peers, self._end_wanted)
-            if joined is None:
-                raise StoppedEarlyError
-            self._identity = joined
-            peers.set_peers(known_peers(cluster, joined, placed))
-            peers.set_cluster_id(joined.cluster_id)
-        return peers
+        if identity is None:
+            raise StoppedEarlyError
+        self._identity = identity
+        return self._membership.peers
 
     async def _until_formed(self, placement: Placement) -> None:
-        """Until the map has nodes: after the founding its first leader writes them there."""
+        """Until the map names this node: the first leader writes the founding nodes there, and who
+        comes later learns it from its beginning.
+        """
         self._wait_for("the placement group to have a leader")
         async with asyncio.TaskGroup() as tasks:
             formed = tasks.create_task(placement.until_formed())
@@ -370,16 +354,7 @@ class Node:
         self._observed.waits_for = reason
 
     def _connected(self) -> dict[NodeKey, PlacedNode]:
-        if self._peers is None:
-            return {}
-        return {key: placed_node(info) for key, info in self._peers.connected().items()}
-
-    def _tell_peers(self, placed: PlacementMap) -> None:
-        """Who may connect, and what queries are answered, as the map is now."""
-        if self._peers is None or self._cluster is None or not placed.nodes:
-            return
-        self._peers.set_peers(known_peers(self._cluster, self.identity, placed))
-        self._peers.set_description(description(self._cluster, self.identity, self._said(), placed))
+        return {} if self._membership is None else self._membership.connected()
 
     # --- parts of the start ------------------------------------------------------------
 
@@ -501,11 +476,6 @@ def _check_alone(identity: Identity) -> None:
             f"the data is of node {identity.name} of a cluster of several nodes{names}: start it "
             f"with --name {identity.name} and --peers"
         )
-
-
-def _stored_map(environment: Environment) -> PlacementMap:
-    with environment.snapshot() as snapshot:
-        return stored_effects(snapshot).map
 
 
 def _with_port(listen: str) -> str:

@@ -79,7 +79,12 @@ class Starter(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Go on as the member that it is."""
+    """Go on as the member that it is. `nodes` is the newest list of its cluster that was told, at
+    `epoch`; empty when none was.
+    """
+
+    epoch: int = 0
+    nodes: tuple[PlacedNode, ...] = ()
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -103,12 +108,15 @@ class Found(msgspec.Struct, frozen=True):
 
 class Join(msgspec.Struct, frozen=True):
     """Become a member. `founders` is empty when the node came after the founding; `replicas` is its
-    first configuration of the placement group.
+    first configuration of the placement group. `nodes` is the newest list of the cluster, at
+    `epoch`.
     """
 
     cluster_id: str
     replicas: Replicas
     founders: tuple[PlacedNode, ...]
+    epoch: int
+    nodes: tuple[PlacedNode, ...]
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -159,9 +167,13 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
             f"the data is of node {name} of cluster {cluster}, and {_names(others)} of cluster "
             f"{others[0].cluster_id}: name the right directory, or the right --peers"
         )
-    known = max(ours, key=lambda answer: answer.epoch).find(name) if ours else None
-    if known is None:
+    if not ours:
         return Start()
+    newest = max(ours, key=lambda answer: answer.epoch)
+    start = Start(newest.epoch, newest.nodes)
+    known = newest.find(name)
+    if known is None:
+        return start
     if known.incarnation != own.node.incarnation:
         return Refuse(
             f"node {name} has been replaced: its cluster knows it with other data (incarnation "
@@ -174,7 +186,7 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
             f"it, and this is start {own.node.boots}; start with the newest data, or with an empty "
             f"directory and then: querator node replace {name}"
         )
-    return Start()
+    return start
 
 
 def _by_list(own: Starter, newest: Description) -> Decision:
@@ -192,13 +204,13 @@ def _by_list(own: Starter, newest: Description) -> Decision:
             f"node {name} is known with other data (incarnation {known.incarnation}); if that is "
             f"lost: querator node replace {name}",
         )
-    founded = any(founder.key == own.node.key for founder in newest.founders)
-    if founded:
-        return Join(cluster, founding(newest.founders), newest.founders)
+    if any(founder.key == own.node.key for founder in newest.founders):
+        replicas = founding(newest.founders)
+        return Join(cluster, replicas, newest.founders, newest.epoch, newest.nodes)
     replicas = learning(newest.replicas, own.node.key)
     if not any(replica.node == own.node.key for replica in replicas):
         return WaitAsReplacement(cluster, "its place in the cluster is being made")
-    return Join(cluster, replicas, ())
+    return Join(cluster, replicas, (), newest.epoch, newest.nodes)
 
 
 def _found(own: Starter, said: Said) -> Decision:

@@ -16,12 +16,14 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import Replicas
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement import formation
+from querator.placement.acquaintances import Acquaintances
 from querator.placement.formation import (
     Decision,
     Description,
     Found,
     Join,
     Refuse,
+    Start,
     Starter,
     Wait,
     WaitAsReplacement,
@@ -30,7 +32,7 @@ from querator.placement.formation import (
     encode_description,
 )
 from querator.placement.standing import founding
-from querator.raft.hellos import KnownPeer, PeerInfo
+from querator.raft.hellos import PeerInfo
 from querator.raft.query import QueryFailed, query
 from querator.raft.tcp_peers import TcpPeers
 from querator.storage import identity as identities
@@ -73,24 +75,6 @@ def placed_node(info: PeerInfo) -> PlacedNode:
         boots=info.boots,
         version=info.version,
     )
-
-
-def known_peers(
-    settings: ClusterSettings, identity: Identity, placed: PlacementMap
-) -> dict[str, KnownPeer]:
-    """The nodes that may connect: those of the map, before it is known the founding ones; a node
-    that came later has to take the names of the settings until it has the map. Addresses are those
-    of the settings, where these name a node.
-    """
-    nodes = placed.nodes or identity.founders
-    known = {
-        node.name: KnownPeer(
-            settings.peers.get(node.name) or node.peer_address, incarnation=node.incarnation
-        )
-        for node in nodes
-    } or {name: KnownPeer(address) for name, address in settings.peers.items()}
-    known.pop(identity.name, None)
-    return known
 
 
 def description(
@@ -165,9 +149,11 @@ class Forming:
         identity: Identity,
         node: PlacedNode,
         *,
+        acquaintances: Acquaintances,
         waits_for: Callable[[str], None],
     ) -> None:
         """`waits_for` is told what the start waits for; empty: for nothing any more."""
+        self._acquaintances = acquaintances
         self._settings = settings
         self._environment = environment
         self._identity = identity
@@ -176,11 +162,15 @@ class Forming:
         self._reason = ""
 
     async def check(self) -> None:
-        """Of a member: whether others know better. Raises DirectoryRefused."""
+        """Of a member: what the others know, and whether they know better. Raises
+        DirectoryRefused.
+        """
         assert self._identity.is_member
         decision = await self._decision()
         if isinstance(decision, Refuse):
             raise DirectoryRefused(decision.reason)
+        assert isinstance(decision, Start)
+        self._acquaintances.learn(decision.epoch, decision.nodes)
 
     async def join(self, peers: TcpPeers, stop: asyncio.Event) -> Identity | None:
         """The identity of the member that the node has become, kept durably; None when `stop` came
@@ -236,10 +226,12 @@ class Forming:
                 self._tell(reason)
             case Found(founders):
                 cluster_id = uuid_utils.uuid7().hex
+                self._acquaintances.learn(0, founders)
                 await self._join(cluster_id, founding(founders), founders)
                 names = [founder.name for founder in founders]
                 _log.info("formation.founded", cluster_id=cluster_id, nodes=names)
-            case Join(cluster_id, replicas, founders):
+            case Join(cluster_id, replicas, founders, epoch, nodes):
+                self._acquaintances.learn(epoch, nodes)
                 await self._join(cluster_id, replicas, founders)
                 _log.info("formation.joined", cluster_id=cluster_id)
             case _:

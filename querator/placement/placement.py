@@ -178,8 +178,9 @@ class Placement:
             await asyncio.wait((self._forming,))
 
     async def until_formed(self) -> None:
-        """Returns when the map has nodes: from then on there can be queues."""
-        while not self.map.nodes:
+        """Returns when the map names this node with its data: from then on it is of use."""
+        own = self._standing.node
+        while (known := self.map.node(own.name)) is None or known.key != own.key:
             await self._moved.wait()
 
     async def _open(self, queue: Queue) -> None:

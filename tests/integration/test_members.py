@@ -162,6 +162,29 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
         assert found == {b"before", b"meanwhile", b"without a", b"without c"}
 
 
+async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
+    """A new node learns the map from its beginning, when it named other data than is there."""
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await produced(cluster, "a", "before")
+        for name in "abcab":
+            await cluster[name].kill()
+            cluster[name].lose()
+            await cluster[name].launch()
+            await cluster[name].waiting(f"querator node replace {name}")
+            other = "a" if name != "a" else "b"
+            await cluster.querator("node", "replace", name, asked=other)
+            await cluster[name].ready()
+            await cluster.until_well(name)
+        assert await payloads(cluster, "a") == {b"before"}
+
+        # One that comes back knows of nobody that it has met before.
+        await cluster.stop()
+        await cluster.start()
+        await cluster.until_well("c")
+
+
 async def test_a_node_that_was_replaced_does_not_come_back(tmp_path: Path):
     async with members(tmp_path) as cluster:
         await cluster.start()

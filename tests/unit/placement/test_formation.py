@@ -110,7 +110,7 @@ def test_who_is_on_the_list_joins():
         for other in NAMES:
             if other != name:
                 decision = decide(starter(name), {other: formed(other)})
-                assert decision == Join("x", FOUNDING, FOUNDERS)
+                assert decision == Join("x", FOUNDING, FOUNDERS, 0, FOUNDERS)
 
 
 def test_lost_data_waits_for_an_operator():
@@ -140,7 +140,7 @@ def test_a_replacement_joins_when_the_map_names_it():
     for said in ({"a": named, "c": stale}, {"c": stale, "a": named}):
         decision = decide(starter("b", "2", cluster_id="x"), said)
         assert decision == Join(
-            "x", (FOUNDING[0], FOUNDING[2], Replica(4, NodeKey("b/2"), voter=False)), ()
+            "x", (FOUNDING[0], FOUNDING[2], Replica(4, NodeKey("b/2"), voter=False)), (), 9, nodes
         )
 
 
@@ -165,7 +165,11 @@ def test_a_member_starts():
         {"a": formed("a", epoch=3, nodes=(node("a"), node("c")))},
     ]
     for said in everything:
-        assert decide(member, said) == Start()
+        assert isinstance(decide(member, said), Start)
+    assert decide(member, {"a": "no answer"}) == Start()
+    newer = tuple(node(name, "2") if name == "c" else node(name) for name in NAMES)
+    told = {"a": formed("a", epoch=7, nodes=newer), "c": formed("c", epoch=6)}
+    assert decide(member, told) == Start(7, newer)
 
 
 def test_a_member_of_another_cluster_is_refused():
@@ -187,7 +191,7 @@ def test_an_old_copy_of_the_data_is_refused(known: int, starts: bool):
     nodes = (node("a"), node("b", boots=known), node("c"))
     decision = decide(member, {"a": formed("a", epoch=5, nodes=nodes)})
     if starts:
-        assert decision == Start()
+        assert decision == Start(5, nodes)
     else:
         refused(decision, "old copy", f"start {known}", "querator node replace b")
 
@@ -271,7 +275,7 @@ class World:
         match decision:
             case Found(founders):
                 self.join(machine, f"x{next(self.ids)}", founders)
-            case Join(cluster_id, _, founders):
+            case Join(cluster_id, _, founders, _, _):
                 self.join(machine, cluster_id, founders)
             case WaitAsReplacement(cluster_id, _):
                 assert machine.disk.cluster_id in ("", cluster_id)

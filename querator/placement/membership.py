@@ -1,0 +1,130 @@
+"""This node among the others of its cluster: how it becomes a member, who may connect to it, and
+what it says to who asks.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from querator.config import ClusterSettings
+from querator.model.nodes import NodeKey, node_name
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.placement.acquaintances import Acquaintances, why_no_member
+from querator.placement.forming import Forming, description, peer_info, placed_node
+from querator.placement.machine import stored_effects
+from querator.raft.clock import Clock
+from querator.raft.tcp_peers import TcpPeers
+from querator.storage.environment import Environment
+from querator.storage.identity import DirectoryRefused, Identity
+
+
+class Membership:
+    """Of a node of several. On the event loop; `start` comes first, `close` last."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        waits_for: Callable[[str], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`waits_for` is told what the start waits for; empty: nothing. `on_failure` is told when
+        the cluster does not count on this node any more.
+        """
+        self._settings = settings
+        self._waits_for = waits_for
+        self._on_failure = on_failure
+        self._acquaintances = Acquaintances(settings)
+        self._peers: TcpPeers | None = None
+        self._identity: Identity | None = None
+        self._node: PlacedNode | None = None
+
+    @property
+    def settings(self) -> ClusterSettings:
+        return self._settings
+
+    @property
+    def peers(self) -> TcpPeers:
+        assert self._peers is not None, "started"
+        return self._peers
+
+    async def start(
+        self,
+        environment: Environment,
+        identity: Identity,
+        node: PlacedNode,
+        *,
+        clock: Clock,
+        stop: asyncio.Event,
+    ) -> Identity | None:
+        """Listens for the others, and becomes a member if this node is none yet, however long that
+        takes; the member's identity, None when `stop` came before.
+
+        Raises StorageError, also for a directory that the others do not let in, and OSError when it
+        cannot listen.
+        """
+        self._node, known = node, self._acquaintances
+        placed = await asyncio.to_thread(_stored_map, environment)
+        known.learn(placed.epoch, placed.nodes or identity.founders)
+        forming = Forming(
+            self._settings,
+            environment,
+            identity,
+            node,
+            acquaintances=known,
+            waits_for=self._waits_for,
+        )
+        if identity.is_member:
+            await forming.check()
+        self._peers = peers = await asyncio.to_thread(
+            TcpPeers,
+            peer_info(node, identity.cluster_id if identity.is_member else ""),
+            listen=self._settings.listen_peers,
+            token=self._settings.token,
+            peers=known.peers(),
+            clock=clock,
+            description=description(self._settings, identity, node, placed),
+        )
+        if not identity.is_member:
+            joined = await forming.join(peers, stop)
+            if joined is None:
+                return None
+            identity = joined
+            peers.set_peers(known.peers())
+            peers.set_cluster_id(identity.cluster_id)
+        self._identity = identity
+        return identity
+
+    def close(self) -> None:
+        """After the raft thread has ended."""
+        if self._peers is not None:
+            self._peers.close()
+
+    def say(self, node: PlacedNode) -> None:
+        """What this node says of itself from here on, to who asks."""
+        self._node = node
+
+    def connected(self) -> dict[NodeKey, PlacedNode]:
+        """The nodes whose connections are open, in their own words."""
+        return {key: placed_node(info) for key, info in self.peers.connected().items()}
+
+    def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
+        """The other nodes of the map to which there is no connection."""
+        near = {node_name(key) for key in self.peers.connected()}
+        return frozenset({node.name for node in placed.nodes} - near - {self._settings.name})
+
+    def on_map(self, placed: PlacementMap) -> None:
+        """Who may connect, and what is said to who asks, as the map is now."""
+        assert self._identity is not None
+        assert self._node is not None
+        if self._acquaintances.learn(placed.epoch, placed.nodes):
+            self.peers.set_peers(self._acquaintances.peers())
+            if reason := why_no_member(placed, self._node):
+                self._on_failure(DirectoryRefused(reason))
+        if placed.nodes:
+            told = description(self._settings, self._identity, self._node, placed)
+            self.peers.set_description(told)
+
+
+def _stored_map(environment: Environment) -> PlacementMap:
+    with environment.snapshot() as snapshot:
+        return stored_effects(snapshot).map
