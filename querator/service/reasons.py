@@ -54,11 +54,20 @@ class Reasons:
             value=self._number(view),
         )
 
-    def leaderless(self, view: PartitionView, deadline: float | None) -> QueratorError:
-        """A call has waited in vain for somebody to send its command to."""
+    def leaderless(
+        self, view: PartitionView, deadline: float | None, unknown: QueratorError | None
+    ) -> QueratorError:
+        """A call has waited in vain for somebody to send its command to; `unknown`: once more."""
         reason = f"{self.name(view)} has no leader{self._missing(view)}"
         if view.leader:
             reason = f"{self.name(view)} is led by {view.leader}, which cannot be reached"
+        if unknown is not None:
+            return QueratorError(
+                unknown.code,
+                f"{unknown.message}; after that {reason}",
+                field=unknown.field,
+                value=unknown.value,
+            )
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             message = f"{reason}; not executed before the deadline"
             return QueratorError(ErrorCode.DEADLINE_EXCEEDED, message)

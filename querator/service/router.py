@@ -321,7 +321,7 @@ class Router:
             except QueratorError as error:
                 raise unknown or error from None
             except TimeoutError:
-                raise unknown or self._reasons.leaderless(view, deadline) from None
+                raise self._reasons.leaderless(view, deadline, unknown) from None
             if view.led:
                 break
         if self._stopping:

@@ -39,6 +39,7 @@ class Seat:
             hint = self._stage.leaders.get(group) or ""
             raise QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint)
         self._stage.confirmed += 1
+        self._stage.confirming.set()
 
     def status(self, group: GroupId) -> object:
         return self._stage.base.host.status(group)
@@ -123,14 +124,24 @@ class Joined:
 
 
 class Maps:
-    """The placement of the stage: the base's map, with a replica of every group on every node."""
+    """The placement of one node: the base's map, with a replica of every group on every node."""
 
     def __init__(self, stage: "Stage") -> None:
         self._stage = stage
+        self._behind: PlacementMap | None = None
         self._made: tuple[PlacementMap, PlacementMap] | None = None
+
+    def fall_behind(self) -> None:
+        """Nothing that changes is seen here, until `catch_up`."""
+        self._behind = self.map
+
+    def catch_up(self) -> None:
+        self._behind = None
 
     @property
     def map(self) -> PlacementMap:
+        if self._behind is not None:
+            return self._behind
         base = self._stage.base.placement.map
         if self._made is None or self._made[0] is not base:
             replicas = tuple(
@@ -149,7 +160,7 @@ class Stage:
     def __init__(self, base: Node) -> None:
         self.base = base
         self.members: dict[str, QueueService] = {}
-        self.placement = Maps(self)
+        self.maps: dict[str, Maps] = {}
         self.forwarders: dict[str, Joined] = {}
         self.leaders: dict[GroupId, str | None] = {}
         self.proposed: list[tuple[str, GroupId, Command]] = []
@@ -159,6 +170,8 @@ class Stage:
         """So many commands are carried out without an answer."""
         self.confirmed = 0
         """Reads that a leader has confirmed."""
+        self.confirming = asyncio.Event()
+        """Set at the first of them."""
         self.unreached: set[str] = set()
         """Nodes that no raft room has a connection to."""
         self._cuts: set[frozenset[str]] = set()
@@ -166,9 +179,10 @@ class Stage:
     def add(self, name: str, forwarder: Forwarder | None = None) -> QueueService:
         if forwarder is None:
             forwarder = self.forwarders[name] = Joined(self, name)
+        maps = self.maps[name] = Maps(self)
         service = self.members[name] = QueueService(
             host=cast(Any, Seat(self, name)),
-            placement=cast(Any, self.placement),
+            placement=cast(Any, maps),
             environment=self.base.environment,
             clock=self.base.clock,
             forwarder=forwarder,

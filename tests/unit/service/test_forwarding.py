@@ -190,6 +190,20 @@ async def test_a_lost_quorum_is_reported_as_that():
         assert "those on a, c are out of reach" in error.message
 
 
+async def test_what_came_after_an_unknown_outcome_is_said():
+    async with staged("a", "b", "c") as stage:
+        stage.loses_answers = 1
+        task = start(
+            stage.produce("b", b"x", producer_id=producer_id(), sequence=1, timeout_ms=200)
+        )
+        await stage.base.until(lambda: stage.base.counts().produced == 1)
+        stage.lead(group_of(stage), None)
+        error = await refusal(task)
+        assert error.code is ErrorCode.OUTCOME_UNKNOWN
+        assert error.field == "partition"
+        assert "after that partition 0 of queue q has no leader" in error.message
+
+
 async def test_a_leader_out_of_reach_is_named():
     async with staged("a", "b") as stage:
         stage.cut("a", "b")

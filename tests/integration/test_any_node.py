@@ -1,0 +1,186 @@
+"""Any node takes any call, and users of the SDK see nothing of nodes that come and go: real
+processes.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from querator.client import LeasedItem
+from querator.client.errors import DeadlineExceeded, LeaseLost, OutcomeUnknown
+from tests.integration.members import Members, members
+
+pytestmark = pytest.mark.timeout(180)
+
+LEASE = timedelta(seconds=3)
+BATCH = 20
+
+
+def addresses(cluster: Members) -> str:
+    return ",".join(member.address for member in cluster.by_name.values())
+
+
+async def test_what_one_node_takes_every_node_gives(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        async with (
+            Client(cluster["a"].address) as a,
+            Client(cluster["b"].address) as b,
+            Client(cluster["c"].address) as c,
+        ):
+            await a.create_queue("dead", partitions=2)
+            await b.create_queue("q", partitions=6, dead_queue="dead", max_attempts=1)
+            for number in range(60):
+                client = (a, b, c)[number % 3]
+                await client.produce("q", b"%d" % number)
+                # At once, and by another node: reads are linearizable.
+                other = (b, c, a)[number % 3]
+                assert (await other.stats("q")).total.produced == number + 1
+            items: list[LeasedItem] = []
+            while len(items) < 60:
+                items += await c.lease("q", max_items=7, wait=timedelta(seconds=5))
+            assert {item.payload for item in items} == {b"%d" % number for number in range(60)}
+            await a.complete("q", *items[:50])
+            await b.retry("q", *items[50:])
+            dead: list[LeasedItem] = []
+            while len(dead) < 10:
+                dead += await c.lease("dead", max_items=10, wait=timedelta(seconds=5))
+            total = (await c.stats("q")).total
+            assert (total.completed, total.dead, total.ready, total.leased) == (50, 10, 0, 0)
+
+
+class Load:
+    """Producers and consumers of the SDK, and what they saw."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.made = 0
+        self.stop = asyncio.Event()
+        self.completed: Counter[bytes] = Counter()
+        self.lost = 0
+
+    async def produce(self, *, ordered: bool) -> None:
+        async with (
+            Client(self.address) as client,
+            client.producer("q", ordered=ordered) as producer,
+        ):
+            while not self.stop.is_set():
+                first, self.made = self.made, self.made + BATCH
+                await producer.produce_many([b"%d" % n for n in range(first, first + BATCH)])
+                await asyncio.sleep(0.02)
+
+    async def single(self) -> None:
+        async with Client(self.address) as client:
+            while not self.stop.is_set():
+                number, self.made = self.made, self.made + 1
+                await client.produce("q", b"%d" % number)
+
+    async def consume(self) -> None:
+        async with (
+            Client(self.address) as client,
+            client.consumer("q", lease_timeout=LEASE, prefetch_items=100) as consumer,
+            asyncio.TaskGroup() as settling,
+        ):
+            async for batch in consumer.batches():
+                settling.create_task(self._settle(batch.complete(), batch.payloads()))
+                if self.stop.is_set() and len(self.completed) == self.made:
+                    return
+
+    async def _settle(self, settled: "asyncio.Future[None]", payloads: list[bytes]) -> None:
+        try:
+            await settled
+        except LeaseLost:
+            # Its stream was cut with the node, and the lease lapsed: another one completes it.
+            self.lost += 1
+        else:
+            self.completed.update(payloads)
+
+    async def run(self, disturb: Callable[[], Awaitable[None]]) -> None:
+        async with Client(self.address) as client, asyncio.TaskGroup() as users:
+            await client.create_queue("q", partitions=6)
+            producing = [
+                users.create_task(self.produce(ordered=True)),
+                users.create_task(self.produce(ordered=False)),
+                users.create_task(self.single()),
+            ]
+            consuming = [users.create_task(self.consume()) for _ in range(3)]
+            await disturb()
+            self.stop.set()
+            await asyncio.wait(producing)
+            while (await client.stats("q")).total.completed < self.made:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            for task in consuming:
+                task.cancel()
+        # Whatever a user raises ends the group; nothing did.
+
+
+async def check(cluster: Members, load: Load) -> None:
+    """Each item was stored once and completed once."""
+    async with Client(load.address) as client:
+        total = (await client.stats("q")).total
+    assert (total.produced, total.completed) == (load.made, load.made)
+    assert set(load.completed.values()) <= {1}
+
+
+async def test_users_see_no_error_when_nodes_are_killed(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        load = Load(addresses(cluster))
+
+        async def kill_each() -> None:
+            for name in "abc":
+                await asyncio.sleep(1.0)
+                await cluster[name].kill()
+                await asyncio.sleep(2.0)
+                await cluster[name].start()
+                await cluster.until_well(name)
+
+        await load.run(kill_each)
+        await check(cluster, load)
+
+
+async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        # One address is enough: the others are learned.
+        load = Load(cluster["a"].address)
+
+        async def restart_each() -> None:
+            for name in "abc":
+                await asyncio.sleep(1.0)
+                assert await cluster[name].stop() == 0
+                await cluster[name].start()
+                await cluster.until_well(name)
+
+        await load.run(restart_each)
+        await check(cluster, load)
+
+
+async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        async with Client(cluster["a"].address, request_timeout=timedelta(seconds=4)) as client:
+            await client.create_queue("q", partitions=3)
+            await client.produce("q", b"x")
+            for name in "bc":
+                await cluster[name].kill()
+            with contextlib.suppress(OutcomeUnknown, DeadlineExceeded):
+                # A node that still thinks that it leads may take this on.
+                await client.produce("q", b"y")
+            with pytest.raises(DeadlineExceeded) as caught:
+                await client.produce("q", b"z")
+            assert "of queue q has no leader: of its 3 replicas it needs 2" in str(caught.value)
+            assert "those on b, c are out of reach" in str(caught.value)
+            # What any replica has can still be looked at.
+            assert (await client.stats("q", stale=True)).total.produced >= 1
+            assert [item async for item in client.peek("q", stale=True)]
+            out, _ = await cluster.querator("stats", "q", "--stale", "--output", "json")
+            assert '"produced":' in out
+            await cluster["b"].start()
+            await client.produce("q", b"w")

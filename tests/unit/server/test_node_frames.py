@@ -1,0 +1,188 @@
+"""What travels between nodes arrives as it was sent; what is no frame is said to be none."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
+from querator.model.commands import (
+    Complete,
+    DeadTarget,
+    Done,
+    Extend,
+    ExtendResult,
+    Lease,
+    LeaseCaller,
+    LeasedSegment,
+    LeaseGrant,
+    LeaseItems,
+    Move,
+    MovedItem,
+    MoveDone,
+    MoveReturn,
+    Produce,
+    ProduceResult,
+    Redrive,
+    RedriveResult,
+    Refusal,
+    Retry,
+    SettleOutcome,
+    SettleResult,
+)
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.partition.queries import ItemPage
+from querator.placement import commands as placement
+from querator.server import node_frames as frames
+from querator.service.forwarder import (
+    CarriedLease,
+    EpochQuery,
+    LettersQuery,
+    PeekQuery,
+    ReadyQuery,
+    StatsQuery,
+)
+
+GROUP = GroupId(7)
+QUEUE = Queue(
+    "default", "q", QueueId(3), QueueState.ACTIVE, QueueSettings(partitions=2), 4, 5, (GROUP,)
+)
+LETTER = DeadLetter("q", 1, 2**63, 3, 1, ("no",), 4, 5)
+
+COMMANDS = [
+    Produce(b"\1\0\0\0", b"p" * 16, 2**63, True),
+    Lease((LeaseCaller("c", "r", 5, 6, 7),)),
+    Complete((LeaseItems(1, ((2**64 - 2, 1),)),), True),
+    Retry((LeaseItems(1),), 2, True, "why", False, True),
+    Extend((1, 2), "c", 3),
+    Move(1, 2, b"\1\0\0\0", (MovedItem("q", 0, 1, 2, 3, 4, ("e",), 5, 6),)),
+    MoveDone(1, 2),
+    MoveReturn(1),
+    Redrive("q", (DeadTarget("q", 0, 1),), (1, 2), 3),
+]
+CHANGES = [
+    placement.CreateQueue("default", "q", QueueSettings()),
+    placement.UpdateQueue("default", "q", QueueSettings(), ("description",), 3),
+    placement.DeleteQueue("default", "q"),
+]
+RESULTS = [
+    Refusal(ErrorCode.QUEUE_FULL, "full", "field", "5 items", "6 items"),
+    Done(3),
+    ProduceResult(2**64 - 5, 3, True, ((0, 1),)),
+    SettleResult((SettleOutcome(1, ((2, 3),), (), ((4, 5),), True),)),
+    ExtendResult(((1, 2),), 3),
+    RedriveResult(1, 2),
+    placement.QueueCreated(QUEUE, True),
+    placement.QueueUpdated(QUEUE),
+]
+ANSWERS: list[tuple[Any, Any]] = [
+    (StatsQuery(GROUP), PartitionStats(0, *[2**63] * 20)),
+    (
+        PeekQuery(GROUP, 2, 3, 4, 5, True),
+        ItemPage((PeekedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),
+    ),
+    (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
+    (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
+    (EpochQuery(), 17),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: type(each).__name__)
+def test_commands(command):
+    sent = frames.propose(5, GROUP, command, b"attachment")
+    [ask] = frames.decode_asks(frames.encode_asks([sent]))
+    assert isinstance(ask, frames.Propose)
+    assert (ask.id, ask.group, ask.attachment) == (5, GROUP, b"attachment")
+    assert frames.command_of(ask) == command
+
+
+@pytest.mark.parametrize("command", CHANGES, ids=lambda each: type(each).__name__)
+def test_changes_of_the_map(command):
+    [ask] = frames.decode_asks(
+        frames.encode_asks([frames.propose(5, PLACEMENT_GROUP, command, b"")])
+    )
+    assert isinstance(ask, frames.Propose)
+    assert frames.command_of(ask) == command
+
+
+@pytest.mark.parametrize("value", RESULTS, ids=lambda each: type(each).__name__)
+def test_results(value):
+    [answer] = frames.decode_answers(frames.encode_answers([frames.result(5, value)]))
+    assert isinstance(answer, frames.Result)
+    assert frames.value_of(answer) == value
+
+
+def test_leases_bring_what_is_leased():
+    mask = (1 << 256) - 1
+    loaded = LoadedItems(9, (0, 2), 2, 3, (Overlay(1, LETTER, ("e",)),), b"items")
+    lease = CarriedLease(
+        (
+            LeaseGrant(4, 5, (LeasedSegment(9, mask, 1, 256, 1_000),), True),
+            Refusal(ErrorCode.ITEM_TOO_LARGE, "large"),
+            LeaseGrant(0, 0, ()),
+        ),
+        11,
+        ((loaded,), (), ()),
+        12,
+    )
+    [answer] = frames.decode_answers(frames.encode_answers([frames.result(5, lease)]))
+    assert isinstance(answer, frames.Result)
+    got = frames.value_of(answer)
+    assert (got.loaded, got.ready, got.now_ms) == (lease.loaded, 12, 11)
+    assert got.grants[0].segments == (LeasedSegment(9, 0, 1, 256, 1_000),)
+    assert (got.grants[0].lease, got.grants[0].deadline_ms, got.grants[0].repeated) == (4, 5, True)
+    assert got.grants[1:] == lease.grants[1:]
+
+
+@pytest.mark.parametrize(("query", "value"), ANSWERS)
+def test_questions_and_replies(query, value):
+    [ask] = frames.decode_asks(frames.encode_asks([frames.Question(5, query)]))
+    assert ask == frames.Question(5, query)
+    [answer] = frames.decode_answers(frames.encode_answers([frames.reply(5, value)]))
+    assert isinstance(answer, frames.Reply)
+    assert frames.reply_of(answer, query) == value
+
+
+def test_failures_offers_demands_and_the_end():
+    error = QueratorError(
+        ErrorCode.OVERLOADED, "much", field="f", limit="1", value="2", retry_delay_ms=50
+    )
+    said: list[frames.Answer] = [frames.failure(5, error), frames.Offer(GROUP, 3), frames.Closing()]
+    got = frames.decode_answers(frames.encode_answers(said))
+    assert got == said
+    assert isinstance(got[0], frames.Failure)
+    again = frames.error_of(got[0])
+    assert vars(again) == vars(error)
+    demand = frames.Demand(QueueId(3), 1, 100)
+    assert frames.decode_asks(frames.encode_asks([demand])) == [demand]
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused(data):
+    for decode in (frames.decode_asks, frames.decode_answers, frames.decode_hello):
+        try:
+            decode(data)
+        except frames.FrameError:
+            continue
+
+
+@given(st.data())
+def test_damaged_frames_are_refused_or_read(data):
+    whole = frames.encode_asks([frames.propose(5, GROUP, COMMANDS[1], b"x")])
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = bytearray(whole)
+    damaged[at] = data.draw(st.integers(0, 255))
+    try:
+        for ask in frames.decode_asks(bytes(damaged)):
+            if isinstance(ask, frames.Propose):
+                frames.command_of(ask)
+    except frames.FrameError:
+        return
+
+
+def test_results_of_a_kind_that_is_not_known():
+    with pytest.raises(frames.FrameError, match="kind 99"):
+        frames.value_of(frames.Result(1, 99, frames.result(1, Done()).result))

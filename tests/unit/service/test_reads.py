@@ -1,0 +1,122 @@
+"""Reads that show everything acknowledged, reads that may be behind, maps that catch up."""
+
+import asyncio
+
+import pytest
+
+from querator.model.commands import MoveReturn
+from querator.model.errors import ErrorCode
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.queues import QueueSettings
+from querator.service import reads
+from querator.service.forwarder import LettersQuery, PeekQuery
+from tests.unit.service.serving import LONG_MS, code, refusal
+from tests.unit.service.stage import Stage, staged
+
+
+def group_of(stage: Stage, partition: int = 0) -> GroupId:
+    queue = stage.base.placement.map.find("default", "q")
+    assert queue is not None
+    return queue.groups[partition]
+
+
+async def test_reads_go_to_the_leader_and_are_confirmed():
+    async with staged("a", "b", partitions=2) as stage:
+        await stage.produce("a", b"x", b"y")
+        groups = [group_of(stage, 0), group_of(stage, 1)]
+        for node in ("a", "b"):
+            confirmed = stage.confirmed
+            counts = await stage.members[node].reads.stats(groups, stale=False)
+            assert [each.ready for each in counts] == [2, 0]
+            assert stage.confirmed == confirmed + 2
+
+
+async def test_pages_of_items_come_from_the_leader():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x", b"y", b"z")
+        query = PeekQuery(group_of(stage), 0, 0, 2, 1_000)
+        page = await stage.members["b"].reads.page(query)
+        assert [item.seq for item in page.items] == [1, 2]
+        letters = LettersQuery(group_of(stage), None, 0, 10, 1_000)
+        assert (await stage.members["b"].reads.page(letters)).items == ()
+
+
+async def test_a_stale_read_needs_no_leader():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        stage.lead(group_of(stage), None)
+        [counts] = await stage.members["b"].reads.stats([group_of(stage)], stale=True)
+        assert (counts.ready, stage.confirmed) == (1, 0)
+
+
+async def test_a_read_waits_for_a_leader():
+    async with staged("a", "b") as stage:
+        stage.lead(group_of(stage), None)
+        reading = asyncio.get_running_loop().create_task(
+            stage.members["b"].reads.stats([group_of(stage)], stale=False)
+        )
+        await asyncio.sleep(0)
+        assert not reading.done()
+        stage.lead(group_of(stage), "a")
+        [counts] = await reading
+        assert counts.ready == 0
+
+
+async def test_a_queue_that_another_node_has_just_made_is_found():
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+        stage.maps["b"].fall_behind()
+        queue = await stage.base.create("new")
+        for group in queue.groups:
+            stage.lead(group, "a")
+        produced = asyncio.get_running_loop().create_task(stage.produce("b", b"x", queue="new"))
+        await stage.confirming.wait()
+        assert not produced.done()
+        stage.maps["b"].catch_up()
+        stage.members["b"].on_map(stage.maps["b"].map)
+        await produced
+
+
+async def test_a_queue_that_is_nowhere_is_not_found():
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+        assert await code(stage.produce("b", b"x", queue="nowhere")) is ErrorCode.QUEUE_NOT_FOUND
+
+
+async def test_without_the_placement_group_the_map_is_what_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, None)
+        error = await refusal(stage.produce("b", b"x", queue="nowhere"))
+        assert error.code is ErrorCode.QUEUE_NOT_FOUND
+        await stage.produce("b", b"x")
+
+
+async def test_routing_names_nodes_and_leaders():
+    async with staged("a", "b", partitions=3) as stage:
+        for node in ("a", "b"):
+            routing = await stage.members[node].routing("default", "q")
+            assert (routing.node, routing.leaders) == (node, ("a", "b", "a"))
+        stage.lead(group_of(stage, 1), None)
+        assert (await stage.members["a"].routing("default", "q")).leaders == ("a", "", "a")
+        assert (await stage.members["a"].routing("default", "")).leaders == ()
+
+
+async def test_what_is_moved_to_a_queue_that_is_not_known_yet_is_not_taken_back():
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "b")
+        stage.maps["a"].fall_behind()
+        dead = await stage.base.create("dead")
+        for group in dead.groups:
+            stage.lead(group, "b")
+        await stage.base.admin.update_queue(
+            "default", "q", QueueSettings(dead_queue="dead"), ("dead_queue",), 0
+        )
+        await stage.produce("a", b"x")
+        reply = await stage.lease("a", wait_ms=LONG_MS)
+        await stage.retry("a", *reply.batches, dead=True)
+        await stage.confirming.wait()
+        stage.maps["a"].catch_up()
+        stage.members["a"].on_map(stage.maps["a"].map)
+        await stage.base.until(lambda: stage.base.counts("dead").ready == 1)
+        assert not [one for one in stage.proposed if isinstance(one[2], MoveReturn)]
