@@ -551,7 +551,9 @@ class Group:
         if self.quarantined is not None:
             return
         self.quarantined = error
-        self.status = msgspec.structs.replace(self.status, quarantined=True, leads=False)
+        self.status = msgspec.structs.replace(
+            self.status, quarantined=True, leads=False, leader=None
+        )
         self._mail.withdraw(self.group)
         self._end("it stopped", error, outcome)
         outcome.events.append(Quarantine(self.group, error))
@@ -566,6 +568,10 @@ class Group:
         outcome.errors.extend((call, unknown) for call in calls if not call.ended)
         if self.in_office:
             self._leave_office(outcome)
+        if self._leader_told is not None:
+            # It hears no leader any more.
+            self._leader_told = None
+            outcome.events.append(Leader(self.group, None))
 
     def _unknown(self, why: str, error: BaseException | None) -> QueratorError:
         message = f"group {self.group}: {why}; the command may be applied later"

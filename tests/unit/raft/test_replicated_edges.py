@@ -5,7 +5,7 @@ alone, that hand over, that cannot commit, and followers that cannot write.
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.configuration import AddLearner
-from querator.raft.handover import Call, Read, Reconfigure, Request, Transfer
+from querator.raft.handover import Call, Leader, Read, Reconfigure, Remove, Request, Transfer
 from querator.raft.messages import (
     Append,
     AppendReply,
@@ -56,6 +56,18 @@ def test_entries_of_the_turn_in_which_the_replica_stops_are_not_acknowledged():
     assert world.nodes[follower].status.quarantined
     said = world.said(follower)
     assert not [one for one in said if isinstance(one, AppendReply) and one.success]
+
+
+def test_a_replica_that_stops_or_goes_knows_no_leader_any_more():
+    world = World("a", "b", "c")
+    world.added(1)
+    world.until(world.alike)
+    one, other = _followers(world)
+    world.events.clear()
+    world.hear(one, other, _contradiction(world, one))
+    world.ask(other, Remove(G, future()))
+    for name in (one, other):
+        assert next(event for who, event in world.events if who == name) == Leader(G, None)
 
 
 def test_a_heartbeat_right_behind_it_does_not_undo_the_handing_over():
