@@ -21,7 +21,9 @@ from querator.client.backoff import Backoff
 from querator.client.channel import Connection
 from querator.client.errors import (
     ConnectionFailed,
+    DeadlineExceeded,
     ErrorCode,
+    NotLeader,
     OutcomeUnknown,
     RequestError,
     StorageFailed,
@@ -49,6 +51,12 @@ def split_addresses(address: str | Iterable[str]) -> tuple[str, ...]:
     if not addresses or not all(addresses):
         raise ValueError(f"address is {address!r}; give host:port, or several of them")
     return addresses
+
+
+_UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
+"""What a node says that does not get through to a partition's leader. It works; but it may be cut
+off from the others, so the next try is another node's.
+"""
 
 
 class _Node:
@@ -127,6 +135,12 @@ class Nodes:
             return random.choice(good)
         return min(self._nodes.values(), key=lambda node: node.alone_until)
 
+    def _other(self, node: _Node, now: float) -> _Node:
+        """Another good node, if there is one."""
+        others = [one for one in self._nodes.values() if one is not node]
+        good = [one for one in others if one.alone_until <= now]
+        return random.choice(good) if good else node
+
     def is_good(self, address: str) -> bool:
         """Whether the node is known, and not left alone."""
         node = self._nodes.get(address)
@@ -199,7 +213,8 @@ class Nodes:
             connection = self._current.connection
             answer = await connection.attempt(partial(send, connection), left, changes)
             if isinstance(answer, RequestError):
-                self.failed(connection, answer)
+                if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
+                    self._current = self._other(self._current, now)
             else:
                 self.answered(connection)
             return answer

@@ -96,6 +96,17 @@ async def test_a_node_that_stops_is_left():
         assert len(a.stored) == 5
 
 
+@pytest.mark.parametrize("code", ["OUTCOME_UNKNOWN", "NOT_LEADER", "DEADLINE_EXCEEDED"])
+async def test_a_node_that_does_not_get_through_to_the_leader_is_not_asked_again(code: str):
+    async with cluster("a", "b") as (a, b), Client([a.address, b.address]) as client:
+        a.decide = lambda _: refusal(code)
+        for _ in range(5):
+            a.asked = 0
+            await client.produce("q", b"x")
+            assert a.asked <= 1
+        assert len(a.stored) == 5
+
+
 async def test_what_may_not_be_repeated_is_not():
     async with cluster("a", "b") as (a, b):
         nodes = Nodes((a.address, b.address), request_timeout=5, connect_timeout=5)
