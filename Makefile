@@ -79,6 +79,10 @@ demo: setup $(VENV)/.demo ## push real flights through three nodes, kill one, pr
 bench: setup ## measure a node and the client beside it
 	$(PY) -m scripts.bench
 
+.PHONY: failover
+failover: setup ## measure how long clients stand still when a node of three dies or hands off
+	$(PY) -m scripts.bench.failover
+
 # --- static checks -----------------------------------------------------------
 
 .PHONY: fmt

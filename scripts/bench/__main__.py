@@ -3,12 +3,10 @@
 import argparse
 import asyncio
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -146,10 +144,6 @@ def quantile(ordered: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else 0.0
 
 
-def machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-
-
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
     parser.add_argument("--only", default="", help="scenarios whose name has this part")
@@ -181,11 +175,9 @@ async def main() -> None:
         measurements.append(runs)
         median = statistics.median(run.items_per_second for run in runs)
         print(f"{scenario.name}: median {median:,.0f} items/s", flush=True)
-    versions = {name: version(name) for name in ("querator", "grpcio", "lmdb", "pysyncobj")}
     write_report(
-        arguments.output, measurements, machine=machine(), versions=versions,
-        nodes=arguments.nodes, durable=not arguments.memory,
-    )  # fmt: skip
+        arguments.output, measurements, nodes=arguments.nodes, durable=not arguments.memory
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """What was measured, as JSON for machines and as a Markdown table for people."""
 
+import os
+import platform
 import statistics
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -28,6 +31,19 @@ class Measurement(msgspec.Struct, frozen=True):
         )
 
 
+def machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("querator", "grpcio", "lmdb", "pysyncobj")}
+
+
+def named() -> str:
+    """The versions in one line."""
+    return ", ".join(f"{name} {number}" for name, number in versions().items())
+
+
 HEAD = """\
 | scenario | items/s: median (min - max) | CPU µs per item: server, client | \
 request latency ms: p50, p99, max |
@@ -39,8 +55,6 @@ def write_report(
     directory: Path,
     measurements: list[list[Measurement]],
     *,
-    machine: str,
-    versions: dict[str, str],
     nodes: int,
     durable: bool,
 ) -> None:
@@ -49,8 +63,8 @@ def write_report(
         msgspec.json.format(
             msgspec.json.encode(
                 {
-                    "machine": machine,
-                    "versions": versions,
+                    "machine": machine(),
+                    "versions": versions(),
                     "nodes": nodes,
                     "durable": durable,
                     "runs": [run for runs in measurements for run in runs],
@@ -58,11 +72,11 @@ def write_report(
             )
         )
     )
-    named = ", ".join(f"{name} {number}" for name, number in versions.items())
     sync = "synced before each answer" if durable else "**not durable** (memory)"
     where = "one node" if nodes == 1 else f"{nodes} nodes"
     text = (
-        f"{where} on {machine}; {named}; {sync}; medians of {len(measurements[0])} runs.\n\n{HEAD}"
+        f"{where} on {machine()}; {named()}; {sync}; medians of {len(measurements[0])} runs.\n\n"
+        f"{HEAD}"
     )
     text += "".join(_row(runs) for runs in measurements)
     (directory / "results.md").write_text(text)

@@ -7,10 +7,21 @@ import re
 import secrets
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 READY = re.compile(r"querator ready address=(\S+)")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a process has used since it started."""
+
+    cpu_seconds: float
+    switches: int
+    """Context switches of all threads."""
 
 
 class Server:
@@ -18,6 +29,7 @@ class Server:
 
     def __init__(self, directory: Path, arguments: list[str]) -> None:
         directory.mkdir(exist_ok=True)
+        self.name = directory.name
         self.directory = directory
         self.address = ""
         self._arguments = arguments
@@ -49,14 +61,24 @@ class Server:
             raise RuntimeError("py-spy could not watch the node; it may need more rights")
 
     def cpu_seconds(self) -> float:
-        assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = (self._proc / "stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
+    def used(self) -> Used:
+        switches = 0
+        for status in self._proc.glob("task/*/status"):
+            lines = status.read_text().splitlines()
+            switches += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+        return Used(self.cpu_seconds(), switches)
+
     def resident_bytes(self) -> int:
-        assert self._process is not None
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        pages = (self._proc / "statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def _proc(self) -> Path:
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}")
 
     async def stop(self, *, kill: bool = False) -> None:
         if self._process is None:
@@ -81,6 +103,12 @@ class Servers:
     @property
     def address(self) -> str:
         return ",".join(server.address for server in self._servers)
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._servers)
+
+    def __getitem__(self, name: str) -> Server:
+        return next(server for server in self._servers if server.name == name)
 
     async def start(self) -> None:
         """Returns when all are ready: the nodes of a cluster wait for each other."""

@@ -1,0 +1,54 @@
+"""What a cluster is waited for before something is done to it."""
+
+import asyncio
+
+from querator.client.cluster import ClusterAdmin, ClusterPicture
+from querator.client.errors import RequestError
+from querator.model.cluster import ClusterReplica
+
+WELL_SECONDS = 120.0
+LAG_ENTRIES_MAX = 50
+"""A follower that is not further behind keeps up with the load."""
+
+
+def admin_of(address: str) -> ClusterAdmin:
+    return ClusterAdmin(address, request_timeout=15, connect_timeout=5)
+
+
+async def until_well(address: str) -> ClusterPicture:
+    """Returns when all nodes answer and every group is led where it should be, its followers close
+    behind. Raises TimeoutError.
+    """
+    async with (
+        asyncio.timeout(WELL_SECONDS),
+        admin_of(address) as admin,
+    ):
+        while True:
+            try:
+                picture = await admin.picture()
+            except RequestError:
+                # The one that was asked has just stopped.
+                pass
+            else:
+                if _is_well(picture):
+                    return picture
+            await asyncio.sleep(0.25)
+
+
+def _is_well(picture: ClusterPicture) -> bool:
+    if picture.pending or any(node.silent for node in picture.nodes):
+        return False
+    return all(
+        group.leads
+        and group.preferred_leader in ("", group.leader)
+        and len(group.replicas) == len(group.target)
+        and all(
+            replica.voter and (replica.node == group.leader or _is_close(replica))
+            for replica in group.replicas
+        )
+        for group in picture.groups
+    )
+
+
+def _is_close(replica: ClusterReplica) -> bool:
+    return replica.lag_entries is not None and replica.lag_entries <= LAG_ENTRIES_MAX
