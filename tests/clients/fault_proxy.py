@@ -1,4 +1,6 @@
-"""A TCP proxy on loopback that fails as networks do: it cuts connections, and swallows answers."""
+"""A TCP proxy on loopback that fails as networks do: it cuts connections, swallows what is on its
+way in one direction or both, delays it, and lets it through a narrow pipe.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,6 +8,56 @@ from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 _CHUNK = 64 * 1024
+_CHUNKS_MAX = 64
+"""On their way in one direction of one connection: beyond, the sender is not read."""
+
+
+class Way:
+    """One direction of all connections of a proxy."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        """For what is read from now on."""
+        self.bytes_per_s = 0.0
+        """Of each connection; 0: as much as there is."""
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def block(self) -> None:
+        """What is sent waits, and is lost with its connection."""
+        self._open.clear()
+
+    def unblock(self) -> None:
+        self._open.set()
+
+    @property
+    def blocked(self) -> bool:
+        return not self._open.is_set()
+
+    def heal(self) -> None:
+        """As if nothing had ever been wrong."""
+        self.delay_s = self.bytes_per_s = 0.0
+        self.unblock()
+
+    async def forward(self, chunks: "asyncio.Queue[_Chunk]", writer: asyncio.StreamWriter) -> None:
+        """Until the chunk without data. Raises OSError when the connection is cut."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s, data = await chunks.get()
+            await asyncio.sleep(due_s - loop.time())
+            await self._open.wait()
+            if not data:
+                writer.write_eof()
+                return
+            if self.bytes_per_s:
+                await asyncio.sleep(len(data) / self.bytes_per_s)
+                await self._open.wait()
+            writer.write(data)
+            await writer.drain()
+
+
+_Chunk = tuple[float, bytes]
+"""(not before, data)."""
 
 
 class FaultProxy:
@@ -15,9 +67,10 @@ class FaultProxy:
         self.target = target
         self.address = ""
         self.connections = 0
+        self.forth = Way()
+        """From those who connect to the target."""
+        self.back = Way()
         self._open: set[asyncio.StreamWriter] = set()
-        self._answers = asyncio.Event()
-        self._answers.set()
         self._cut_after: int | None = None
 
     @classmethod
@@ -30,7 +83,7 @@ class FaultProxy:
         try:
             yield proxy
         finally:
-            proxy.resume_answers()
+            proxy.heal()
             server.close()
             proxy.cut()
             await server.wait_closed()
@@ -40,12 +93,17 @@ class FaultProxy:
         for writer in list(self._open):
             writer.transport.abort()
 
+    def heal(self) -> None:
+        """From now on everything gets through, at once. What was held back goes on its way."""
+        self.forth.heal()
+        self.back.heal()
+
     def hold_answers(self) -> None:
         """Requests still arrive; answers wait, and are lost with the connection."""
-        self._answers.clear()
+        self.back.block()
 
     def resume_answers(self) -> None:
-        self._answers.set()
+        self.back.unblock()
 
     def cut_after(self, sent_bytes: int) -> None:
         """Cuts when the clients have sent so many bytes more: in the middle of whatever it is."""
@@ -56,29 +114,46 @@ class FaultProxy:
         host, _, port = self.target.rpartition(":")
         with suppress(OSError):
             upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
-            self._open |= {writer, upstream_writer}
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._forward(reader, upstream_writer, answers=False))
-                tasks.create_task(self._forward(upstream_reader, writer, answers=True))
-            self._open -= {writer, upstream_writer}
+            both = {writer, upstream_writer}
+            self._open |= both
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._carry(self.forth, reader, upstream_writer, both))
+                    tasks.create_task(self._carry(self.back, upstream_reader, writer, both))
+            finally:
+                self._open -= both
+                upstream_writer.transport.abort()
         writer.transport.abort()
 
-    async def _forward(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+    async def _carry(
+        self,
+        way: Way,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        both: set[asyncio.StreamWriter],
     ) -> None:
+        """One direction of one connection, to its end. When it is cut, `both` ends are."""
+        chunks: asyncio.Queue[_Chunk] = asyncio.Queue(_CHUNKS_MAX)
         try:
-            while data := await reader.read(_CHUNK):
-                if answers:
-                    await self._answers.wait()
-                elif self._cut_after is not None:
-                    self._cut_after -= len(data)
-                    if self._cut_after <= 0:
-                        self._cut_after = None
-                        self.cut()
-                        return
-                writer.write(data)
-                await writer.drain()
-            writer.write_eof()
-        except OSError:
-            # The other direction was cut.
-            writer.transport.abort()
+            async with asyncio.TaskGroup() as tasks:
+                forwarding = tasks.create_task(way.forward(chunks, writer))
+                await self._read(way, reader, chunks)
+                await forwarding
+        except* OSError:
+            for end in both:
+                end.transport.abort()
+
+    async def _read(
+        self, way: Way, reader: asyncio.StreamReader, chunks: "asyncio.Queue[_Chunk]"
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        data = b" "
+        while data:
+            data = await reader.read(_CHUNK)
+            if way is self.forth and self._cut_after is not None:
+                self._cut_after -= len(data)
+                if self._cut_after <= 0:
+                    self._cut_after = None
+                    self.cut()
+                    raise ConnectionAbortedError
+            await chunks.put((loop.time() + way.delay_s, data))

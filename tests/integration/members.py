@@ -146,6 +146,15 @@ class Member:
         self._process = self._listening = None
         return code
 
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing, and its connections stand."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def lose(self) -> None:
         """The disk is gone."""
         assert self._process is None
