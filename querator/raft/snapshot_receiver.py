@@ -14,6 +14,7 @@ attachments, which are the same in every snapshot.
 """
 
 from collections import deque
+from typing import Any
 
 import msgspec
 
@@ -287,16 +288,8 @@ class SnapshotReceiver:
         self._distrust = self._distrust or refused.distrust
         self.abandon()
 
-    def _tell(
-        self,
-        name: tuple[int, int],
-        verdict: Verdict,
-        *,
-        sequence: int = 0,
-        index: int = 0,
-        reason: str = "",
-    ) -> None:
-        self._owed.append(SnapshotReply(*name, verdict, sequence, index, reason))
+    def _tell(self, name: tuple[int, int], verdict: Verdict, **fields: Any) -> None:
+        self._owed.append(SnapshotReply(*name, verdict, **fields))
 
     def _set_incoming(self, incoming: Incoming) -> None:
         self._row = msgspec.structs.replace(self._row, incoming=incoming)
