@@ -18,19 +18,43 @@ class Mail:
         self._peers = peers
         self._now: defaultdict[NodeKey, list[PeerMessage]] = defaultdict(list)
         self._later: defaultdict[NodeKey, list[PeerMessage]] = defaultdict(list)
-        self._bytes: defaultdict[NodeKey, int] = defaultdict(int)
+        self._now_bytes: defaultdict[NodeKey, int] = defaultdict(int)
+        self._later_bytes: defaultdict[NodeKey, int] = defaultdict(int)
+        self._without_room: defaultdict[NodeKey, dict[GroupId, None]] = defaultdict(dict)
 
     def room_bytes(self, node: NodeKey) -> int:
-        return self._peers.room_bytes(node) - self._bytes.get(node, 0)
+        """What is left to the groups of this turn."""
+        taken = self._now_bytes.get(node, 0) + self._later_bytes.get(node, 0)
+        return self._peers.room_bytes(node) - taken
+
+    def finds_no_room(self, node: NodeKey, group: GroupId) -> None:
+        """The group has more for the node; `called` names it as soon as there is room."""
+        self._without_room[node][group] = None
+
+    @property
+    def calls(self) -> bool:
+        """Whether there is room for somebody who found none."""
+        return any(self._peers.room_bytes(node) > 0 for node in self._without_room)
+
+    def called(self) -> list[GroupId]:
+        """Groups for which there is room, those that have waited longest first."""
+        nodes = [node for node in self._without_room if self._peers.room_bytes(node) > 0]
+        groups: dict[GroupId, None] = {}
+        for node in nodes:
+            groups |= self._without_room.pop(node)
+        return list(groups)
 
     def now(self, node: NodeKey, message: PeerMessage, *, bytes_: int = 0) -> None:
         """`bytes_` are taken off the room until they are sent."""
         self._now[node].append(message)
         if bytes_:
-            self._bytes[node] += bytes_
+            self._now_bytes[node] += bytes_
 
-    def later(self, node: NodeKey, message: PeerMessage) -> None:
+    def later(self, node: NodeKey, message: PeerMessage, *, bytes_: int = 0) -> None:
+        """As `now`."""
         self._later[node].append(message)
+        if bytes_:
+            self._later_bytes[node] += bytes_
 
     def acknowledge(self, node: NodeKey, envelope: Envelope) -> None:
         """After the sync, instead of an acknowledgement of the same group that comes right before
@@ -61,10 +85,11 @@ class Mail:
 
     def send_now(self) -> None:
         self._send(self._now)
-        self._bytes.clear()
+        self._now_bytes.clear()
 
     def send_later(self) -> None:
         self._send(self._later)
+        self._later_bytes.clear()
 
     def _send(self, mail: defaultdict[NodeKey, list[PeerMessage]]) -> None:
         if not mail:

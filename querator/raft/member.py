@@ -36,7 +36,7 @@ from querator.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from querator.raft.replication import Progress
+from querator.raft.replication import Progress, entries_bytes
 from querator.raft.skew import Skew
 from querator.raft.stock import Stock
 
@@ -265,19 +265,21 @@ class Member(Stock):
         for id_, progress in self.progress.items():
             node = self._nodes[id_]
             room_bytes = self._mail.room_bytes(node)
-            if room_bytes <= 0 and id_ not in asked:
-                continue
-            messages = progress.appends(
-                self._journal,
-                self._snapshots,
-                commit_index=commit_index,
-                read_round=self.read_round,
-                room_bytes=room_bytes,
-                now_s=now_s,
-                asked=id_ in asked,
-            )
-            for message in messages:
-                post(node, Envelope(self.group, id_, self.id, message))
+            if room_bytes > 0 or id_ in asked:
+                messages = progress.appends(
+                    self._journal,
+                    self._snapshots,
+                    commit_index=commit_index,
+                    read_round=self.read_round,
+                    room_bytes=room_bytes,
+                    now_s=now_s,
+                    asked=id_ in asked,
+                )
+                for message in messages:
+                    size = entries_bytes(message.entries)
+                    post(node, Envelope(self.group, id_, self.id, message), bytes_=size)
+            if progress.wants_room(self._journal):
+                self._mail.finds_no_room(node, self.group)
 
     def ask_all(self) -> int:
         """Begins a round of reads: every voter is asked for an answer; its number."""

@@ -113,7 +113,9 @@ class Progress:
             # The log has let go of it while the window was full.
             self._to_probe()
         if self.state is State.PROBE:
-            messages = self._probes(journal, snapshots, commit_index, read_round, asked=asked)
+            messages = self._probes(
+                journal, snapshots, commit_index, read_round, room_bytes, asked=asked
+            )
             if self.state is State.PROBE:
                 return messages
         if self.state is State.SNAPSHOT and asked:
@@ -126,7 +128,7 @@ class Progress:
             entries = journal.entries(snapshots, self.next, APPEND_BYTES_MAX)
             message = self._append(journal, entries, commit_index, read_round)
             self.next += len(entries)
-            size = _bytes(entries)
+            size = entries_bytes(entries)
             room_bytes -= size
             self._fly(size, now_s)
             messages.append(message)
@@ -141,6 +143,7 @@ class Progress:
         snapshots: Snapshots,
         commit_index: int,
         read_round: int,
+        room_bytes: int,
         *,
         asked: bool,
     ) -> list[Append]:
@@ -150,14 +153,14 @@ class Progress:
             self.state = State.SNAPSHOT
             return []
         entries: tuple[LogEntry, ...] = ()
-        waits = self._waits
+        waits = self._waits or room_bytes <= 0
         if not waits and self._probe is None and self.next <= journal.last_index:
             # What follows `match` is not refused, and only all of it shows that it is taken.
             sure = self.next == self.match + 1
             entries = journal.entries(
                 snapshots, self.next, APPEND_BYTES_MAX if sure else _PROBE_BYTES
             )
-            if not sure and _bytes(entries) > _PROBE_BYTES:
+            if not sure and entries_bytes(entries) > _PROBE_BYTES:
                 entries = ()
         message = self._append(journal, entries, commit_index, read_round)
         if not waits and self._probe is None:
@@ -188,12 +191,21 @@ class Progress:
 
     def _open(self, room_bytes: int) -> bool:
         """Whether more may be sent ahead of the answers."""
-        if not self._flying:
-            return True
+        return room_bytes > 0 and (not self._flying or self._window_open)
+
+    @property
+    def _window_open(self) -> bool:
         return (
             self._flying_bytes < REPLICATION_WINDOW_BYTES
             and len(self._flying) < REPLICATION_MESSAGES_MAX
-            and room_bytes > 0
+        )
+
+    def wants_room(self, journal: Journal) -> bool:
+        """Whether there was more to be sent than there was room for."""
+        if self.state is State.PROBE:
+            return self._probe is None and not self._waits
+        return (
+            self.state is State.REPLICATE and self.next <= journal.last_index and self._window_open
         )
 
     def _fly(self, size: int, now_s: float) -> None:
@@ -302,5 +314,5 @@ class Progress:
         return self.state is State.REPLICATE
 
 
-def _bytes(entries: tuple[LogEntry, ...]) -> int:
+def entries_bytes(entries: tuple[LogEntry, ...]) -> int:
     return sum(len(entry.command) + sum(map(len, entry.attachments)) for entry in entries)

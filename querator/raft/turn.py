@@ -187,7 +187,9 @@ class Turns:
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done before a request, a message or an alarm."""
-        return not (self._batcher or self._dirty or self._deleting or self.traffic.calls)
+        if self._batcher or self._dirty or self._deleting:
+            return False
+        return not (self.traffic.calls or self._mail.calls)
 
     @property
     def answered(self) -> bool:
@@ -321,12 +323,16 @@ class Turns:
                 self._dirty[group_id] = group
 
     def _call(self) -> None:
-        """Lets those go on who have waited until a snapshot may begin."""
+        """Lets those go on who have waited until a snapshot may begin, or for room."""
         for group_id in self.traffic.called() if self.traffic.calls else ():
             group = self._groups.get(group_id)
             if group is not None and group.office is not None:
                 group.office.copies.called()
                 self._dirty[group_id] = group
+        if self._mail.calls:
+            # They go first, or those that fill the room up again would always be before them.
+            called = {id_: self._groups[id_] for id_ in self._mail.called() if id_ in self._groups}
+            self._dirty = {**called, **self._dirty}
 
     def _set_alarm(self, group: Group) -> None:
         at_s = group.wake_s()

@@ -301,6 +301,39 @@ def test_of_several_refusals_in_flight_the_first_counts():
     exchange(leader, follower, most=2)
 
 
+def test_who_has_more_than_there_is_room_for_says_so():
+    leader, follower = replicating(300 * KIB)
+    leader.add(300 * KIB)
+    leader.add(900 * KIB)
+    leader.sync()
+    assert leader.progress.wants_room(leader.journal)
+    sent = leader.send(room_bytes=1)
+    assert len(sent) == 1
+    assert leader.progress.wants_room(leader.journal)
+    sent += leader.send()
+    assert not leader.progress.wants_room(leader.journal)
+    leader.progress.interrupted()
+    for _ in range(2):
+        [question] = leader.send(asked=True, room_bytes=0)
+        assert question.entries == ()
+        assert leader.progress.wants_room(leader.journal), "a probe"
+    leader.send()
+    assert not leader.progress.wants_room(leader.journal)
+    for message in sent:
+        follower.hear(message)
+    for reply in follower.sync():
+        leader.hear(reply)
+    leader.add(REPLICATION_WINDOW_BYTES)
+    leader.add()
+    leader.sync()
+    exchange(leader, follower, most=10)
+    leader.add(REPLICATION_WINDOW_BYTES)
+    leader.add()
+    leader.sync()
+    assert len(leader.send()) == 1
+    assert not leader.progress.wants_room(leader.journal), "the window is full"
+
+
 def _diverged(seed: int, runs: int) -> tuple[list[int], list[int]]:
     """Terms of two logs that are alike up to some point and have `runs` terms each from there."""
     chance = random.Random(seed)

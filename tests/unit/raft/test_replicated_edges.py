@@ -119,6 +119,28 @@ def test_a_lone_leader_that_hears_of_a_higher_term_leads_again_in_that():
     assert world.added(1)[0] == 2
 
 
+def test_what_finds_no_room_goes_as_soon_as_there_is_some():
+    world = World("a", "b", "c")
+    world.added(1)
+    world.until(world.alike)
+    leader = world.leader()
+    turns = world.nodes[leader].turns
+    assert turns is not None
+    for name in _followers(world):
+        world.room_bytes[leader, name] = 0
+    world.said(leader)
+    world.add(leader, 1, b"x" * 1000)
+    world.turn(world.nodes[leader])
+    assert not any(isinstance(one, Append) for one in world.said(leader))
+    assert turns.wait_s() != 0
+    world.room_bytes.clear()
+    assert turns.wait_s() == 0
+    world.turn(world.nodes[leader])
+    sent = [one for one in world.said(leader) if isinstance(one, Append)]
+    assert [len(one.entries) for one in sent] == [1, 1]
+    world.until(lambda: len(world.results) == 2, within_s=0.1)
+
+
 def test_reads_and_changes_end_though_a_majority_can_only_beat():
     world = World("a", "b", "c")
     world.added(1)

@@ -192,12 +192,13 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[tuple[NodeKey, PeerMessage]] = []
         self.flushes = 0
+        self.room = 100
 
     def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
         self.sent += [(node, message) for message in messages]
 
     def room_bytes(self, node: NodeKey) -> int:
-        return 1
+        return self.room
 
     def flush(self) -> None:
         self.flushes += 1
@@ -268,3 +269,30 @@ def test_promises_wait_for_the_sync_and_those_of_a_group_that_stops_are_withdraw
     mail.withdraw(G)
     mail.send_later()
     assert peers.sent == [(A, Envelope(H, 1, 2, VoteReply(1, True))), (A, HeartbeatReply(1, 0))]
+
+
+def test_the_groups_of_a_turn_share_the_room():
+    peers = Recorder()
+    mail = Mail(peers)
+    mail.now(A, Envelope(G, 1, 2, reply(1)), bytes_=30)
+    mail.later(A, Envelope(G, 1, 2, reply(2)), bytes_=90)
+    assert (mail.room_bytes(A), mail.room_bytes(B)) == (-20, 100)
+    mail.send_now()
+    assert mail.room_bytes(A) == 10
+    mail.send_later()
+    assert mail.room_bytes(A) == 100
+
+
+def test_who_finds_no_room_is_called_when_there_is():
+    peers = Recorder()
+    mail = Mail(peers)
+    assert not mail.calls
+    for group, node in ((H, A), (G, A), (G, B)):
+        mail.finds_no_room(node, group)
+    peers.room = 0
+    assert not mail.calls
+    assert mail.called() == []
+    peers.room = 1
+    assert mail.calls
+    assert mail.called() == [H, G], "each once, in the order in which they came"
+    assert not mail.calls

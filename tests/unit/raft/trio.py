@@ -40,7 +40,9 @@ class Links:
         self._queued.append((node, list(messages)))
 
     def room_bytes(self, node: NodeKey) -> int:
-        return MIB if self._world.linked(self._name, key_name(node)) else 0
+        if not self._world.linked(self._name, key_name(node)):
+            return 0
+        return self._world.room_bytes.get((self._name, key_name(node)), MIB)
 
     def flush(self) -> None:
         for node, messages in self._queued:
@@ -118,6 +120,8 @@ class World:
         self.errors: list[BaseException] = []
         self.done: list[tuple[Any, BaseException | None]] = []
         self.events: list[tuple[str, Event]] = []
+        self.room_bytes: dict[tuple[str, str], int] = {}
+        """Room that one node has for messages to another, where it is less than usual."""
         self.carried: list[tuple[str, str, PeerMessage]] = []
         """What has left a node for another, also what was lost."""
         for node in self.nodes.values():
