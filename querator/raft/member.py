@@ -44,6 +44,10 @@ _FIRST_ELECTION_S: Final = 0.05
 """The replica that is preferred in a new group stands after this."""
 _LEADER_GONE_S: Final = 0.25
 """When the connection to the leader breaks, its followers stand within this."""
+_WAIVED_MAX: Final = 10
+"""Elections in a row that a replica on a node with a wrong clock leaves to the others. Those may
+lack what it has, and then nobody else can lead.
+"""
 _AGAIN_S: Final = (0.15, 0.6)
 """An election that came to nothing is tried again after between so many seconds."""
 
@@ -82,6 +86,7 @@ class Member(Stock):
         self._votes: set[int] = set()
         self._pre_votes: set[int] | None = None
         """Who would vote for it in the next term; None when it does not ask."""
+        self._waived = 0
         self._stands = False
         """Whether the next tick may begin an election."""
         self._transferred = False
@@ -435,6 +440,7 @@ class Member(Stock):
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
         self._become_follower()
+        self._waived = 0
         self._SyncObj__raftLeader = Node(leader)
         self._heard_s = self._clock.monotonic_s()
         self._set_deadline()
@@ -470,7 +476,8 @@ class Member(Stock):
             return
         self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
         self._SyncObj__raftLeader = None
-        if self._skew.beyond:
+        if self._skew.beyond and self._waived < _WAIVED_MAX:
+            self._waived += 1
             return
         # A candidate stays one: votes of its last election may yet come.
         self._pre_votes = {self.id}

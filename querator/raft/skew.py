@@ -4,9 +4,9 @@ Leases and schedules are kept by the clocks of leaders, so that their promises i
 only while these agree to `CLOCK_SKEW_MS_MAX`. Every heartbeat and reply carries its sender's wall
 clock. What arrives late makes the sender look behind, so of the last samples of a node the one that
 is furthest ahead counts. A node that is further than the limit from the median of all clocks, its
-own among them, stands for no election and hands over what it leads. Of an even number of clocks
-every instant between the two in the middle is their median: of two halves that disagree, neither is
-wrong, and somebody may lead. With fewer than two others to compare with nobody can say whose clock
+own among them, leaves elections to the others as long as they may come to something, and hands over
+what it leads. Of an even number of clocks every instant between the two in the middle is their
+median: of two halves that disagree, neither is wrong, and somebody may lead. With fewer than two others to compare with nobody can say whose clock
 is wrong.
 """
 
@@ -30,7 +30,7 @@ class Skew:
 
     @property
     def beyond(self) -> bool:
-        """Whether this node must not lead."""
+        """Whether this node leads only when nobody else can."""
         return abs(self.ms) > CLOCK_SKEW_MS_MAX
 
     def heard(self, node: NodeKey, wall_ms: int) -> None:

@@ -13,6 +13,7 @@ Everything is incremental: a turn costs what it has changed.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from querator.model.entries import Applied
@@ -198,7 +199,9 @@ class Checks:
         journal = group.journal
         entries: list[Any] = []
         while first + len(entries) <= last:
-            entries += journal.entries(node.disk.snapshots, first + len(entries), _READ_BYTES)
+            entries += journal.entries(
+                partial(node.view, group.group), first + len(entries), _READ_BYTES
+            )
         before = journal.term_at(first - 1)
         for index, entry in enumerate(entries, first):
             content = hash((entry.kind, entry.now_ms, entry.command, entry.attachments))

@@ -385,7 +385,7 @@ class Client:
         found: list[tuple[int, int, str]] = []
         unseen = 0
         held = Held(grant.lease)
-        with node.disk.snapshots() as snapshot:
+        with node.view(self.group) as snapshot:
             for segment in grant.segments:
                 loaded = queries.load_segment(snapshot, self.group, segment.first_seq, segment.mask)
                 ordinals = [n for n in range(256) if segment.mask >> n & 1]
@@ -485,7 +485,7 @@ class Client:
 
         def ended(_: Any, node: SimulatedNode | None, pending: Pending | None) -> None:
             if node is not None and pending is not None:
-                with node.disk.snapshots() as snapshot:
+                with node.view(self.group) as snapshot:
                     stats = queries.stats(snapshot, self.group)
                 counted = (0, stats.produced, stats.completed)
                 pending.ended(history.Counted((counted,)))

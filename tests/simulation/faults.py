@@ -224,3 +224,8 @@ class Faults:
 
     def _failing_disk(self) -> None:
         self._node().disk.armed = "failed"
+
+    def _full_disk(self) -> None:
+        node = self._node()
+        node.disk.fill(free_bytes=self._chance.choice((1_000, 30_000, 300_000)))
+        self._later(self._lasting(), node.disk.empty)

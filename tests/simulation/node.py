@@ -6,7 +6,8 @@ answers afterwards at its end, and until then what arrives waits for the next tu
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from querator.model.ids import GroupId
@@ -17,11 +18,12 @@ from querator.raft.machine import Machine
 from querator.raft.messages import PeerMessage, decode_frame, encode_frame
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.turn import Turns
-from querator.storage.environment import StorageError
+from querator.storage import generations
+from querator.storage.environment import ReadTransaction, StorageError
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk, PowerLoss
 from tests.simulation.network import Network
-from tests.simulation.timeline import Timeline
+from tests.simulation.timeline import SECOND, Timeline
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -129,6 +131,7 @@ class SimulatedNode:
         self._free_us = 0
         self._wake_us = -1
         self._idle_turns = 0
+        self._resumed_us = 0
 
     # --- on and off ------------------------------------------------------------------
 
@@ -192,8 +195,15 @@ class SimulatedNode:
             self._timeline.note("resume", self.name)
             self._timeline.tell(self.name, "goes on")
             self.paused = False
+            self._resumed_us = self._timeline.now_us
             self._network.resumed(self.key)
             self._wake(self._timeline.now_us)
+
+    @contextmanager
+    def view(self, group: GroupId) -> Iterator[ReadTransaction]:
+        """What is committed on its disk, as the group's rooms see it."""
+        with self.disk.snapshots() as snapshot:
+            yield generations.view(snapshot, group)
 
     # --- what it is asked for -----------------------------------------------------------
 
@@ -232,7 +242,6 @@ class SimulatedNode:
     def request(self, request: Request) -> None:
         assert self.turns is not None
         ticket: Any = request.future  # type: ignore[union-attr]
-        ticket.taken_us = self._timeline.now_us
         self.tickets[ticket] = None
         self._requests.append(request)
         self._wake(self._timeline.now_us + REQUEST_US)
@@ -278,6 +287,9 @@ class SimulatedNode:
         requests, self._requests = self._requests, []
         events, self._events = self._events, []
         self._bind()
+        for request in requests:
+            ticket: Any = request.future  # type: ignore[union-attr]
+            ticket.taken_us = self._timeline.now_us
         try:
             outcome = self.turns.turn(requests, events)
         except PowerLoss:
@@ -326,6 +338,10 @@ class SimulatedNode:
             future.answer(result, error)
 
     def overdue(self, limit_us: int) -> list[Ticket]:
-        """Requests that were taken on longer ago than `limit_us` and have no answer."""
-        oldest_us = self._timeline.now_us - limit_us
-        return [ticket for ticket in self.tickets if ticket.taken_us < oldest_us]
+        """Requests that were taken on longer ago than `limit_us` and have no answer; none, as long
+        as it may still be busy with what has waited while it was paused.
+        """
+        now_us = self._timeline.now_us
+        if now_us - self._resumed_us < SECOND:
+            return []
+        return [ticket for ticket in self.tickets if 0 < ticket.taken_us < now_us - limit_us]

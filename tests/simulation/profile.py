@@ -12,7 +12,7 @@ from tests.simulation.timeline import MS, SECOND
 
 FAULTS = (
     "cut", "part", "block", "slow link", "crash", "crash at sync", "pause", "restart all",
-    "power loss", "step clock", "drift", "slow disk", "failing disk", "away",
+    "power loss", "step clock", "drift", "slow disk", "failing disk", "full disk", "away",
 )  # fmt: skip
 
 
@@ -51,12 +51,16 @@ def draw(seed: int, chance: random.Random) -> Profile:
     members = replicas == 3 and chance.random() < 0.35
     kinds = chance.randrange(1, 6)
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
+    groups = chance.choice((1, 1, 2, 3))
+    clients = chance.choice((1, 2, 4))
+    # Not more load than fits into about a second of a real core.
+    pause_us = max(chance.choice((30, 100, 300)), groups * clients * replicas * 5) * MS
     return Profile(
         nodes=replicas + (chance.choice((1, 2)) if members else 0),
         replicas=replicas,
-        groups=chance.choice((1, 1, 2, 3)),
-        clients=chance.choice((1, 2, 4)),
-        pause_us=chance.choice((30, 100, 300)) * MS,
+        groups=groups,
+        clients=clients,
+        pause_us=pause_us,
         item_bytes=chance.choice((10, 200, 2_000)),
         delays=chance.random() < 0.5,
         faulty_us=chance.choice((10, 20, 25)) * SECOND,
@@ -74,7 +78,7 @@ def draw(seed: int, chance: random.Random) -> Profile:
         sync_us=chance.choice((100, 300, 2_000, 10_000)),
         offset_ms=chance.choice((0, 50, 400)),
         drift_ppm=chance.choice((0, 200, 5_000)),
-        log_bytes_kept=chance.choice((1 << 26,)),
+        log_bytes_kept=chance.choice((2_000, 20_000, 1 << 26)),
         transfers=chance.random() < 0.4,
         members=members,
         lmdb=seed % 100 == 99,

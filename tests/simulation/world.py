@@ -370,7 +370,7 @@ class World:
             leader, status = found
             for replica in status.replicas:
                 node = self._nodes[replica.node]
-                with node.disk.snapshots() as snapshot:
+                with node.view(group) as snapshot:
                     machine = CheckedMachine(group, node.name, self.checks)
                     digest = machine.digest(snapshot)
                     applied = queries.applied_index(snapshot, group)
@@ -385,7 +385,7 @@ class World:
         queue = queue_name(group)
         pending = self.recorder.begin("the end", queue, history.Look())
         present = []
-        with leader.disk.snapshots() as snapshot:
+        with leader.view(group) as snapshot:
             after = 0
             while True:
                 page = queries.peek(
