@@ -104,12 +104,16 @@ ENTRY_COMMANDS_MAX = 4_096
 TURN_BYTES_MAX = 16 * MIB
 PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.
 PROPOSAL_BYTES_WAITING_MAX = 128 * MIB
+# With those whose time is over, and whose entries are not applied: a leader may wait long for a
+# majority that hears it and cannot write.
+PROPOSAL_BYTES_UNAPPLIED_MAX = 256 * MIB
 APPEND_BYTES_MAX = 1 * MIB  # Entries of one message to a follower, unless one entry is larger.
 REPLICATION_WINDOW_BYTES = 8 * MIB  # Sent to a follower and not acknowledged.
 REPLICATION_MESSAGES_MAX = 64
 PROPOSAL_TIMEOUT_MS = 10 * SECOND_MS  # Then its outcome is unknown.
 LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
 LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory besides the unapplied ones.
+LOG_UNAPPLIED_CACHE_BYTES = 4 * MIB  # As above, with those that are on disk and not applied.
 LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.
 LOG_TERMS_MAX = 1_024  # Elections in the window: their list is rewritten at each.
 PROPOSAL_OVERHEAD_BYTES = 256  # What a proposal counts for besides its attachment.
@@ -147,6 +151,7 @@ assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
 assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
 assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
 assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
+assert PROPOSAL_BYTES_WAITING_MAX < PROPOSAL_BYTES_UNAPPLIED_MAX
 assert REQUEST_BYTES_CAP <= PRODUCE_BYTES_WAITING_MAX < PROPOSAL_BYTES_WAITING_MAX
 assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX

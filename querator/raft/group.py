@@ -55,7 +55,7 @@ from querator.raft.messages import (
     SnapshotReply,
 )
 from querator.raft.office import Office
-from querator.raft.pending import Pending
+from querator.raft.pending import Backlog, Pending
 from querator.raft.skew import Skew
 from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.storage import generations
@@ -95,6 +95,7 @@ class Group:
         mail: Mail,
         environment: Environment,
         traffic: Traffic,
+        backlog: Backlog,
         log_bytes_kept: int,
     ) -> None:
         """Opens what is stored, or a new replica: the one that `replicas` has on this node.
@@ -126,7 +127,7 @@ class Group:
             mail=mail,
             snapshots=self._snapshot,
         )
-        self._pending = Pending()
+        self._pending = Pending(backlog)
         self.office: Office | None = None
         """While it takes calls."""
         self._leader_told: NodeKey | None = None

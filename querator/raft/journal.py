@@ -15,9 +15,10 @@ Attachments are in `storage.attachments` under (group, index, part): written whe
 appended, released when the head of the log passes it.
 
 Memory holds what a turn needs and nothing that grows with the log: the newest entries up to
-`LOG_CACHE_BYTES` (and all that are not applied), the first and last index, and for the term of
-any index the runs of equal terms, of which each election begins one. Sizes are differences of the
-running count of bytes that each row carries. So opening a log of any length reads four rows.
+`LOG_CACHE_BYTES` (with those that are not applied up to `LOG_UNAPPLIED_CACHE_BYTES`), the first and
+last index, and for the term of any index the runs of equal terms, of which each election begins
+one. Sizes are differences of the running count of bytes that each row carries. So opening a log of
+any length reads four rows.
 
 The journal gathers changes in memory; `flush` writes them into the turn's transaction and
 `synced` says that it was committed. Nothing here is undone: a transaction that fails ends the
@@ -45,6 +46,7 @@ from querator.model.limits import (
     LOG_CACHE_BYTES,
     LOG_ENTRY_OVERHEAD_BYTES,
     LOG_TERMS_MAX,
+    LOG_UNAPPLIED_CACHE_BYTES,
     TRUNCATE_ENTRIES_TURN_MAX,
 )
 from querator.model.nodes import Replicas
@@ -343,7 +345,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         spare = min(self.durable_index, applied_index)
         while self._cache_bytes > LOG_CACHE_BYTES:
             oldest = next(iter(self._cache))
-            if oldest > spare:
+            many = self._cache_bytes > LOG_UNAPPLIED_CACHE_BYTES
+            if oldest > (self.durable_index if many else spare):
                 break
             self._cache_bytes -= self._cache.pop(oldest).bytes
 

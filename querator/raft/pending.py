@@ -8,18 +8,28 @@ the group ends on this node, or the log jumps over    OUTCOME_UNKNOWN
 it by a snapshot, or the deadline of the call passes
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from querator.raft.handover import Call
 
 
-class Pending:
+class Backlog:
+    """What the calls of all groups of a node weigh, in bytes, until their entries are gone."""
+
     def __init__(self) -> None:
+        self.bytes = 0
+
+
+class Pending:
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
         self._entries: dict[int, tuple[int, list[Call]]] = {}
         """index → (term, calls in the order of their packing); indexes in rising order."""
 
     def add(self, index: int, term: int, calls: list[Call]) -> None:
+        assert index not in self._entries
         self._entries[index] = (term, calls)
+        self._backlog.bytes += sum(call.bytes for call in calls)
 
     def of(self, index: int, term: int) -> list[Call] | None:
         """The calls of this very entry; None when it carries none of this node."""
@@ -28,19 +38,17 @@ class Pending:
 
     def take(self, index: int, term: int) -> tuple[list[Call], list[Call]]:
         """Of an entry that is applied: its calls, and those that can never be applied for it."""
-        mine = self._entries.pop(index, None)
+        mine = self._entries.get(index)
         if mine is not None and mine[0] == term:
-            return mine[1], []
-        dead = [] if mine is None else list(mine[1])
-        for at, (earlier, calls) in list(self._entries.items()):
-            if at > index and earlier < term:
-                dead += calls
-                del self._entries[at]
-        return [], dead
+            return self._take([index]), []
+        dead = [] if mine is None else [index]
+        dead += [at for at, (earlier, _) in self._entries.items() if at > index and earlier < term]
+        return [], self._take(dead)
 
-    def take_upto(self, index: int) -> list[Call]:
-        gone = [at for at in self._entries if at <= index]
-        return [call for at in gone for call in self._entries.pop(at)[1]]
+    def _take(self, indexes: Iterable[int]) -> list[Call]:
+        calls = [call for index in indexes for call in self._entries.pop(index)[1]]
+        self._backlog.bytes -= sum(call.bytes for call in calls)
+        return calls
 
     def expired(self, now_s: float) -> list[Call]:
         """Ends the calls whose deadlines have passed. They keep their places, which tell which
@@ -70,6 +78,4 @@ class Pending:
         )
 
     def take_all(self) -> list[Call]:
-        calls = [call for _, some in self._entries.values() for call in some]
-        self._entries.clear()
-        return calls
+        return self._take(list(self._entries))

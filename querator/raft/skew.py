@@ -6,8 +6,8 @@ clock. What arrives late makes the sender look behind, so of the last samples of
 is furthest ahead counts. A node that is further than the limit from the median of all clocks, its
 own among them, leaves elections to the others as long as they may come to something, and hands over
 what it leads. Of an even number of clocks every instant between the two in the middle is their
-median: of two halves that disagree, neither is wrong, and somebody may lead. With fewer than two others to compare with nobody can say whose clock
-is wrong.
+median: of two halves that disagree, neither is wrong, and somebody may lead. With fewer than two
+others to compare with nobody can say whose clock is wrong.
 """
 
 from collections import deque

@@ -40,6 +40,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import (
     DELETE_ROWS_TURN_MAX,
     LOG_BYTES_KEPT,
+    PROPOSAL_BYTES_UNAPPLIED_MAX,
     PROPOSAL_TIMEOUT_MS,
     TURN_BYTES_MAX,
 )
@@ -66,6 +67,7 @@ from querator.raft.log_rows import mark_deleting
 from querator.raft.mail import Mail
 from querator.raft.messages import Append, Envelope, Heartbeat, HeartbeatReply
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
+from querator.raft.pending import Backlog
 from querator.raft.skew import Skew
 from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
@@ -111,6 +113,7 @@ class Turns:
         self._opening: dict[GroupId, Open] = {}
         self._deleting: dict[GroupId, list[Remove]] = {}
         self._batcher = Batcher()
+        self._backlog = Backlog()
         self._dirty: dict[GroupId, Group] = {}
         # (instant of the monotonic clock, group): when to look for a group's own calls.
         self._alarms: list[tuple[float, GroupId]] = []
@@ -238,6 +241,10 @@ class Turns:
         if group is None or group.office is None:
             outcome.errors.append((call, refusal(call.group, group)))
             return
+        if self._backlog.bytes + call.bytes > PROPOSAL_BYTES_UNAPPLIED_MAX:
+            message = f"commands of {self._backlog.bytes} bytes wait for a majority"
+            outcome.errors.append((call, QueratorError(ErrorCode.OVERLOADED, message)))
+            return
         call.deadline_s = self._clock.monotonic_s() + PROPOSAL_TIMEOUT_MS / 1000
         if group.office.transferring:
             group.office.held.append(call)
@@ -278,6 +285,7 @@ class Turns:
                     mail=self._mail,
                     environment=self._environment,
                     traffic=self.traffic,
+                    backlog=self._backlog,
                     log_bytes_kept=self._log_bytes_kept,
                 )
         except GroupDeleted:

@@ -4,7 +4,12 @@ import pytest
 
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
-from querator.model.limits import LOG_CACHE_BYTES, LOG_TERMS_MAX, TRUNCATE_ENTRIES_TURN_MAX
+from querator.model.limits import (
+    LOG_CACHE_BYTES,
+    LOG_TERMS_MAX,
+    LOG_UNAPPLIED_CACHE_BYTES,
+    TRUNCATE_ENTRIES_TURN_MAX,
+)
 from querator.raft.journal import GroupDeleted, Journal, Stamped
 from querator.raft.library import NO_OP
 from querator.raft.log_rows import mark_deleting
@@ -151,6 +156,23 @@ def test_memory_holds_the_newest_entries_and_those_that_are_not_applied():
         journal.synced(9)
         held = [bool(journal.record(snapshot, index).entry.attachments) for index in range(2, 10)]
         assert held == [False] * 7 + [True]
+
+
+def test_memory_is_bounded_also_of_what_is_on_disk_and_not_applied():
+    environment = MemoryEnvironment()
+    journal = opened(environment)
+    elect(journal)
+    for _ in range(10):
+        append(journal, b"", b"a" * (LOG_UNAPPLIED_CACHE_BYTES // 4))
+    synced(environment, journal, applied=1)
+    for _ in range(8):
+        append(journal, b"", b"b" * (LOG_UNAPPLIED_CACHE_BYTES // 4))
+    with environment.snapshot() as snapshot:
+        held = [bool(journal.record(snapshot, index).entry.attachments) for index in range(2, 20)]
+    assert held == [False] * 7 + [True] * 11, "what is not on disk stays"
+    journal.take_back(environment.snapshot, 4)
+    assert [len(entry.attachments) for entry in journal.entries(environment.snapshot, 2, 1)] == [1]
+    synced(environment, journal, applied=4)
 
 
 @pytest.mark.parametrize("position", [0, 5, -1])

@@ -4,6 +4,7 @@ alone, that hand over, that cannot commit, and followers that cannot write.
 
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
+from querator.raft import turn
 from querator.raft.configuration import AddLearner
 from querator.raft.handover import Call, Leader, Read, Reconfigure, Remove, Request, Transfer
 from querator.raft.messages import (
@@ -117,6 +118,27 @@ def test_a_lone_leader_that_hears_of_a_higher_term_leads_again_in_that():
     assert turns.wait_s() != 0
     world.until(lambda: world.nodes[leader].status.term > term + 5, within_s=3)
     assert world.added(1)[0] == 2
+
+
+def test_a_leader_that_cannot_commit_takes_on_no_more_than_it_can_hold(monkeypatch):
+    monkeypatch.setattr(turn, "PROPOSAL_BYTES_UNAPPLIED_MAX", 100_000)
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    for name in _followers(world):
+        world.fill(name)
+    # Callers whose time is over come again and again.
+    for _ in range(40):
+        world.add(leader, 1, b"x" * 10_000)
+        world.pass_s(1)
+    assert world.leaders == [leader]
+    assert world.nodes[leader].status.log_bytes < 150_000
+    codes = [error.code for error in world.errors if isinstance(error, QueratorError)]
+    assert set(codes) == {ErrorCode.OUTCOME_UNKNOWN, ErrorCode.OVERLOADED}
+    for name in _followers(world):
+        world.fill(name, full=False)
+    assert world.added(1)[0] == 2 + codes.count(ErrorCode.OUTCOME_UNKNOWN)
+    world.until(world.alike)
 
 
 def test_what_finds_no_room_goes_as_soon_as_there_is_some():
