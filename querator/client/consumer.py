@@ -17,6 +17,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
+from querator.client.checks import check
 from querator.client.errors import LeaseLost
 from querator.client.items import duration
 from querator.client.lease_stream import LeaseTalker
@@ -68,11 +69,11 @@ class Consumer:
         release_on_disconnect: bool = False,
         idle_timeout: timedelta | None = None,
     ) -> None:
-        _check("concurrency", concurrency, 1, 100_000)
-        _check("prefetch_bytes", prefetch_bytes, batch_bytes or limits.REPLY_BYTES_DEFAULT, 2**40)
-        _check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
-        _check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
-        _check("batch_bytes", batch_bytes, 0, limits.REPLY_BYTES_MAX)
+        check("concurrency", concurrency, 1, 100_000)
+        check("prefetch_bytes", prefetch_bytes, batch_bytes or limits.REPLY_BYTES_DEFAULT, 2**40)
+        check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
+        check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
+        check("batch_bytes", batch_bytes, 0, limits.REPLY_BYTES_MAX)
         self._nodes = nodes
         self._concurrency = concurrency
         self._idle_seconds = None if idle_timeout is None else idle_timeout.total_seconds()
@@ -164,7 +165,7 @@ class Consumer:
         the item. When the handler is cancelled, its item goes back to its place.
         """
         workers = self._concurrency if concurrency is None else concurrency
-        _check("concurrency", workers, 1, 100_000)
+        check("concurrency", workers, 1, 100_000)
 
         async def work() -> None:
             async for item in self:
@@ -212,8 +213,3 @@ class Consumer:
 def _retry_delay(attempt: int, first: timedelta, most: timedelta) -> timedelta:
     delay: timedelta = min(most, first * 2 ** min(max(attempt - 1, 0), 30))
     return delay * (1 - random.random() / 2)
-
-
-def _check(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")

@@ -20,7 +20,7 @@ from querator.client.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
 from querator.client.nodes import Nodes
 from querator.client.results import lease_lost
 from querator.client.rpc_errors import from_frame
-from querator.client.settling import SettleFrame, Settler
+from querator.client.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
 from querator.client.stream import Stream
 from querator.client.values import ExtendOutcome
 from querator.model import limits
@@ -356,10 +356,17 @@ class LeaseTalker:
         number: int,
         response: queue_service_pb2.CompleteResponse | queue_service_pb2.RetryResponse,
     ) -> None:
-        frame = self._frames.pop(number, None)
-        if frame is not None:
-            frame.resolve(response.outcomes)
-            self._check_quiet()
+        frame = self._frames.get(number)
+        if frame is None:
+            return
+        reason = frame.resolve(response.outcomes)
+        if reason is not None and reason.retriable and self._loop.time() < frame.deadline:
+            self._loop.call_later(AGAIN_SECONDS, self._send_again, number, self._streams)
+            return
+        del self._frames[number]
+        if reason is not None:
+            frame.fail(reason)
+        self._check_quiet()
 
     def _check_quiet(self) -> None:
         if not self._frames:
@@ -380,7 +387,7 @@ class LeaseTalker:
         if frame is None:
             return
         if error.retriable and self._loop.time() < frame.deadline:
-            delay = max(0.05, (error.retry_delay_ms or 0) / 1000)
+            delay = max(AGAIN_SECONDS, (error.retry_delay_ms or 0) / 1000)
             self._loop.call_later(delay, self._send_again, number, self._streams)
             return
         del self._frames[number]
@@ -416,7 +423,7 @@ class LeaseTalker:
         self._settler.flush()
         frames, self._frames = self._frames, {}
         for frame in frames.values():
-            frame.fail(_unanswered() if frame.maybe_executed else self._end_error())
+            frame.fail(unanswered() if frame.maybe_executed else self._end_error())
         self._check_quiet()
         self._wake_readers()
 
@@ -445,7 +452,7 @@ class LeaseTalker:
         for number, frame in list(self._frames.items()):
             if frame.deadline < now:
                 del self._frames[number]
-                frame.fail(_unanswered())
+                frame.fail(unanswered())
         self._check_quiet()
 
     def _forget_lapsed(self, now: float) -> None:
@@ -492,10 +499,3 @@ def _look(future: "asyncio.Future[None]") -> None:
     """Nobody is left to hear that the lease had ended."""
     if not future.cancelled():
         future.exception()
-
-
-def _unanswered() -> RequestError:
-    return make_error(
-        ErrorCode.OUTCOME_UNKNOWN,
-        "no answer to a settle in time; if it was not executed, the lease lapses",
-    )

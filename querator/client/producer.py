@@ -19,6 +19,7 @@ from typing import Self
 from google.protobuf.message import DecodeError
 
 from querator.client.backoff import Backoff
+from querator.client.checks import check
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
@@ -26,6 +27,7 @@ from querator.client.errors import (
     copy_error,
     make_error,
 )
+from querator.client.home import Home
 from querator.client.items import AnyItem, encode_items, produce_frame
 from querator.client.nodes import Nodes
 from querator.client.results import produced_runs
@@ -35,7 +37,6 @@ from querator.client.stream import Stream
 from querator.client.values import ProducedItem, ProducedItems
 from querator.client.window import Request, Sink, Window
 from querator.model import limits
-from querator.model.routing import partition_of_producer
 from querator.v1 import queue_service_pb2
 
 BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
@@ -43,8 +44,6 @@ BATCH_BYTES_DEFAULT = limits.BLOCK_BYTES_MAX
 BATCH_BYTES_MAX = limits.REQUEST_BYTES_MAX - limits.PAYLOAD_BYTES_MAX
 LINGER_DEFAULT = timedelta(milliseconds=2)
 IN_FLIGHT_DEFAULT = 32
-MOVE_SECONDS = 1.0
-"""A producer does not change nodes more often, unless its own one fails."""
 CLOSE_SECONDS = 5.0
 
 
@@ -67,9 +66,9 @@ class Producer:
         ordered: bool = True,
         max_in_flight: int = IN_FLIGHT_DEFAULT,
     ) -> None:
-        _check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
-        _check("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
-        _check("max_in_flight", max_in_flight, 1, limits.STREAM_UNANSWERED_MAX)
+        check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
+        check("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
+        check("max_in_flight", max_in_flight, 1, limits.STREAM_UNANSWERED_MAX)
         if linger < timedelta(0):
             raise ValueError(f"linger is {linger}; it must not be negative")
         self._nodes = nodes
@@ -92,10 +91,7 @@ class Producer:
         self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
         self._last_break: RequestError | None = None
-        self._leader = ""
-        """Address of the node to which the next stream goes; empty: it is asked for."""
-        self._moving = False
-        self._move_after = 0.0
+        self._home = Home(nodes, namespace, queue)
         self._end: Exception | None = None
         self._started = False
 
@@ -337,23 +333,14 @@ class Producer:
         self._resume_when_quiet()
 
     def _follow(self, leader: str) -> None:
-        """Another node leads the partition, as an answer says: the stream moves there, when what is
-        on its way is answered.
+        """An answer says that another node leads the partition: the stream moves there, when what
+        is on its way is answered.
         """
-        now = self._loop.time()
-        if (
-            self._window.ordered
-            and not self._moving
-            and now >= self._move_after
-            and leader != self._stream.address
-            and self._nodes.is_good(leader)
-        ):
-            self._move_after = now + MOVE_SECONDS
-            self._leader, self._moving = leader, True
+        if self._window.ordered and self._home.follows(leader, now_at=self._stream.address):
             self._window.pause()
 
     def _resume_when_quiet(self) -> None:
-        if self._moving and self._window.quiet:
+        if self._home.moving and self._window.quiet:
             self._stream.move()
             return
         if self._window.paused and self._window.quiet and self._resume_timer is None:
@@ -377,22 +364,12 @@ class Producer:
         return len(self._window) > 0
 
     async def place(self) -> str:
-        """The node that leads the partition of an ordered producer."""
-        address, self._leader = self._leader, ""
-        if address or not self._window.ordered:
-            return address
-        producer_id = self._window.identity.id
-        return await self._nodes.leader(
-            self._namespace,
-            self._queue,
-            lambda count: partition_of_producer(producer_id, 0, ordered=True, partitions=count),
-        )
+        return await self._home.place(self._window.identity.id if self._window.ordered else b"")
 
     def opened(self) -> None:
         if self._trying_since is None:
             self._trying_since = self._loop.time()
-        if self._moving:
-            self._moving = False
+        if self._home.arrived():
             self._requeue()
 
     def take(self) -> bytes | None:
@@ -463,7 +440,7 @@ class Producer:
         return True
 
     def broke(self, error: RequestError) -> bool:
-        self._moving = False
+        self._home.arrived()
         self._window.broken()
         self._last_break = error
         if self._resume_timer is not None:
@@ -528,8 +505,3 @@ def _too_late(nodes: Nodes) -> RequestError:
 
 def _defect(error: Exception) -> RequestError:
     return make_error(ErrorCode.INTERNAL, f"the client failed: {error!r}")
-
-
-def _check(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")

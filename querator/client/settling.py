@@ -8,14 +8,18 @@ because the partition remembers what became of a lease's items.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from querator.client.errors import RequestError, copy_error
+from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
 from querator.client.items import timestamp
 from querator.client.leases import LeasedBatch, Verb
 from querator.client.results import lease_lost, seqs_of
+from querator.client.rpc_errors import code_of
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 
 LINGER_SECONDS = 0.002
+
+AGAIN_SECONDS = 0.05
+"""Before parts of a frame that could not be settled are sent again."""
 
 Waiter = tuple[int, "asyncio.Future[None]"]
 
@@ -68,9 +72,17 @@ class SettleFrame:
             count_attempt=verb.count_attempt,
         )
 
-    def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> None:
-        """Tells the waiters; outcome i is that of part i."""
+    def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> RequestError | None:
+        """Tells the waiters; outcome i is that of part i. Parts whose partition could not answer
+        stay in the frame, to be sent again; returns why.
+        """
+        left: list[_Part] = []
+        reason: RequestError | None = None
         for part, outcome in zip(self.parts, outcomes, strict=True):
+            if is_unsettled(outcome):
+                left.append(part)
+                reason = unsettled_error(outcome)
+                continue
             lost = frozenset(seqs_of(outcome.lost)) if outcome.lost else frozenset()
             for mask, future in part.waiters:
                 if future.done():
@@ -80,6 +92,8 @@ class SettleFrame:
                     future.set_exception(lease_lost(outcome.lease_id, items))
                 else:
                     future.set_result(None)
+        self.parts = left
+        return reason
 
     def fail(self, error: RequestError) -> None:
         for part in self.parts:
@@ -130,3 +144,24 @@ class Settler:
             parts = list(by_batch.values())
             for start in range(0, len(parts), limits.REQUEST_LEASES_MAX):
                 self._send(SettleFrame(verb, parts[start : start + limits.REQUEST_LEASES_MAX]))
+
+
+def is_unsettled(outcome: queue_service_pb2.LeaseOutcome) -> bool:
+    """Whether the partition could not say what became of the lease: to be asked again."""
+    return outcome.error != 0 and code_of(outcome.error) is not ErrorCode.LEASE_LOST
+
+
+def unsettled_error(outcome: queue_service_pb2.LeaseOutcome) -> RequestError:
+    return make_error(
+        code_of(outcome.error),
+        f"the partition of lease {outcome.lease_id} could not settle it",
+        field="lease_id",
+        value=outcome.lease_id,
+    )
+
+
+def unanswered() -> RequestError:
+    return make_error(
+        ErrorCode.OUTCOME_UNKNOWN,
+        "no answer to a settle in time; if it was not executed, the lease lapses",
+    )

@@ -10,13 +10,20 @@ from datetime import timedelta
 
 import uuid_utils
 
+from querator.client.backoff import Backoff
 from querator.client.channel import Connection
 from querator.client.errors import ErrorCode, LeaseEnded, RequestError, make_error
 from querator.client.items import duration, timestamp
 from querator.client.leases import Lease, LeasedBatch, LeasedItem, Verb
 from querator.client.nodes import ATTEMPT_SECONDS, Nodes
 from querator.client.results import extend_outcome, lease_lost, settle_outcome
-from querator.client.settling import SettleFrame, Settler
+from querator.client.settling import (
+    AGAIN_SECONDS,
+    SettleFrame,
+    Settler,
+    is_unsettled,
+    unsettled_error,
+)
 from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcome
 from querator.model import limits
 from querator.v1 import items_pb2, queue_service_pb2
@@ -117,9 +124,11 @@ class SingleHolder:
 
     async def _call(self, frame: SettleFrame) -> None:
         try:
-            frame.resolve(
+            reason = frame.resolve(
                 await settle(self._nodes, self._namespace, self._queue, frame.verb, frame.leases())
             )
+            if reason is not None:
+                frame.fail(reason)
         except RequestError as error:
             frame.fail(error)
         except Exception as defect:  # noqa: BLE001  a task's top: its waiters get the error
@@ -145,7 +154,36 @@ async def settle(
     verb: Verb,
     leases: list[queue_service_pb2.LeaseItems],
 ) -> list[queue_service_pb2.LeaseOutcome]:
-    """One complete or retry; one outcome for each lease, in their order."""
+    """A complete or retry; one outcome for each lease, in their order. Those whose partition could
+    not answer are asked again, within the client's request timeout.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + nodes.request_timeout
+    outcomes = await _settle_once(nodes, namespace, queue, verb, leases)
+    backoff = Backoff(first=AGAIN_SECONDS)
+    while True:
+        again = [
+            place
+            for place, outcome in enumerate(outcomes)
+            if is_unsettled(outcome) and unsettled_error(outcome).retriable
+        ]
+        waiting = backoff.next()
+        if not again or loop.time() + waiting >= until:
+            return outcomes
+        await asyncio.sleep(waiting)
+        part = [leases[place] for place in again]
+        answers = await _settle_once(nodes, namespace, queue, verb, part)
+        for place, outcome in zip(again, answers, strict=True):
+            outcomes[place] = outcome
+
+
+async def _settle_once(
+    nodes: Nodes,
+    namespace: str,
+    queue: str,
+    verb: Verb,
+    leases: list[queue_service_pb2.LeaseItems],
+) -> list[queue_service_pb2.LeaseOutcome]:
     if verb.completes:
         complete = queue_service_pb2.CompleteRequest(
             namespace=namespace, queue=queue, leases=leases
@@ -190,9 +228,17 @@ async def settle_held(
 
 def raise_lost(outcomes: list[SettleOutcome]) -> None:
     """Raises `LeaseLost` for the first outcome that has lost items, or of whose lease nothing is
-    known, or nothing that could be done: then it was ended in another way before.
+    known, or nothing that could be done: then it was ended in another way before. Raises what else
+    an outcome has for its error.
     """
     for outcome in outcomes:
+        if outcome.error not in (None, ErrorCode.LEASE_LOST):
+            raise make_error(
+                outcome.error,
+                f"the partition of lease {outcome.lease_id} could not settle it",
+                field="lease_id",
+                value=outcome.lease_id,
+            )
         if outcome.error is not None or not (outcome.done or outcome.repeated):
             error = lease_lost(outcome.lease_id)
             if outcome.lost:

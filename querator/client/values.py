@@ -181,7 +181,8 @@ class LeaseRef(msgspec.Struct, frozen=True):
 class SettleOutcome(msgspec.Struct, frozen=True):
     """What became of the items named for one lease, as sequences of its partition. `repeated`: the
     same had been done before. `error`: LEASE_LOST when the lease is not known any more (then it may
-    not be known which items are `lost`) or does not hold all of them; None: all is well.
+    not be known which items are `lost`) or does not hold all of them; another code when the
+    partition could not answer in time; None: all is well.
     """
 
     lease_id: str

@@ -144,7 +144,8 @@ class HeldLeases:
         for view, leases in by_view.items():
             for start in range(0, len(leases), REQUEST_LEASES_MAX):
                 batch = tuple(leases[start : start + REQUEST_LEASES_MAX])
-                self._router.post(view, Retry(batch, count_attempt=False), then=_released)
+                command = Retry(batch, count_attempt=False)
+                self._router.post(view, command, then=_released, patient=True)
         self._held.clear()
 
     # --- automatic extension -----------------------------------------------------------------
@@ -177,7 +178,8 @@ class HeldLeases:
                     tuple(leases[start : start + REQUEST_LEASES_MAX]),
                     lease_timeout_ms=self._lease_timeout_ms,
                 )
-                self._router.post(view, command, then=partial(self._answered, view, now_s))
+                then = partial(self._answered, view, now_s)
+                self._router.post(view, command, then=then, patient=True)
         if self._held:
             self._set_timer(min(held.extend_s for held in self._held.values()))
 

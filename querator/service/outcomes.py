@@ -1,6 +1,8 @@
 """What comes of a command: its answers, its errors, and whether it may go again."""
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 from querator.model.commands import (
     Done,
@@ -15,6 +17,8 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.placement.commands import DeleteQueue, UpdateQueue
+
+T = TypeVar("T")
 
 NOT_EXECUTED = (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
 
@@ -60,3 +64,19 @@ def deleting_error() -> QueratorError:
 
 def stopping_error() -> QueratorError:
     return QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down; not executed")
+
+
+async def each(awaitables: Sequence[Awaitable[T]]) -> list[T | QueratorError]:
+    """All results in order, each for itself; only one needs no task of its own."""
+    if len(awaitables) == 1:
+        return [await _attempt(awaitables[0])]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_attempt(awaitable)) for awaitable in awaitables]
+    return [task.result() for task in tasks]
+
+
+async def _attempt(awaitable: Awaitable[T]) -> T | QueratorError:
+    try:
+        return await awaitable
+    except QueratorError as error:
+        return error

@@ -6,18 +6,15 @@ for any more is given back (leases) or remembered by the partition (produces wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from querator.model.calls import (
     CompleteCall,
     ExtendCall,
-    ExtendOutcome,
     ExtendReply,
     LeaseCall,
-    LeaseOutcome,
-    LeaseRef,
     LeaseReply,
     ProduceCall,
     ProducedBatch,
@@ -28,11 +25,8 @@ from querator.model.calls import (
     SubscribeCall,
 )
 from querator.model.commands import (
-    Extend,
-    ExtendResult,
     PartitionEffects,
     ProduceResult,
-    SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
@@ -54,7 +48,7 @@ from querator.service.admission import Admission
 from querator.service.grants import Waiter
 from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
-from querator.service.outcomes import stopping_error
+from querator.service.outcomes import each, stopping_error
 from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router
@@ -218,7 +212,7 @@ class QueueService:
         self, queue: Queue, call: ProduceCall, deadline: float | None
     ) -> ProduceReply:
         cut = parts.cut(call, home=self._home(queue, call), partitions=len(queue.groups))
-        outcomes = await _each([self._produce_part(queue, part, deadline) for part in cut])
+        outcomes = await each([self._produce_part(queue, part, deadline) for part in cut])
         batches = [outcome for outcome in outcomes if isinstance(outcome, ProducedBatch)]
         errors = [outcome for outcome in outcomes if isinstance(outcome, QueratorError)]
         if errors:
@@ -342,51 +336,13 @@ class QueueService:
     async def _settle(self, call: CompleteCall | RetryCall) -> SettleReply:
         queue = await self._queue(call)
         check_leases(call.leases)
-        shares = settle.share_out(queue, call.leases, field="leases[{}].lease_id")
-        outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
         self._settles.enter()
         try:
-            answers = await self._ask_shares(
-                queue, shares, settle.command_of(call), call.timeout_ms
+            return await settle.settle(
+                self._router, queue, call, deadline=self._deadline(call.timeout_ms)
             )
         finally:
             self._settles.leave()
-        errors = [answer for answer in answers if isinstance(answer, QueratorError)]
-        if errors and len(errors) == len(shares) and _named(shares) == len(outcomes):
-            raise errors[0]
-        for share, answer in zip(shares, answers, strict=True):
-            if isinstance(answer, QueratorError):
-                for position in share.positions:
-                    outcomes[position] = settle.failed(call.leases[position], answer)
-                continue
-            assert isinstance(answer, SettleResult)
-            for position, outcome in zip(share.positions, answer.outcomes, strict=True):
-                outcomes[position] = settle.outcome_of(call.leases[position], outcome)
-        return SettleReply(
-            tuple(
-                settle.lost(ref) if outcome is None else outcome
-                for ref, outcome in zip(call.leases, outcomes, strict=True)
-            )
-        )
-
-    async def _ask_shares(
-        self,
-        queue: Queue,
-        shares: Sequence[settle.Share],
-        command: settle.Settle,
-        timeout_ms: int,
-    ) -> Sequence[object]:
-        """The answer of each partition, or why it has none."""
-        views = self._router.views(queue)
-        deadline = self._deadline(timeout_ms)
-        return await _each(
-            [
-                self._router.call(
-                    views[share.partition], command(tuple(share.leases)), deadline=deadline
-                )
-                for share in shares
-            ]
-        )
 
     async def extend(self, call: ExtendCall) -> ExtendReply:
         """One outcome per lease in order, or for a client by partition and lease.
@@ -396,38 +352,17 @@ class QueueService:
         queue = await self._queue(call)
         if not call.lease_ids and not call.client_id:
             raise invalid("client_id", "must not be empty without lease_ids")
-        if call.lease_ids:
-            refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
-            shares = settle.share_out(queue, refs, field="lease_ids[{}]")
-        else:
-            shares = [settle.Share(partition, [], []) for partition in range(len(queue.groups))]
         self._settles.enter()
-        asked_s = self._clock.monotonic_s()
         try:
-            answers = await self._ask_shares(
+            return await settle.extend(
+                self._router,
                 queue,
-                shares,
-                lambda leases: Extend(
-                    tuple(items.lease for items in leases), call.client_id, call.lease_timeout_ms
-                ),
-                call.timeout_ms,
+                call,
+                clock=self._clock,
+                deadline=self._deadline(call.timeout_ms),
             )
         finally:
             self._settles.leave()
-        elapsed_ms = int((self._clock.monotonic_s() - asked_s) * 1000)
-        merged: list[ExtendOutcome] = []
-        lost = [ExtendOutcome(lease_id, 0, 0) for lease_id in call.lease_ids]
-        for share, answer in zip(shares, answers, strict=True):
-            if isinstance(answer, QueratorError):
-                raise answer
-            assert isinstance(answer, ExtendResult)
-            outcomes = settle.extended(queue, share.partition, answer, elapsed_ms=elapsed_ms)
-            if not call.lease_ids:
-                merged += outcomes
-                continue
-            for position, outcome in zip(share.positions, outcomes, strict=True):
-                lost[position] = outcome
-        return ExtendReply(tuple(lost if call.lease_ids else merged))
 
     def _deadline(self, timeout_ms: int) -> float | None:
         return self._loop.time() + timeout_ms / 1000 if timeout_ms else None
@@ -508,26 +443,6 @@ class QueueService:
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
 
 
-async def _each(awaitables: Sequence[Awaitable[T]]) -> list[T | QueratorError]:
-    """All results in order, each for itself; only one needs no task of its own."""
-    if len(awaitables) == 1:
-        return [await _attempt(awaitables[0])]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_attempt(awaitable)) for awaitable in awaitables]
-    return [task.result() for task in tasks]
-
-
-async def _attempt(awaitable: Awaitable[T]) -> T | QueratorError:
-    try:
-        return await awaitable
-    except QueratorError as error:
-        return error
-
-
 def _set(done: "asyncio.Future[None]", _: Waiter) -> None:
     if not done.done():
         done.set_result(None)
-
-
-def _named(shares: Sequence[settle.Share]) -> int:
-    return sum(len(share.positions) for share in shares)

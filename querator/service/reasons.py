@@ -14,15 +14,24 @@ from querator.model.queues import QueueState
 from querator.service.outcomes import NOT_EXECUTED, deleting_error
 from querator.service.views import PartitionView
 
+_FAILED = (ErrorCode.STORAGE_FAILED, ErrorCode.INTERNAL)
+
 
 class Reasons:
-    """`out_of_reach` names the nodes that this node's raft room has no connection to."""
+    """`out_of_reach` names the nodes that this node's raft room has no connection to; `others`:
+    whether there are other nodes at all.
+    """
 
     def __init__(
-        self, placed: Callable[[], PlacementMap], out_of_reach: Callable[[], Collection[str]]
+        self,
+        placed: Callable[[], PlacementMap],
+        out_of_reach: Callable[[], Collection[str]],
+        *,
+        others: bool,
     ) -> None:
         self._placed = placed
         self._out_of_reach = out_of_reach
+        self._others = others
 
     def is_alive(self, view: PartitionView) -> bool:
         """Whether the group is in the map, and its queue is not being deleted."""
@@ -86,8 +95,12 @@ class Reasons:
 
     def located(self, view: PartitionView, error: QueratorError) -> QueratorError:
         """The error with what a client needs to act on it: which partition, how long to wait, and
-        that the queue is going when that is the reason.
+        that the queue is going when that is the reason. That a replica has failed is no reason to
+        give up where there are others: somebody else will lead.
         """
+        if self._others and error.code in _FAILED:
+            message = f"a replica of {self.name(view)} has failed; not executed: {error.message}"
+            return QueratorError(ErrorCode.UNAVAILABLE, message)
         if error.code in NOT_EXECUTED and not self.is_alive(view):
             return deleting_error()
         if error.code is ErrorCode.OUTCOME_UNKNOWN and error.field != "partition":

@@ -43,7 +43,7 @@ from querator.service.reasons import Reasons
 from querator.service.validate import usable
 from querator.service.views import PartitionView
 
-_ELSEWHERE = frozenset({*NOT_EXECUTED, ErrorCode.STORAGE_FAILED})
+_ELSEWHERE = frozenset(NOT_EXECUTED)
 """What another node says when a third one may do better; not executed."""
 
 LEADER_RETRY_S = 0.02
@@ -76,7 +76,7 @@ class Router:
         self._host = host
         self._placed = placed
         self._forwarder = forwarder
-        self._reasons = Reasons(placed, out_of_reach)
+        self._reasons = Reasons(placed, out_of_reach, others=forwarder is not None)
         self._views: dict[GroupId, PartitionView] = {}
         self._queue_views: dict[QueueId, tuple[PartitionView, ...]] = {}
         self._posted: set[asyncio.Future[Any]] = set()

@@ -10,23 +10,29 @@ fails.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from querator.model.calls import (
     CompleteCall,
+    ExtendCall,
     ExtendOutcome,
+    ExtendReply,
     LeaseOutcome,
     LeaseRef,
     RetryCall,
+    SettleReply,
 )
 from querator.model.commands import (
     Command,
     Complete,
+    Extend,
     ExtendResult,
     LeaseItems,
     Retry,
     SettleOutcome,
+    SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import (
@@ -37,6 +43,11 @@ from querator.model.ids import (
     parse_lease_id,
 )
 from querator.model.queues import Queue
+from querator.service.outcomes import each
+from querator.service.router import Router
+
+if TYPE_CHECKING:
+    from querator.raft.clock import Clock
 
 Settle = Callable[[tuple[LeaseItems, ...]], Command]
 """Makes the command for the leases of one partition."""
@@ -109,3 +120,80 @@ def extended(
         )
         for lease, deadline_ms in result.outcomes
     ]
+
+
+async def settle(
+    router: Router, queue: Queue, call: CompleteCall | RetryCall, *, deadline: float | None
+) -> SettleReply:
+    """One outcome per lease, in order. Raises QueratorError when all that is named fails."""
+    shares = share_out(queue, call.leases, field="leases[{}].lease_id")
+    answers = await _ask(router, queue, shares, command_of(call), deadline)
+    outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
+    errors = [answer for answer in answers if isinstance(answer, QueratorError)]
+    named = sum(len(share.positions) for share in shares)
+    if errors and len(errors) == len(shares) and named == len(outcomes):
+        raise errors[0]
+    for share, answer in zip(shares, answers, strict=True):
+        if isinstance(answer, QueratorError):
+            for position in share.positions:
+                outcomes[position] = failed(call.leases[position], answer)
+            continue
+        assert isinstance(answer, SettleResult)
+        for position, outcome in zip(share.positions, answer.outcomes, strict=True):
+            outcomes[position] = outcome_of(call.leases[position], outcome)
+    return SettleReply(
+        tuple(
+            lost(ref) if outcome is None else outcome
+            for ref, outcome in zip(call.leases, outcomes, strict=True)
+        )
+    )
+
+
+async def extend(
+    router: Router, queue: Queue, call: ExtendCall, *, clock: "Clock", deadline: float | None
+) -> ExtendReply:
+    """One outcome per lease in order, or for a client by partition and lease. Raises QueratorError
+    when a partition fails.
+    """
+    if call.lease_ids:
+        refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
+        shares = share_out(queue, refs, field="lease_ids[{}]")
+    else:
+        shares = [Share(partition, [], []) for partition in range(len(queue.groups))]
+
+    def command(leases: tuple[LeaseItems, ...]) -> Command:
+        numbers = tuple(items.lease for items in leases)
+        return Extend(numbers, call.client_id, call.lease_timeout_ms)
+
+    asked_s = clock.monotonic_s()
+    answers = await _ask(router, queue, shares, command, deadline)
+    elapsed_ms = int((clock.monotonic_s() - asked_s) * 1000)
+    merged: list[ExtendOutcome] = []
+    named = [ExtendOutcome(lease_id, 0, 0) for lease_id in call.lease_ids]
+    for share, answer in zip(shares, answers, strict=True):
+        if isinstance(answer, QueratorError):
+            raise answer
+        assert isinstance(answer, ExtendResult)
+        outcomes = extended(queue, share.partition, answer, elapsed_ms=elapsed_ms)
+        merged += outcomes
+        if call.lease_ids:
+            for position, outcome in zip(share.positions, outcomes, strict=True):
+                named[position] = outcome
+    return ExtendReply(tuple(named if call.lease_ids else merged))
+
+
+async def _ask(
+    router: Router,
+    queue: Queue,
+    shares: Sequence[Share],
+    command: Settle,
+    deadline: float | None,
+) -> Sequence[object]:
+    """The answer of each partition, or why it has none."""
+    views = router.views(queue)
+    return await each(
+        [
+            router.call(views[share.partition], command(tuple(share.leases)), deadline=deadline)
+            for share in shares
+        ]
+    )

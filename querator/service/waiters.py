@@ -150,7 +150,8 @@ class LeaseDesk:
             if not grant.repeated:
                 by_view.setdefault(grant.view, []).append(LeaseItems(grant.lease))
         for view, leases in by_view.items():
-            self._router.post(view, Retry(tuple(leases), count_attempt=False), then=_settled)
+            command = Retry(tuple(leases), count_attempt=False)
+            self._router.post(view, command, then=_settled, patient=True)
 
     def ready(self, *, most: int) -> int:
         """Items that partitions which are not being asked have ready; counted up to `most`."""

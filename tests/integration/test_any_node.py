@@ -168,6 +168,9 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
         async with Client(cluster["a"].address, request_timeout=timedelta(seconds=4)) as client:
             await client.create_queue("q", partitions=3)
             await client.produce("q", b"x")
+            # A copy is behind its leader by a moment.
+            while not (await client.stats("q", stale=True)).total.produced:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             for name in "bc":
                 await cluster[name].kill()
             with contextlib.suppress(OutcomeUnknown, DeadlineExceeded):

@@ -47,6 +47,8 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.credits: list[int] = []
         self.settles: list[queue_service_pb2.LeaseStreamRequest] = []
         self.lost: set[int] = set()
+        self.unsettled: deque[errors_pb2.ErrorCode.ValueType] = deque()
+        """What the next settles of a lease come to, before they come to anything."""
         self.lease_timeout_seconds = 30
         self.half_closed = 0
         self._next_seq = 1
@@ -155,6 +157,9 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             self.ready.extend(list(batch) for batch in batches)
             self._changed.notify_all()
 
+    async def Complete(self, request: Any, context: Any) -> Any:
+        return queue_service_pb2.CompleteResponse(outcomes=map(self._outcome, request.leases))
+
     async def LeaseStream(self, requests: Any, context: Any) -> None:  # type: ignore[override]
         credit = 0
         lock = asyncio.Lock()
@@ -221,6 +226,9 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
 
     def _outcome(self, lease: queue_service_pb2.LeaseItems) -> queue_service_pb2.LeaseOutcome:
         outcome = queue_service_pb2.LeaseOutcome(lease_id=lease.lease_id)
+        if self.unsettled:
+            outcome.error = self.unsettled.popleft()
+            return outcome
         for run in lease.ranges:
             for seq in range(run.first_seq, run.first_seq + run.count):
                 ranges = outcome.lost if seq in self.lost else outcome.done

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.client.errors import ConnectionFailed, ErrorCode, OutcomeUnknown, make_error
+from querator.client import LeaseRef
+from querator.client.errors import (
+    ConnectionFailed,
+    ErrorCode,
+    NotLeader,
+    OutcomeUnknown,
+    make_error,
+)
 from querator.client.nodes import Nodes, split_addresses
-from querator.v1 import queue_service_pb2
+from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode, refusal
 
 SOON = timedelta(milliseconds=300)
@@ -197,3 +204,45 @@ async def test_what_a_node_says_of_a_request_does_not_speak_against_the_node():
         nodes.answered(node)
         assert nodes.is_good(a.address)
         await nodes.close()
+
+
+UNSETTLED = (
+    errors_pb2.ERROR_CODE_NOT_LEADER,
+    errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN,
+    errors_pb2.ERROR_CODE_UNAVAILABLE,
+)
+
+
+async def test_a_partition_that_cannot_settle_is_asked_again_by_a_consumer():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready([b"x"])
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            node.unsettled.extend(UNSETTLED)
+            await item.complete()
+        assert len(node.settles) == 1 + len(UNSETTLED)
+
+
+async def test_a_partition_that_cannot_settle_is_asked_again_by_a_call():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.unsettled.extend(UNSETTLED)
+        ref = LeaseRef("1.0.1", (1,))
+        [outcome] = await client.complete("q", ref)
+        assert (outcome.done, outcome.error) == ((1,), None)
+        assert not node.unsettled
+
+
+async def test_what_a_partition_never_settles_is_an_error():
+    async with (
+        ScriptedNode.running() as node,
+        Client(node.address, request_timeout=SOON) as client,
+    ):
+        node.unsettled.extend([errors_pb2.ERROR_CODE_NOT_LEADER] * 100)
+        with pytest.raises(NotLeader, match="could not settle"):
+            await client.complete("q", LeaseRef("1.0.1", (1,)))
+        await node.make_ready([b"x"])
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            with pytest.raises(NotLeader, match="could not settle"):
+                await item.complete()
+            node.unsettled.clear()

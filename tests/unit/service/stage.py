@@ -54,6 +54,9 @@ class Seat:
         stage = self._stage
         stage.proposed.append((self._name, group, command))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._name in stage.failed:
+            future.set_exception(QueratorError(ErrorCode.STORAGE_FAILED, "the node has failed"))
+            return future
         if not self.leads(group):
             hint = stage.leaders.get(group) or ""
             future.set_exception(QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint))
@@ -168,6 +171,8 @@ class Stage:
         self.demands: Counter[str] = Counter()
         self.loses_answers = 0
         """So many commands are carried out without an answer."""
+        self.failed: set[str] = set()
+        """Nodes whose disk is broken."""
         self.confirmed = 0
         """Reads that a leader has confirmed."""
         self.confirming = asyncio.Event()

@@ -273,6 +273,21 @@ async def test_a_leader_that_vanishes_with_a_command_does_not_hold_its_caller():
         held.cancel()
 
 
+async def test_a_node_that_has_failed_is_not_the_end():
+    async with staged("a", "b", "c") as stage:
+        group = group_of(stage)
+        stage.failed.add("a")
+        # A client of the node itself goes to another one.
+        assert await code(stage.produce("a", b"x")) is ErrorCode.UNAVAILABLE
+        waiting = start(stage.lease("c", wait_ms=LONG_MS))
+        produced = start(stage.produce("b", b"x"))
+        await rounds()
+        assert not produced.done()
+        stage.lead(group, "b")
+        await produced
+        assert payloads(*(await waiting).batches) == [b"x"]
+
+
 async def test_dead_letters_move_between_nodes():
     async with staged("a", "b") as stage:
         dead = await stage.base.create("dead", partitions=2)
@@ -304,6 +319,22 @@ async def test_streams_deliver_and_extend_over_nodes():
         [batch] = (await delivery).batches
         assert payloads(batch) == [b"x"]
         await subscription.close(polite=True)
+        await stage.base.until(lambda: stage.base.counts().released == 1)
+
+
+async def test_what_a_stream_held_is_released_when_there_is_a_leader_again():
+    async with staged("a", "b") as stage:
+        subscription = await stage.members["b"].subscribe(
+            SubscribeCall("default", "q", "c", 100, 3 * MIB)
+        )
+        subscription.grant(10, 0)
+        await stage.produce("a", b"x")
+        await subscription.next()
+        stage.lead(group_of(stage), None)
+        await subscription.close(polite=True)
+        await rounds()
+        assert stage.base.counts().released == 0
+        stage.lead(group_of(stage), "b")
         await stage.base.until(lambda: stage.base.counts().released == 1)
 
 
