@@ -73,6 +73,8 @@ class Duties:
         self._said = said
         self._changing: set[GroupId] = set()
         self._offered_s: dict[GroupId, float] = {}
+        self._led_s: dict[GroupId, float] = {}
+        """When a round first saw that the group is led here."""
         self._handing = False
 
     async def run(self) -> None:
@@ -80,8 +82,11 @@ class Duties:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._register()
-                for group in self._host.groups():
-                    if self._host.leads(group) and group not in self._changing:
+                led = [group for group in self._host.groups() if self._host.leads(group)]
+                now_s = asyncio.get_running_loop().time()
+                self._led_s = {group: self._led_s.get(group, now_s) for group in led}
+                for group in led:
+                    if group not in self._changing:
                         if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
                             self._changing.add(group)
                             tasks.create_task(self._change(group))
@@ -155,7 +160,7 @@ class Duties:
             return
         now_s = asyncio.get_running_loop().time()
         moved = 0
-        for group in self._host.groups():
+        for group, since_s in self._led_s.items():
             if moved >= HOMEWARD_MAX:
                 return
             preferred = self._placed().preferred(group)
@@ -166,7 +171,8 @@ class Duties:
             status = self._host.status(group)
             if status is None:
                 continue
-            if not moves_home(status, self._placed().replicas(group), preferred, able):
+            target = self._placed().replicas(group)
+            if not moves_home(status, target, preferred, able, led_s=now_s - since_s):
                 continue
             self._offered_s[group] = now_s + HOMEWARD_AGAIN_S
             moved += 1

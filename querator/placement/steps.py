@@ -26,6 +26,12 @@ CAUGHT_UP_ENTRIES = 1_000
 """A follower that is at most so far behind takes a leadership over in a moment."""
 
 
+SETTLED_S = 2.0
+"""A leadership that has just come stays for so long: the map of its node may be behind, and the one
+that it should go to may be the one that gave it away because it is about to stop.
+"""
+
+
 class HandOver(msgspec.Struct, frozen=True):
     to: NodeKey
 
@@ -63,12 +69,17 @@ def may_take_over(status: GroupStatus, able: Collection[NodeKey]) -> list[Replic
 
 
 def moves_home(
-    status: GroupStatus, target: Replicas, preferred: NodeKey | None, able: Collection[NodeKey]
+    status: GroupStatus,
+    target: Replicas,
+    preferred: NodeKey | None,
+    able: Collection[NodeKey],
+    *,
+    led_s: float,
 ) -> bool:
-    """Whether the leadership should go to the preferred node: it could lead, and the replicas are
-    what they should be.
+    """Whether the leadership should go to the preferred node: it could lead, the replicas are what
+    they should be, and this node has led for a while (`led_s`).
     """
-    if preferred is None or status.replicas != target:
+    if preferred is None or status.replicas != target or led_s < SETTLED_S:
         return False
     return any(follower.node == preferred for follower in may_take_over(status, able))
 

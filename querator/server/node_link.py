@@ -129,7 +129,7 @@ class NodeLink:
         return future
 
     def demand(self, queue: QueueId, waiters: int, items: int) -> None:
-        if self.open:
+        if self.worth_trying:
             self._queue.append(frames.Demand(queue, waiters, items))
             self._wake.set()
 

@@ -60,6 +60,11 @@ class Demands:
             self._told.pop((desk, node), None)
         self._forwarder.demand(node, queue_id, waiters=0, items=0)
 
+    def on_reach(self, node: str) -> None:
+        """What the node was told may be lost."""
+        for key in [key for key in self._told if key[1] == node]:
+            del self._told[key]
+
     def forget(self, desk: LeaseDesk) -> None:
         """The queue is gone."""
         for key in [key for key in self._told if key[0] is desk]:

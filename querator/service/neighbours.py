@@ -89,6 +89,7 @@ class Neighbours:
     # --- what the other nodes say ------------------------------------------------------------
 
     def on_reach(self, node: str) -> None:
+        self._demands.on_reach(node)
         for view in self._router.on_reach(node):
             self.on_leadership(view)
             if view.desk is not None:

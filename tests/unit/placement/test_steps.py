@@ -11,7 +11,14 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup
 from querator.placement.assign import replaced
 from querator.placement.duties import differs
-from querator.placement.steps import HandOver, heir, may_take_over, moves_home, next_step
+from querator.placement.steps import (
+    SETTLED_S,
+    HandOver,
+    heir,
+    may_take_over,
+    moves_home,
+    next_step,
+)
 from querator.raft.configuration import AddLearner, Promote, RemoveReplica, changed, voters
 from querator.raft.status import GroupStatus, ReplicaStatus
 from tests.unit.placement.conftest import node
@@ -131,12 +138,18 @@ def test_who_could_take_over():
 
 
 def test_leaderships_go_home_when_all_is_as_it_should_be():
-    assert moves_home(status(), THREE, B, {B, C})
-    assert not moves_home(status(), THREE, B, {C}), "the node is not there"
-    assert not moves_home(status(b=0), THREE, B, {B, C}), "it is behind"
-    assert not moves_home(status(), TARGET, C, {B, C}), "the replicas are being changed"
-    assert not moves_home(status(), THREE, A, {B, C}), "it is at home"
-    assert not moves_home(status(), THREE, None, {B, C})
+    def moves(
+        to: NodeKey | None, seen: GroupStatus, *able: NodeKey, led_s: float = SETTLED_S
+    ) -> bool:
+        return moves_home(seen, THREE, to, able, led_s=led_s)
+
+    assert moves(B, status(), B, C)
+    assert not moves(B, status(), C), "the node is not there"
+    assert not moves(B, status(b=0), B, C), "it is behind"
+    assert not moves(B, status(replicas=TARGET), B, C), "the replicas are being changed"
+    assert not moves(A, status(), B, C), "it is at home"
+    assert not moves(None, status(), B, C)
+    assert not moves(B, status(), B, C, led_s=SETTLED_S / 2), "it may have come from there just now"
 
 
 def test_heirs():

@@ -9,6 +9,7 @@ import pytest
 from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
+from querator.server import node_frames
 from querator.service.forwarder import StatsQuery
 from querator.v1 import node_service_pb2, node_service_pb2_grpc
 from tests.unit.server.linked import Linked, linked
@@ -54,6 +55,18 @@ async def test_waiting_leases_are_woken_over_links():
             await stage.produce("b", b"%d" % number)
         got = [payload for task in waiting for payload in payloads(*(await task).batches)]
         assert sorted(got) == [b"%d" % number for number in range(6)]
+
+
+async def test_who_waits_before_a_link_is_open_is_told_of_when_it_is():
+    async with linked("a", "b") as stage:
+        waiting = asyncio.get_running_loop().create_task(stage.lease("b", 1, wait_ms=LONG_MS))
+        link = stage.links["b"]._links["a"]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not link.open
+        assert [type(ask) for ask in link._queue] == [node_frames.Demand]
+        await stage.produce("a", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
 
 
 async def test_many_produces_share_frames_and_keep_their_order():

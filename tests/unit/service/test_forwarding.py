@@ -132,6 +132,19 @@ async def test_what_one_node_does_not_take_is_offered_to_the_next():
         assert payloads(*(await first).batches) == [b"y"]
 
 
+async def test_a_node_that_is_back_is_told_at_once_who_waits():
+    async with staged("a", "b") as stage:
+        waiting = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        told = stage.demands["b"]
+        stage.cut("a", "b")
+        stage.mend("a", "b")
+        await rounds()
+        assert stage.demands["b"] == told + 1
+        await stage.produce("a", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
+
+
 async def test_who_waits_no_longer_gives_back_what_it_is_offered():
     async with staged("a", "b") as stage:
         waiting = start(stage.lease("b", 1, wait_ms=LONG_MS))
