@@ -155,6 +155,13 @@ powerloss: SEED ?= 1
 powerloss: setup ## tests/powerloss: disks that forget what was not synced (RUNS=20 SEED=1)
 	POWERLOSS_RUNS=$(RUNS) POWERLOSS_SEED=$(SEED) $(BIN)/pytest tests/powerloss $(PYTEST)
 
+# The last line is the summary; what failed is kept, with the command that checks it again.
+.PHONY: chaos
+chaos: MINUTES ?= 5
+chaos: SEED ?= 0
+chaos: setup ## three nodes under load and random faults, then every checker (MINUTES=5 SEED=n)
+	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
+
 .PHONY: test
 test: $(PRESENT) ## every tier
 	@echo 'tests: $(or $(strip $(PRESENT)),none)$(if $(filter-out $(PRESENT),$(TIERS)),; no folder for: $(filter-out $(PRESENT),$(TIERS)))'

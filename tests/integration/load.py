@@ -65,6 +65,10 @@ _numbers = count(1)
 """References are unique in the process."""
 
 
+def new_references(number: int) -> list[str]:
+    return [f"i{next(_numbers)}" for _ in range(number)]
+
+
 def new_recorder(queue: str, partitions: int) -> Recorder:
     """Of a history of one queue, on the process's monotonic clock."""
     history = History({queue: QueueRules(partitions, LEASE_TIMEOUT_S)}, [], hold_s=_HOLD_S)
@@ -92,12 +96,21 @@ def completed(history: History) -> int:
 
 
 class Load:
-    """Runs against whatever address `address()` names at the time; `gone` ends it."""
+    """Runs against whatever address `address()` names at the time; `gone` ends it. `pause_s`: how
+    long each client rests between its requests.
+    """
 
     def __init__(
-        self, queue: str, address: Callable[[], str], seed: int, recorder: Recorder
+        self,
+        queue: str,
+        address: Callable[[], str],
+        seed: int,
+        recorder: Recorder,
+        *,
+        pause_s: float = 0.0,
     ) -> None:
         self.queue = queue
+        self.pause_s = pause_s
         self.recorder = recorder
         self.random = random.Random(seed)
         self.gone = asyncio.Event()
@@ -133,8 +146,8 @@ class Load:
             for sequence in count(1):
                 if self.gone.is_set():
                     return
-                references = [f"i{next(_numbers)}" for _ in range(batch_items)]
-                await self.produce_once(stub, references, producer_id, sequence)
+                await self.produce_once(stub, new_references(batch_items), producer_id, sequence)
+                await asyncio.sleep(self.pause_s)
 
     async def produce_once(
         self,
@@ -172,6 +185,7 @@ class Load:
                     return
                 for batch in batches:
                     await self._settle(stub, name, batch, settle_all=until_empty)
+                await asyncio.sleep(self.pause_s)
 
     async def _lease(
         self, stub: "QueueServiceAsyncStub", name: str, request_id: str, patient: bool
