@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from querator.model.limits import NODE_NAME_CHARS_MAX
+from querator.model.limits import LOG_BYTES_KEPT, LOG_BYTES_KEPT_MIN, NODE_NAME_CHARS_MAX
 
 ENVIRONMENT_PREFIX: Final = "QUERATOR_"
 FILE_VARIABLE: Final = "QUERATOR_CONFIG"
@@ -147,6 +147,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "1 GiB), else at least 512 MiB. Beyond it produce is refused with STORAGE_FULL.",
         ),
     ] = 0
+    log_bytes_kept: Annotated[
+        int,
+        Meta(
+            ge=LOG_BYTES_KEPT_MIN,
+            description="Bytes of log that a copy of a partition keeps behind its state; up to "
+            "four times as much while a node that answers needs it. A node that was away while "
+            "more went through a partition gets the partition's whole state.",
+        ),
+    ] = LOG_BYTES_KEPT
     shutdown_timeout_ms: Annotated[
         int,
         Meta(

@@ -40,6 +40,7 @@ import uuid_utils
 from querator import telemetry
 from querator.config import ClusterSettings, parse_address
 from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.limits import LOG_BYTES_KEPT
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
@@ -98,6 +99,7 @@ class Node:
         listen: str = "127.0.0.1:0",
         listen_admin: str = "",
         storage_quota_bytes: int = 0,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
         shutdown_timeout_ms: int = 5_000,
         switch_interval_s: float | None = None,
     ) -> None:
@@ -120,6 +122,7 @@ class Node:
         self._listen = listen
         self._listen_admin = listen_admin
         self._quota_bytes = storage_quota_bytes
+        self._log_bytes_kept = log_bytes_kept
         self._shutdown_timeout_ms = shutdown_timeout_ms
         self._switch_interval_s = switch_interval_s
         self._running = contextlib.AsyncExitStack()
@@ -214,7 +217,14 @@ class Node:
         peers = observed.peers = await self._join(environment, clock)
         observed.identity = self._identity
         telemetry.bind(node=self.identity.name, cluster_id=self.identity.cluster_id)
-        host = Host(environment, clock=clock, events=self, node=self.identity.key, peers=peers)
+        host = Host(
+            environment,
+            clock=clock,
+            events=self,
+            node=self.identity.key,
+            peers=peers,
+            log_bytes_kept=self._log_bytes_kept,
+        )
         await host.start()
         observed.host = host
         self._running.push_async_callback(host.stop)

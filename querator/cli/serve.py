@@ -121,6 +121,7 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         listen=config.listen,
         listen_admin=config.listen_admin,
         storage_quota_bytes=config.storage_quota_bytes,
+        log_bytes_kept=config.log_bytes_kept,
         shutdown_timeout_ms=config.shutdown_timeout_ms,
         switch_interval_s=SWITCH_INTERVAL_S,
     )

@@ -112,6 +112,7 @@ REPLICATION_WINDOW_BYTES = 8 * MIB  # Sent to a follower and not acknowledged.
 REPLICATION_MESSAGES_MAX = 64
 PROPOSAL_TIMEOUT_MS = 10 * SECOND_MS  # Then its outcome is unknown.
 LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
+LOG_BYTES_KEPT_MIN = 1 * MIB
 LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory besides the unapplied ones.
 LOG_UNAPPLIED_CACHE_BYTES = 4 * MIB  # As above, with those that are on disk and not applied.
 LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.

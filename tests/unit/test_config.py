@@ -75,6 +75,7 @@ def test_a_small_quota_is_refused_by_name_limit_and_value():
         ("memory = 1", ["memory", "bool"]),
         ("data_dir = 7", ["data_dir", "str"]),
         ("storage_quota_bytes = -1", ["storage_quota_bytes", ">= 0"]),
+        ("log_bytes_kept = 1000", ["log_bytes_kept", ">= 1048576"]),
         ("log_level = 'loud'", ["log_level", "loud"]),
         ("[server]\nlisten = 'x'", ["server"]),
     ],
