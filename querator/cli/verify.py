@@ -8,6 +8,9 @@ such pages cannot be relied on. Then, of each group (a partition's, or the place
 * its tables: `partition.invariants`, all counts and indexes derived anew;
 * its place: each group is a partition of one queue.
 
+As JSON it also tells a digest of each group's tables, by which replicas on several nodes can be
+compared.
+
 Nothing is changed, and the directory is locked meanwhile.
 """
 
@@ -25,9 +28,11 @@ from querator.cli.target import output_option
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import QueueState
 from querator.partition import invariants
+from querator.partition.digest import digest
 from querator.partition.rows import decode_state
 from querator.placement import rows as placement_rows
 from querator.raft.journal import GroupDeleted, Journal
+from querator.raft.log_rows import read_applied
 from querator.storage import attachments, generations, identity
 from querator.storage.environment import (
     ReadTransaction,
@@ -50,6 +55,18 @@ class Problem(msgspec.Struct, frozen=True):
     sentence: str
 
 
+class GroupDigest(msgspec.Struct, frozen=True):
+    """The state of a group on this node, in hexadecimal: replicas that have applied the same
+    commands have the same. Entries without commands, as elections bring them, count in
+    `applied_index` and do not change it.
+    """
+
+    group: int
+    place: str
+    applied_index: int
+    digest: str
+
+
 class VerifyView(msgspec.Struct, frozen=True):
     """`items` are those that the partitions count; `attachments` were read and summed."""
 
@@ -61,6 +78,7 @@ class VerifyView(msgspec.Struct, frozen=True):
     log_entries: int
     attachments: int
     problems: list[Problem]
+    digests: list[GroupDigest] = []
 
 
 class _Scan:
@@ -69,6 +87,7 @@ class _Scan:
     def __init__(self, txn: ReadTransaction) -> None:
         self._txn = txn
         self.problems: list[Problem] = []
+        self.digests: list[GroupDigest] = []
         self.items = 0
         self.log_entries = 0
         self.attachments = 0
@@ -105,6 +124,7 @@ class _Scan:
             return
         self._check_log(view, group, place)
         self._check_attachments(view, group, place)
+        self._sum_up(view, group, place)
         if group == PLACEMENT_GROUP:
             return
         if queue is None:
@@ -140,6 +160,17 @@ class _Scan:
                 attachments.read(view, group, index, part)
             except StorageCorrupt as error:
                 self._wrong(place, str(error))
+
+    def _sum_up(self, view: ReadTransaction, group: int, place: str) -> None:
+        try:
+            applied = read_applied(view, GroupId(group))
+            if applied is None:
+                return
+            of = placement_rows.digest(view) if group == PLACEMENT_GROUP else digest(view, group)
+        except StorageCorrupt as error:
+            self._wrong(place, str(error))
+        else:
+            self.digests.append(GroupDigest(group, place, applied[0], of.hex()))
 
     def _wrong(self, place: str, sentence: str) -> None:
         self.problems.append(Problem(place, sentence))
@@ -220,6 +251,7 @@ def _verify(data_dir: Path) -> VerifyView:
         log_entries=scan.log_entries,
         attachments=scan.attachments,
         problems=scan.problems,
+        digests=scan.digests,
     )
 
 

@@ -296,6 +296,9 @@ async def test_verify_finds_damage_and_refuses_what_is_in_use(
     code, out, _ = await run(*directory, "--output", "json")
     view = msgspec.json.decode(out)
     assert (code, view["problems"], view["items"], view["queues"]) == (0, [], 400, 1)
+    places = [one["place"] for one in view["digests"]]
+    assert places == ["placement", "default/mail partition 0", "default/mail partition 1"]
+    assert all(len(one["digest"]) == 32 and one["applied_index"] for one in view["digests"])
     file = node.data_dir / "data.mdb"
     data = file.read_bytes()
     assert b"the payload of item 123" in data
