@@ -139,10 +139,6 @@ class Copies:
         self._next_s: dict[int, float] = {}
         """When a follower's copy may begin, or go on."""
 
-    def __bool__(self) -> bool:
-        """Whether a follower waits for one."""
-        return bool(self._senders or self._waiting())
-
     def _waiting(self) -> list[int]:
         return [
             id_

@@ -166,11 +166,6 @@ class Group:
         return self.member.alone
 
     @property
-    def copying(self) -> bool:
-        """Whether a follower is to get the state."""
-        return self.office is not None and bool(self.office.copies)
-
-    @property
     def unapplied(self) -> bool:
         """Whether there is something to apply in the open transaction, or an office to take."""
         return self.quarantined is None and self.applied_index < self.member.commit_index

@@ -20,13 +20,9 @@ the next turn: group commit without a timer.
 All groups that this node leads share one heartbeat to each other node (`raft.heartbeats`): a group
 in which nothing happens costs a few bytes, and no tick.
 
-Space is judged before an entry is appended, from `Environment.usage`: calls with an attachment
-leave the environment's reserve free, others go on down to a quarter of it. Of a leader's entries
-none is taken while less than that quarter is free. When little more than
-the reserve is free, the logs give way: whatever their window, they keep their last entry alone, or
-what has been completed would go on to fill the disk. A transaction that
-fails all the same is the end of the process, because memory has moved on and the disk has not;
-whatever `turn` raises means that.
+Space is judged before anything is taken on (`raft.space`). A transaction that fails all the same is
+the end of the process, because memory has moved on and the disk has not; whatever `turn` raises
+means that.
 """
 
 import heapq
@@ -38,16 +34,16 @@ import msgspec
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
-    DELETE_ROWS_TURN_MAX,
     LOG_BYTES_KEPT,
     PROPOSAL_BYTES_UNAPPLIED_MAX,
     PROPOSAL_TIMEOUT_MS,
-    TURN_BYTES_MAX,
 )
 from querator.model.nodes import NodeKey
+from querator.raft.alarms import Alarms
 from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
 from querator.raft.copies import Traffic
+from querator.raft.deletions import Deletions
 from querator.raft.group import Group, Packed
 from querator.raft.handover import (
     Call,
@@ -63,27 +59,16 @@ from querator.raft.handover import (
 )
 from querator.raft.heartbeats import Heartbeats
 from querator.raft.journal import GroupDeleted
-from querator.raft.log_rows import mark_deleting
 from querator.raft.mail import Mail
 from querator.raft.messages import Append, Envelope, Heartbeat, HeartbeatReply
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
 from querator.raft.pending import Backlog
 from querator.raft.skew import Skew
+from querator.raft.space import Space
 from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
-from querator.storage import generations
-from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
-from querator.storage.generations import delete_generations
+from querator.storage.environment import Environment, StorageCorrupt
 
-_FLOOR_PART = 4
-"""Calls without attachments go on while this part of the reserve is free."""
-_CALL_BYTES = 4_096
-"""What a call may need on disk besides what its bytes tell: its rows and their pages."""
-_COMMAND_FACTOR = 16
-"""What a byte of a command may need: 20 of them ask for a time or a key of one item, which takes a
-row or two of their own in the partition's tables, besides the log."""
-_SHORT_RESERVES = 2
-"""Space is short when no more than so many times the reserve is free."""
 _TRIM_GROUPS_MAX = 16
 """Logs that give way in one turn, the largest first."""
 
@@ -111,17 +96,12 @@ class Turns:
         self._heartbeats = Heartbeats(self._groups, clock=clock, mail=self._mail)
         self.skew = Skew(clock)
         self._opening: dict[GroupId, Open] = {}
-        self._deleting: dict[GroupId, list[Remove]] = {}
+        self._deletions = Deletions()
         self._batcher = Batcher()
         self._backlog = Backlog()
         self._dirty: dict[GroupId, Group] = {}
-        # (instant of the monotonic clock, group): when to look for a group's own calls.
-        self._alarms: list[tuple[float, GroupId]] = []
-        self._alarm_of: dict[GroupId, float] = {}
-        self._free_bytes = 0
-        self._reserve_bytes = 0
-        self._usage_known = False
-        self._short = False
+        self._alarms = Alarms()
+        self._space = Space(environment)
         self.stats = TurnGatherer()
         self.traffic = Traffic()
         """Of snapshots."""
@@ -131,6 +111,7 @@ class Turns:
         outcome = Outcome()
         clock = self._clock.monotonic_s
         started = clock()
+        self._space.begin_turn()
         for request in requests:
             self._take(request, outcome)
         for event in events:
@@ -184,13 +165,9 @@ class Turns:
                 office.held = []
 
     @property
-    def _floor_bytes(self) -> int:
-        return self._reserve_bytes // _FLOOR_PART
-
-    @property
     def idle(self) -> bool:
         """Whether nothing is to be done before a request, a message or an alarm."""
-        if self._batcher or self._dirty or self._deleting:
+        if self._batcher or self._dirty or self._deletions:
             return False
         return not (self.traffic.calls or self._mail.calls)
 
@@ -207,12 +184,9 @@ class Turns:
         """Seconds until there is something to do without a request; None: for ever."""
         if not self.idle:
             return 0.0
-        instants = [self._alarms[0][0]] if self._alarms else []
-        if (beat_s := self._heartbeats.due_s) is not None:
-            instants.append(beat_s)
-        if not instants:
-            return None
-        return max(0.0, min(instants) - self._clock.monotonic_s())
+        instants = (self._alarms.first_s, self._heartbeats.due_s)
+        first_s = min((instant for instant in instants if instant is not None), default=None)
+        return None if first_s is None else max(0.0, first_s - self._clock.monotonic_s())
 
     def groups(self) -> list[GroupId]:
         return list(self._groups)
@@ -268,7 +242,7 @@ class Turns:
             stopped = known.quarantined is not None
             outcome.done.append((request.future, refusal(group_id, known) if stopped else None))
             return
-        if group_id in self._deleting:
+        if group_id in self._deletions:
             outcome.done.append((request.future, _being_deleted(group_id)))
             return
         try:
@@ -311,24 +285,17 @@ class Turns:
         opening = self._opening.pop(group_id, None)
         if opening is not None:
             outcome.done.append((opening.future, _being_deleted(group_id)))
-        self._deleting.setdefault(group_id, []).append(request)
+        self._deletions.add(request)
 
     def _ring(self, now_s: float, outcome: Outcome) -> None:
         """Looks at the groups whose alarm has gone off, which may propose what is due."""
-        while self._alarms and self._alarms[0][0] <= now_s:
-            at_s, group_id = heapq.heappop(self._alarms)
-            if self._alarm_of.get(group_id) != at_s:
-                continue
-            del self._alarm_of[group_id]
+        for group_id in self._alarms.ringing(now_s):
             group = self._groups.get(group_id)
             if group is None:
                 continue
             if group.in_office and not group.transferring:
                 self._batcher.add_first(group.own_calls(outcome))
-            if group.alone and group.in_office and not group.copying:
-                self._set_alarm(group)
-            else:
-                self._dirty[group_id] = group
+            self._dirty[group_id] = group
 
     def _call(self) -> None:
         """Lets those go on who have waited until a snapshot may begin, or for room."""
@@ -344,13 +311,8 @@ class Turns:
 
     def _set_alarm(self, group: Group) -> None:
         at_s = group.wake_s()
-        if at_s is None:
-            return
-        earlier = self._alarm_of.get(group.group)
-        # A later alarm is not needed: an early one looks, and sets itself again.
-        if earlier is None or at_s < earlier:
-            self._alarm_of[group.group] = at_s
-            heapq.heappush(self._alarms, (at_s, group.group))
+        if at_s is not None:
+            self._alarms.set(group.group, at_s)
 
     # --- 2 deliver ----------------------------------------------------------------
 
@@ -380,28 +342,16 @@ class Turns:
         if group is None:
             return
         message = envelope.message
-        if isinstance(message, Append) and message.entries and not self._has_room(message):
+        if (
+            isinstance(message, Append)
+            and message.entries
+            and not self._space.takes_entries(message)
+        ):
             # It is acknowledged without them; the leader comes again.
-            self._short = True
             bare = msgspec.structs.replace(message, entries=())
             envelope = msgspec.structs.replace(envelope, message=bare)
         group.receive(envelope, node, outcome)
         self._dirty[envelope.group] = group
-
-    def _has_room(self, message: Append) -> bool:
-        """Whether entries of a leader can be written; then their space is taken."""
-        if self._free_bytes < 2 * self._reserve_bytes or not self._usage_known:
-            self._look_at_usage()
-        need = sum(_entry_need(entry.command, entry.attachments) for entry in message.entries)
-        if self._free_bytes - need < self._floor_bytes:
-            return False
-        self._free_bytes -= need
-        return True
-
-    def _look_at_usage(self) -> None:
-        usage = self._environment.usage()
-        self._free_bytes, self._reserve_bytes = usage.free_bytes, usage.reserve_bytes
-        self._usage_known = True
 
     # --- 4 append -----------------------------------------------------------------
 
@@ -409,8 +359,6 @@ class Turns:
         """Entries, calls and bytes appended."""
         if not self._batcher:
             return 0, 0, 0
-        self._look_at_usage()
-        self._short = self._free_bytes <= _SHORT_RESERVES * self._reserve_bytes
         entries = commands = size = 0
         for group_id, waiting in self._batcher.take():
             group = self._groups[group_id]
@@ -419,7 +367,7 @@ class Turns:
                 outcome.errors.extend((call, refused) for call in waiting)
                 continue
             packed = group.pack(waiting, outcome)
-            if packed is not None and not self._has_space(packed):
+            if packed is not None and not self._takes(packed):
                 calls = self._with_space(group, packed.calls, outcome)
                 packed = group.pack(calls, outcome) if calls else None
             if packed is None:
@@ -431,15 +379,8 @@ class Turns:
             size += sum(call.bytes for call in packed.calls)
         return entries, commands, size
 
-    def _has_space(self, packed: Packed) -> bool:
-        """Whether the entry may be taken on; then its space is taken."""
-        entry = packed.stamped.entry
-        need = _entry_need(entry.command, entry.attachments) + _CALL_BYTES * len(packed.calls)
-        kept = self._reserve_bytes if entry.attachments else self._floor_bytes
-        if self._free_bytes - need < kept:
-            return False
-        self._free_bytes -= need
-        return True
+    def _takes(self, packed: Packed) -> bool:
+        return self._space.takes_calls(packed.stamped.entry, len(packed.calls))
 
     def _with_space(self, group: Group, waiting: list[Call], outcome: Outcome) -> list[Call]:
         """Calls of an entry that has no space, which may be taken on; the others are refused."""
@@ -448,13 +389,11 @@ class Turns:
             alone = group.pack([call], outcome)
             if alone is None:
                 continue
-            if self._has_space(alone):
+            if self._takes(alone):
                 calls.append(call)
                 continue
-            kept = self._reserve_bytes if call.proposal.attachment else self._floor_bytes
-            self._short = True
-            message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
-            outcome.errors.append((call, QueratorError(ErrorCode.STORAGE_FULL, message)))
+            refused = self._space.refusal(attached=bool(call.proposal.attachment))
+            outcome.errors.append((call, refused))
             if call.future is None:
                 assert group.office is not None
                 group.office.refused()
@@ -468,7 +407,7 @@ class Turns:
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
         trimmed = self._to_trim()
-        if not groups and not trimmed and not self._deleting:
+        if not groups and not trimmed and not self._deletions:
             self._settle(outcome)
             return None
         txn = self._environment.begin()
@@ -481,17 +420,16 @@ class Turns:
                     group.apply(txn, outcome)
                     group.truncate(txn, outcome)
                 if group.arrival.busy and group.quarantined is None:
-                    group.take_snapshot(txn, self._staging_bytes(), outcome)
+                    group.take_snapshot(txn, self._space.take_staging(), outcome)
             for group in trimmed:
                 group.truncate(txn, outcome, whole=True)
-            removed = self._delete(txn)
+            removed = self._deletions.go_on(txn)
             self.traffic.before_commit(txn)
             applied = clock()
         except BaseException:
             txn.abort()
             raise
         txn.commit(sync=True)
-        self._usage_known = False
         for group in (*groups, *trimmed):
             group.synced()
         for group in trimmed:
@@ -500,19 +438,10 @@ class Turns:
         self._settle(outcome)
         return written, applied, clock()
 
-    def _staging_bytes(self) -> int:
-        """What a snapshot may take of the space in this turn: none when it becomes short."""
-        if not self._usage_known:
-            self._look_at_usage()
-        spare = self._free_bytes - _SHORT_RESERVES * self._reserve_bytes
-        self._free_bytes -= min(max(0, spare), TURN_BYTES_MAX)
-        return min(max(0, spare), TURN_BYTES_MAX)
-
     def _to_trim(self) -> list[Group]:
         """Groups whose logs give way, when the last look at the storage found it short."""
-        if not self._short:
+        if not self._space.was_short():
             return []
-        self._short = False
         spare = [group for group in self._groups.values() if group.log_spare]
         return heapq.nlargest(_TRIM_GROUPS_MAX, spare, key=lambda group: group.journal.bytes_kept)
 
@@ -537,24 +466,6 @@ class Turns:
         error = None if group.quarantined is None else refusal(group.group, group)
         outcome.done.append((request.future, error))
 
-    def _delete(self, txn: WriteTransaction) -> list[Remove]:
-        """Deletes rows of groups, in bounded steps; requests that are fulfilled with this turn.
-
-        A group that loses its first rows is marked in the same transaction, so that a crash in
-        between leaves one that can only be deleted further.
-        """
-        removed: list[Remove] = []
-        for group_id, requests in list(self._deleting.items()):
-            if not delete_generations(
-                txn, group_id, rows_max=DELETE_ROWS_TURN_MAX, bytes_max=TURN_BYTES_MAX
-            ):
-                current = generations.read(txn, group_id).current
-                mark_deleting(generations.write_view(txn, group_id, current), group_id)
-                break
-            removed.extend(requests)
-            del self._deleting[group_id]
-        return removed
-
 
 def refusal(group_id: GroupId, group: Group | None) -> QueratorError:
     """Why a call for this group is not taken on."""
@@ -572,10 +483,6 @@ def _stopped(group_id: GroupId, defect: BaseException) -> QueratorError:
 
 def _being_deleted(group_id: GroupId) -> QueratorError:
     return QueratorError(ErrorCode.UNAVAILABLE, f"group {group_id} is being deleted")
-
-
-def _entry_need(command: bytes, attachments: Sequence[bytes]) -> int:
-    return 2 * sum(map(len, attachments)) + _COMMAND_FACTOR * len(command)
 
 
 def _us(seconds: float) -> int:

@@ -379,7 +379,7 @@ async def test_deleting_a_group_leaves_none_of_its_rows():
 
 
 async def test_deleting_a_group_goes_on_after_a_crash(monkeypatch):
-    monkeypatch.setattr("querator.raft.turn.DELETE_ROWS_TURN_MAX", 5)
+    monkeypatch.setattr("querator.raft.deletions.DELETE_ROWS_TURN_MAX", 5)
     environment = MemoryEnvironment()
     async with hosting(environment, RegisterMachine(1)) as host:
         for _ in range(10):

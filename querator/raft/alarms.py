@@ -1,0 +1,35 @@
+"""When to look at groups in which nothing happens."""
+
+import heapq
+
+from querator.model.ids import GroupId
+
+
+class Alarms:
+    """One of each group at the most, by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, GroupId]] = []
+        self._set: dict[GroupId, float] = {}
+
+    @property
+    def first_s(self) -> float | None:
+        """When the first one goes off, or before."""
+        return self._heap[0][0] if self._heap else None
+
+    def set(self, group: GroupId, at_s: float) -> None:
+        """A later alarm than the one set is not needed: who is looked at early sets it again."""
+        earlier = self._set.get(group)
+        if earlier is None or at_s < earlier:
+            self._set[group] = at_s
+            heapq.heappush(self._heap, (at_s, group))
+
+    def ringing(self, now_s: float) -> list[GroupId]:
+        """Takes those that have gone off."""
+        groups = []
+        while self._heap and self._heap[0][0] <= now_s:
+            at_s, group = heapq.heappop(self._heap)
+            if self._set.get(group) == at_s:
+                del self._set[group]
+                groups.append(group)
+        return groups

@@ -1,0 +1,45 @@
+"""When groups are looked at."""
+
+import random
+
+from querator.model.ids import GroupId
+from querator.raft.alarms import Alarms
+
+A, B = GroupId(1), GroupId(2)
+
+
+def test_the_earliest_alarm_of_a_group_is_the_one_that_rings():
+    alarms = Alarms()
+    assert alarms.first_s is None
+    alarms.set(A, 5.0)
+    alarms.set(A, 7.0)
+    alarms.set(A, 3.0)
+    alarms.set(B, 4.0)
+    assert alarms.first_s == 3.0
+    assert alarms.ringing(2.9) == []
+    assert alarms.ringing(4.0) == [A, B]
+    assert alarms.ringing(10.0) == []
+    assert alarms.first_s is None
+
+
+def test_one_that_is_set_for_the_past_rings_the_next_time():
+    alarms = Alarms()
+    for _ in range(3):
+        alarms.set(A, float("-inf"))
+        assert alarms.ringing(1.0) == [A]
+
+
+def test_no_alarm_is_lost():
+    chance = random.Random(1)
+    alarms, wanted = Alarms(), dict[GroupId, float]()
+    for now_s in range(1_000):
+        for _ in range(chance.randrange(3)):
+            group, at_s = GroupId(chance.randrange(20)), float(now_s + chance.randrange(50))
+            alarms.set(group, at_s)
+            wanted[group] = min(at_s, wanted.get(group, at_s))
+        rung = alarms.ringing(now_s)
+        assert set(rung) == {group for group, at_s in wanted.items() if at_s <= now_s}
+        for group in rung:
+            del wanted[group]
+        first_s = alarms.first_s
+        assert all(first_s is not None and first_s <= at_s for at_s in wanted.values())
