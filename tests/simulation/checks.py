@@ -64,6 +64,8 @@ class Truth:
     """(index, term) to (term before it, hash of the content)."""
     committed: dict[int, int] = field(default_factory=dict)
     """Index to term."""
+    committed_in: dict[int, int] = field(default_factory=dict)
+    """Index to the term in which it was committed, which may be a later one."""
     commit: int = 0
     applied: dict[int, int] = field(default_factory=dict)
     digests: dict[int, bytes] = field(default_factory=dict)
@@ -180,7 +182,7 @@ class Checks:
         if first_new <= last:
             self._compare(who, node, group, truth, first_new, last, terms)
         if terms.get(base) != journal.term_at(base):
-            if view.last > base and base in terms:
+            if base in terms and base <= view.commit:
                 self.found(f"{who}: the log begins with another term than entry {base} had")
             terms[base] = journal.term_at(base)
         view.base, view.last = base, last
@@ -213,11 +215,15 @@ class Checks:
             terms[index] = before = entry.term
 
     def _look_at_new_leader(self, who: str, group: Group, truth: Truth) -> None:
+        """It has everything that was committed in earlier terms."""
         journal = group.journal
-        if journal.last_index < truth.commit:
-            self.found(f"{who}: leads with a log up to {journal.last_index}, and {truth.commit} "
+        must = truth.commit
+        while must and truth.committed_in[must] >= group.member.term:
+            must -= 1
+        if journal.last_index < must:
+            self.found(f"{who}: leads with a log up to {journal.last_index}, and {must} "
                        "is committed")  # fmt: skip
-        for index in range(journal.first_index, min(truth.commit, journal.last_index) + 1):
+        for index in range(journal.first_index, min(must, journal.last_index) + 1):
             term = truth.committed.get(index)
             if term is not None and journal.term_at(index) != term:
                 self.found(f"{who}: leads, and has entry {index} of term {journal.term_at(index)}, "
@@ -238,6 +244,8 @@ class Checks:
                 break
         if commit > truth.commit:
             self.commits += commit - truth.commit
+            for index in range(truth.commit + 1, commit + 1):
+                truth.committed_in[index] = group.member.term
             truth.commit = commit
             self._look_for_majority(who, group, commit)
         view.commit = commit

@@ -31,6 +31,8 @@ class Disk:
         self.sync_us = 300
         self.armed = ""
         self.syncs = 0
+        self.overfull = False
+        """Whether so little was left when others filled it that the process may stop."""
         self._clock = clock
         self._chance = chance
         self._directory = directory
@@ -63,8 +65,10 @@ class Disk:
         if isinstance(self.environment, MemoryEnvironment):
             used_bytes = self.environment.usage().used_bytes
             self.environment._quota_bytes = used_bytes + free_bytes
+            self.overfull = free_bytes < self.environment.usage().reserve_bytes
 
     def empty(self) -> None:
+        self.overfull = False
         if isinstance(self.environment, MemoryEnvironment):
             self.environment._quota_bytes = QUOTA_BYTES
 

@@ -3,7 +3,7 @@
 A mutant is a context: within it the real classes do one thing wrong.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from querator.raft.journal import Journal
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.messages import Append, AppendReply, VoteReply
-from querator.raft.replication import Progress
+from querator.storage.overlay import OverlayTransaction
 
 
 @contextmanager
@@ -116,28 +116,16 @@ def ignores_the_term_of_replies() -> Any:
     return replaced(Member, "_on_append_reply", any_term)
 
 
-def counts_votes_of_old_terms() -> Any:
-    """A vote that was given in an earlier election counts."""
+def counts_refusals_as_votes() -> Any:
+    """Every answer to a request for a vote is one."""
     on_reply = Member._on_vote_reply
 
-    def any_term(self: Member, sender: int, reply: VoteReply) -> None:
-        if reply.granted and not reply.pre:
+    def generous(self: Member, sender: int, reply: VoteReply) -> None:
+        if not reply.pre and reply.term <= self.term:
             reply = VoteReply(self.term, True)
         on_reply(self, sender, reply)
 
-    return replaced(Member, "_on_vote_reply", any_term)
-
-
-def moves_back_on_success() -> Any:
-    """An older success rewinds what is sent next, and what is believed."""
-    on_success = Progress._on_success
-
-    def rewound(self: Progress, reply: AppendReply) -> bool:
-        moved = on_success(self, reply)
-        self.next = self.match + 1
-        return moved
-
-    return replaced(Progress, "_on_success", rewound)
+    return replaced(Member, "_on_vote_reply", generous)
 
 
 def reads_without_asking() -> Any:
@@ -158,16 +146,28 @@ def takes_the_office_too_early() -> Any:
     return replaced(Member, "_SyncObj__onBecomeLeader", hopeful)
 
 
-MUTANTS: tuple[Callable[[], Any], ...] = (
-    acknowledges_before_the_sync,
-    ticks_twice,
-    commits_what_nobody_has,
-    cuts_the_log_without_conflict,
-    commits_what_is_not_verified,
-    forgets_its_votes,
-    votes_for_everybody,
-    ignores_the_term_of_replies,
-    counts_votes_of_old_terms,
-    reads_without_asking,
-    takes_the_office_too_early,
-)
+def does_not_sync() -> Any:
+    """Commits are seen by the process, and are not on disk."""
+    commit = OverlayTransaction.commit
+
+    def unsynced(self: OverlayTransaction, *, sync: bool) -> None:
+        commit(self, sync=False)
+
+    return replaced(OverlayTransaction, "commit", unsynced)
+
+
+def forgets_its_configuration() -> Any:
+    """A change of the replicas is not in force before it is committed."""
+
+    def late(self: Member) -> None:
+        journal = self._journal
+        newest = journal._configurations
+        held = [one for one in newest if one[0] <= max(self.commit_index, newest[0][0])]
+        journal._configurations = held
+        try:
+            reconfigured(self)
+        finally:
+            journal._configurations = newest
+
+    reconfigured = Member.reconfigured
+    return replaced(Member, "reconfigured", late)

@@ -19,7 +19,7 @@ from querator.raft.messages import PeerMessage, decode_frame, encode_frame
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.turn import Turns
 from querator.storage import generations
-from querator.storage.environment import ReadTransaction, StorageError
+from querator.storage.environment import ReadTransaction, StorageFailed, StorageFull
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk, PowerLoss
 from tests.simulation.network import Network
@@ -296,7 +296,11 @@ class SimulatedNode:
             self._stop(silent=True)
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found
-            if not (isinstance(error, StorageError) and self.disk.armed == "failed"):
+            disk = self.disk
+            injected = (isinstance(error, StorageFailed) and disk.armed == "failed") or (
+                isinstance(error, StorageFull) and disk.overfull
+            )
+            if not injected:
                 self._watcher.failed(self, error)
             self._stop(silent=False)
             return

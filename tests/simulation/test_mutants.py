@@ -1,0 +1,133 @@
+"""The simulator sees: each way of breaking the core is found within some seeds, or by a schedule."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from querator.model.commands import Produce
+from querator.model.entries import Proposal
+from querator.model.ids import GroupId
+from querator.raft.handover import Call, Transfer
+from tests.simulation import mutants
+from tests.simulation.network import Nature
+from tests.simulation.node import SimulatedNode, Ticket
+from tests.simulation.profile import Profile, draw
+from tests.simulation.timeline import MS, SECOND
+from tests.simulation.world import World, simulate
+
+QUIET = replace(
+    draw(1, random.Random(1)),
+    nodes=3, replicas=3, groups=1, clients=2, pause_us=60 * MS, item_bytes=10, delays=False,
+    faulty_us=15 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
+    offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, transfers=False, members=False, loss=0.0,
+)  # fmt: skip
+CRASHES = replace(QUIET, faults=("crash at sync", "power loss"))
+LINKS = replace(QUIET, faults=("part", "cut", "slow link"), nature=Nature(jitter_us=20_000))
+ELECTIONS = replace(LINKS, nodes=5, replicas=5, faults=("crash", "part"), fault_every_us=400 * MS)
+AWAY = replace(
+    QUIET, faults=("part", "away"), nature=Nature(notice_us=MS), clients=6,
+    fault_every_us=3_500 * MS,
+)  # fmt: skip
+
+G = GroupId(1)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "profile", "words"),
+    [
+        (mutants.acknowledges_before_the_sync, CRASHES, "on disk"),
+        (mutants.commits_what_nobody_has, QUIET, "voters only"),
+        (mutants.cuts_the_log_without_conflict, LINKS, ""),
+        (mutants.commits_what_is_not_verified, LINKS, ""),
+        (mutants.forgets_its_votes, CRASHES, ""),
+        (mutants.votes_for_everybody, LINKS, "voted for"),
+        (mutants.counts_refusals_as_votes, ELECTIONS, "two leaders"),
+        (mutants.takes_the_office_too_early, LINKS, "believes"),
+        (mutants.reads_without_asking, AWAY, "linearizab"),
+        (mutants.does_not_sync, CRASHES, ""),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "-",
+)
+def test_a_broken_core_is_found(mutant: Callable[[], Any], profile: Profile, words: str):
+    with mutant():
+        for seed in range(1, 60):
+            found = simulate(seed, profile=profile).violations
+            if any(words in text for text in found):
+                return
+    pytest.fail("nothing was found")
+
+
+@pytest.mark.parametrize("profile", [QUIET, CRASHES, LINKS, ELECTIONS, AWAY])
+def test_a_sound_core_is_not(profile: Profile):
+    for seed in range(1, 4):
+        assert simulate(seed, profile=profile).violations == []
+
+
+def propose(node: SimulatedNode, number: int) -> None:
+    payload = b"item %d\n" % number
+    command = Produce(len(payload).to_bytes(4, "little"))
+    ticket = Ticket("produce", lambda _, __: None)
+    node.request(Call(G, Proposal(command, payload), ticket.future, 256))
+
+
+def an_old_ack_comes_late() -> list[str]:
+    """A follower's acknowledgement takes so long that its leader has been deposed, has had its
+    entries replaced, and leads again when it comes.
+    """
+    nature = Nature(jitter_us=0, keepalive_us=60 * SECOND)
+    world = World(1, profile=replace(QUIET, nodes=5, replicas=5, nature=nature))
+    world._begin()
+    network = world.network
+    first, status = leading(world)
+    slow, *rest = [node for node in world.all_nodes() if node is not first]
+    network.slow(slow.key, first.key, extra_us=3_200 * MS)
+    for node in rest:
+        network.block(first.key, node.key)
+    before = status.log_last
+    for number in range(5):
+        propose(first, number)
+        world._run_for(5 * MS)
+    assert slow.turns is not None
+    assert slow.turns._groups[G].journal.last_index == before + 5
+    network.block(first.key, slow.key)
+    for node in rest:
+        network.block(slow.key, node.key)
+        network.block(node.key, slow.key)
+    assert world._until(lambda: leading(world)[0] in rest, within_us=4 * SECOND)
+    for node in rest:
+        network.unblock(first.key, node.key)
+    leader, status = leading(world)
+    assert world._until(lambda: has(first, leading(world)[1].log_last), within_us=3 * SECOND)
+    ticket = Ticket("transfer", lambda _, __: None)
+    leader.request(Transfer(G, first.key, ticket.future))
+    assert world._until(lambda: leading(world)[0] is first, within_us=SECOND)
+    # One real follower is left. The old acknowledgement names an index that is reached again.
+    for node in rest[1:]:
+        network.block(first.key, node.key)
+        network.block(node.key, first.key)
+    for number in range(10, 13):
+        propose(first, number)
+    world._run_for(4 * SECOND)
+    return world.checks.violations
+
+
+def leading(world: World) -> tuple[SimulatedNode, Any]:
+    found = world.leader(G)
+    assert found is not None
+    return found
+
+
+def has(node: SimulatedNode, last: int) -> bool:
+    assert node.turns is not None
+    status = node.turns.status(G)
+    return status is not None and status.log_last == last
+
+
+def test_an_ack_of_an_earlier_leadership_is_not_counted():
+    assert an_old_ack_comes_late() == []
+    with mutants.ignores_the_term_of_replies():
+        found = an_old_ack_comes_late()
+    assert any("of 5 voters only 2 have on disk" in text for text in found), found
