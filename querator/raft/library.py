@@ -3,7 +3,7 @@
 `pysyncobj.syncobj` reads time through the module global `monotonicTime`. It is replaced by a
 look-up of the clock that the current thread is bound to, so that several nodes of one process
 (embedded nodes, the simulator) each live under their own. Election timeouts are drawn by
-`raft.member` from a source handed to it.
+`raft.voter` from a source handed to it.
 """
 
 import threading

@@ -6,7 +6,7 @@ the no-op of a new leader, the leader's commit rule (an entry is committed when 
 disk and it is of the leader's own term; Ongaro, section 3.6.2), and a leader's stepping down when
 no majority answers it (section 6.2).
 
-`raft.stock` says what it never does here.
+`raft.stock` says what it never does here, `raft.voter` how elections come about.
 
 Order in a turn. The library counts its own log in the commit rule as soon as an entry is in
 memory. A group with one voter may use that: append, tick (commits up to the end of the open
@@ -22,9 +22,8 @@ from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey
 from querator.raft import configuration
 from querator.raft.clock import Clock
-from querator.raft.following import Diverged, place, take
+from querator.raft.following import place, take
 from querator.raft.journal import Journal, Snapshots, Stamped
-from querator.raft.library import CANDIDATE, FOLLOWER, Node
 from querator.raft.mail import Mail
 from querator.raft.messages import (
     Append,
@@ -38,26 +37,15 @@ from querator.raft.messages import (
 )
 from querator.raft.replication import Progress, entries_bytes
 from querator.raft.skew import Skew
-from querator.raft.stock import Stock
-
-_FIRST_ELECTION_S: Final = 0.05
-"""The replica that is preferred in a new group stands after this."""
-_LEADER_GONE_S: Final = 0.25
-"""When the connection to the leader breaks, its followers stand within this."""
-_WAIVED_MAX: Final = 10
-"""Elections in a row that a replica on a node with a wrong clock leaves to the others. Those may
-lack what it has, and then nobody else can lead.
-"""
-_AGAIN_S: Final = (0.15, 0.6)
-"""An election that came to nothing is tried again after between so many seconds."""
+from querator.raft.voter import Voter
 
 _TOGETHER_S: Final = 0.1
 """Groups that want to be looked at by and by are looked at together, at multiples of this."""
 _TOGETHER_AHEAD_S: Final = 0.5
 
 
-class Member(Stock):
-    """The thread must be bound to `clock` (`library.bind`). `chance` draws election timeouts."""
+class Member(Voter):
+    """As `Voter`; with what it replicates."""
 
     def __init__(
         self,
@@ -71,96 +59,22 @@ class Member(Stock):
         mail: Mail,
         snapshots: Snapshots,
     ) -> None:
-        self.group = group
-        self.id = journal.replica
-        self._journal = journal
-        self._clock = clock
-        self._chance = chance
-        self._skew = skew
-        self._mail = mail
         self._snapshots = snapshots
         self.progress: dict[int, Progress] = {}
         """While it leads: of every other replica."""
-        self._voters: frozenset[int] = frozenset()
-        self._nodes: dict[int, NodeKey] = {}
-        self._votes: set[int] = set()
-        self._pre_votes: set[int] | None = None
-        """Who would vote for it in the next term; None when it does not ask."""
-        self._waived = 0
-        self._stands = False
-        """Whether the next tick may begin an election."""
-        self._transferred = False
-        self._heard_s = float("-inf")
         self.read_round = 0
-        super().__init__(self.id, self._request_vote)
+        super().__init__(group, journal, clock=clock, chance=chance, skew=skew, mail=mail)
         assert applied_index <= journal.last_index
-        self._SyncObj__raftLog = journal
-        self._SyncObj__raftCurrentTerm = journal.getCurrentTerm()
-        self._SyncObj__votedForNodeId = journal.getVotedForNodeId()
         self._SyncObj__raftCommitIndex = applied_index
         self._SyncObj__raftLastApplied = applied_index
-        self.reconfigured()
-        self._SyncObj__raftElectionDeadline = self._first_deadline()
-
-    def _first_deadline(self) -> float:
-        """Nobody else could lead: a lone voter stands with its first tick. In a new group one
-        replica goes before the others.
-        """
-        if self.alone:
-            return float("-inf")
-        now_s = self._clock.monotonic_s()
-        order = sorted(self._voters)
-        if self.id in order and self._journal.last_index == 0:
-            if order[self.group % len(order)] == self.id:
-                return now_s + _FIRST_ELECTION_S
-        return now_s + self._SyncObj__generateRaftTimeout()
 
     # --- what it is ----------------------------------------------------------------
-
-    @property
-    def leads(self) -> bool:
-        return bool(self._isLeader())
-
-    @property
-    def term(self) -> int:
-        return int(self.raftCurrentTerm)
-
-    @property
-    def commit_index(self) -> int:
-        return int(self.raftCommitIndex)
-
-    @property
-    def votes(self) -> bool:
-        """Whether it is a voter, by its present configuration."""
-        return self.id in self._voters
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is the only voter."""
-        return len(self._voters) == 1 and self.id in self._voters
 
     def office_index(self) -> int:
         """Index of the no-op of the own term; a leader is in office when it is applied."""
         assert self.leads
         index: int = self._SyncObj__noopIDx
         return index
-
-    @property
-    def leader(self) -> int | None:
-        """Replica id of the leader as far as this member knows."""
-        node = self._getLeader()
-        return None if node is None else int(node.id)
-
-    @property
-    def leader_node(self) -> NodeKey | None:
-        leader = self.leader
-        return None if leader is None else self._nodes.get(leader)
-
-    def node_of(self, replica: int) -> NodeKey:
-        return self._nodes[replica]
-
-    def has_replica_on(self, node: NodeKey) -> bool:
-        return node in self._nodes.values()
 
     @property
     def wake_s(self) -> float | None:
@@ -196,11 +110,7 @@ class Member(Stock):
 
     def reconfigured(self) -> None:
         """The journal has another configuration in force."""
-        replicas = self._journal.replicas
-        self._nodes = {replica.id: replica.node for replica in replicas}
-        self._voters = configuration.voters(replicas)
-        others = {Node(id_) for id_ in self._voters if id_ != self.id}
-        self._SyncObj__otherNodes = others
+        super().reconfigured()
         if not self.leads:
             return
         now_s = self._clock.monotonic_s()
@@ -367,12 +277,7 @@ class Member(Stock):
             if self._nodes.get(id_) == node:
                 progress.interrupted()
         if not up and not self.leads and self.leader_node == node:
-            # Its process may be gone. If it is not, the others will say that they hear it.
-            self._heard_s = float("-inf")
-            self._SyncObj__raftElectionDeadline = min(
-                self._SyncObj__raftElectionDeadline,
-                self._clock.monotonic_s() + _LEADER_GONE_S * self._chance.random(),
-            )
+            self._leader_gone()
 
     # --- messages ------------------------------------------------------------------
 
@@ -431,144 +336,9 @@ class Member(Stock):
         self._follow(term, sender)
         return True
 
-    def _follow(self, term: int, leader: int) -> None:
-        """Recognises the leader of a term that is not below the own."""
-        if term == self.term and self.leads:
-            raise Diverged(f"replica {leader} leads in term {term} as well")
-        # What it sent right behind `TimeoutNow` does not take that back.
-        told = self._stands and self._transferred and term == self.term
-        if term > self.term:
-            self._SyncObj__setCurrentTerm(term, None)
-        self._become_follower()
-        self._waived = 0
-        self._SyncObj__raftLeader = Node(leader)
-        self._heard_s = self._clock.monotonic_s()
-        self._set_deadline()
-        if told:
-            self._transferred = True
-            self._stand()
-
     def _become_follower(self) -> None:
-        self._SyncObj__setState(FOLLOWER)
+        super()._become_follower()
         self.progress.clear()
-        self._pre_votes = None
-        self._votes.clear()
-        self._stands = self._transferred = False
-
-    def _step_down(self, term: int) -> None:
-        """There is a higher term."""
-        assert term > self.term
-        led = self.leads
-        self._SyncObj__setCurrentTerm(term, None)
-        self._become_follower()
-        self._SyncObj__raftLeader = None
-        if led:
-            self._set_deadline()
-
-    # --- elections -----------------------------------------------------------------
-
-    def _ask_before_election(self) -> None:
-        """The election timeout is over: asks the voters whether they would vote (pre-vote)."""
-        if not self.votes:
-            return
-        if self.alone or self._stands:
-            self._stands = True
-            return
-        self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
-        self._SyncObj__raftLeader = None
-        if self._skew.beyond and self._waived < _WAIVED_MAX:
-            self._waived += 1
-            return
-        # A candidate stays one: votes of its last election may yet come.
-        self._pre_votes = {self.id}
-        self._transferred = False
-        for id_ in sorted(self._voters - {self.id}):
-            self._request_vote(id_, pre=True)
-
-    def _again_s(self) -> float:
-        least, most = _AGAIN_S
-        return least + (most - least) * self._chance.random()
-
-    def _set_deadline(self) -> None:
-        timeout_s = self._SyncObj__generateRaftTimeout()
-        self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + timeout_s
-
-    def _request_vote(self, voter: int, *, pre: bool = False) -> None:
-        request = RequestVote(
-            term=self.term + 1 if pre else self.term,
-            last_index=self._journal.last_index,
-            last_term=self._journal.last_term,
-            pre=pre,
-            transfer=self._transferred,
-        )
-        self._send(voter, request)
-
-    def _on_request_vote(self, sender: int, node: NodeKey, request: RequestVote) -> None:
-        heard = self._clock.monotonic_s() - self._heard_s < self._getConf().raftMinTimeout
-        follows = self.leads or (heard and self.leader != sender)
-        if follows and not request.transfer:
-            if request.pre:
-                self._answer_vote(sender, node, VoteReply(self.term, False, request.pre))
-            return
-        journal = self._journal
-        complete = (request.last_term, request.last_index) >= (
-            journal.last_term,
-            journal.last_index,
-        )
-        if request.pre:
-            granted = complete and request.term > self.term
-            term = request.term if granted else self.term
-            self._answer_vote(sender, node, VoteReply(term, granted, True))
-            return
-        if request.term > self.term:
-            self._step_down(request.term)
-        vote = self._SyncObj__votedForNodeId
-        granted = request.term == self.term and complete and vote in (None, sender)
-        if granted:
-            self._SyncObj__setCurrentTerm(self.term, sender)
-            self._set_deadline()
-        self._answer_vote(sender, node, VoteReply(self.term, granted))
-
-    def _on_vote_reply(self, sender: int, reply: VoteReply) -> None:
-        if not reply.granted:
-            if reply.term > self.term:
-                self._step_down(reply.term)
-            return
-        if sender not in self._voters:
-            return
-        if reply.pre:
-            if self._pre_votes is None or reply.term != self.term + 1:
-                return
-            self._pre_votes.add(sender)
-            if self._is_majority(self._pre_votes):
-                self._stand()
-        elif self._SyncObj__raftState == CANDIDATE and reply.term == self.term:
-            self._votes.add(sender)
-            if self._is_majority(self._votes):
-                self._SyncObj__onBecomeLeader()
-
-    def _is_majority(self, ids: set[int]) -> bool:
-        return len(ids & self._voters) > len(self._voters) / 2
-
-    def _stand(self) -> None:
-        """The next tick begins an election."""
-        self._pre_votes = None
-        self._stands = True
-        self._SyncObj__raftElectionDeadline = float("-inf")
-
-    def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
-        leader = message.term == self.term and self.leader == sender
-        if leader and self.votes and not self._skew.beyond:
-            self._transferred = True
-            self._stand()
-
-    # --- on the way out ------------------------------------------------------------
-
-    def _send(self, replica: int, message: GroupMessage) -> None:
-        self._mail.later(self._nodes[replica], Envelope(self.group, replica, self.id, message))
-
-    def _answer_vote(self, sender: int, node: NodeKey, reply: VoteReply) -> None:
-        self._mail.later(node, Envelope(self.group, sender, self.id, reply))
 
     def _reply(self, sender: int, node: NodeKey, message: Append, reply: AppendReply) -> None:
         self._mail.acknowledge(node, Envelope(self.group, sender, self.id, reply))
@@ -587,17 +357,6 @@ class Member(Stock):
         self._pre_votes = None
         self._transferred = False
         super()._SyncObj__onBecomeLeader()
-
-    def _SyncObj__generateRaftTimeout(self) -> float:
-        conf = self._getConf()
-        if self._stands:
-            return self._again_s()
-        spread: float = conf.raftMaxTimeout - conf.raftMinTimeout
-        return float(conf.raftMinTimeout) + spread * self._chance.random()
-
-    def _SyncObj__connectedToAnyone(self) -> bool:
-        """The gate of an election."""
-        return self._stands
 
     def _SyncObj__sendAppendEntries(self) -> None:
         """Sent by the turn, after the tick."""
