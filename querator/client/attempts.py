@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from querator.client.backoff import Backoff
-from querator.client.errors import OutcomeUnknown, RequestError
+from querator.client.errors import ConnectionFailed, OutcomeUnknown, RequestError
 
 R = TypeVar("R")
 
@@ -22,19 +22,23 @@ async def repeated(
     passed. `hopeless(error, seconds waited)` ends it before; `elsewhere(error)`: another node may
     do better, without a pause.
 
-    Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
+    Raises the last refusal (that nobody answers says least), or `OutcomeUnknown` when some attempt
+    may have been executed.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
     deadline = started + seconds
     backoff = Backoff()
     unknown: RequestError | None = None
+    refusal: RequestError | None = None
     while True:
         error = await attempt(deadline - loop.time())
         if not isinstance(error, RequestError):
             return error
         if isinstance(error, OutcomeUnknown):
             unknown = error
+        elif not isinstance(error, ConnectionFailed):
+            refusal = error
         moves = elsewhere(error)
         waiting = 0.0 if moves else backoff.next(at_least_ms=error.retry_delay_ms)
         now = loop.time()
@@ -44,5 +48,7 @@ async def repeated(
             or hopeless(error, now + waiting - started)
             or (unknown is not None and not repeatable)
         ):
-            raise (unknown if unknown is not None and error.retriable else error)
+            if unknown is not None and error.retriable:
+                raise unknown
+            raise refusal or error
         await asyncio.sleep(waiting)

@@ -49,6 +49,10 @@ class Home:
         self._leader, self.moving = leader, True
         return True
 
+    def leave(self) -> None:
+        """The node of the stream is left for any other one."""
+        self._leader, self.moving = "", True
+
     def arrived(self) -> bool:
         """There is a stream, or another reason to open one; whether it was moving."""
         moving, self.moving = self.moving, False

@@ -19,7 +19,7 @@ from querator.client.errors import ErrorCode, RequestError, copy_error, make_err
 from querator.client.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
 from querator.client.nodes import Nodes
 from querator.client.results import lease_lost
-from querator.client.rpc_errors import from_frame
+from querator.client.rpc_errors import from_frame, is_of_the_node
 from querator.client.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
 from querator.client.stream import Stream
 from querator.client.values import ExtendOutcome
@@ -361,6 +361,8 @@ class LeaseTalker:
             return
         reason = frame.resolve(response.outcomes)
         if reason is not None and reason.retriable and self._loop.time() < frame.deadline:
+            if is_of_the_node(reason):
+                self._stream.leave()
             self._loop.call_later(AGAIN_SECONDS, self._send_again, number, self._streams)
             return
         del self._frames[number]
@@ -387,6 +389,8 @@ class LeaseTalker:
         if frame is None:
             return
         if error.retriable and self._loop.time() < frame.deadline:
+            if is_of_the_node(error):
+                self._stream.leave()
             delay = max(AGAIN_SECONDS, (error.retry_delay_ms or 0) / 1000)
             self._loop.call_later(delay, self._send_again, number, self._streams)
             return

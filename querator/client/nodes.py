@@ -163,6 +163,15 @@ class Nodes:
         self._learned = -LEARN_SECONDS
         return True
 
+    def leave(self, address: str) -> bool:
+        """A stream's node cannot do what others may; whether there is another one to go to."""
+        node = self._nodes.get(address)
+        now = self._loop.time()
+        if node is None or self._other(node, now) is node:
+            return False
+        node.alone_until = now + node.backoff.next()
+        return True
+
     def answered(self, connection: Connection) -> None:
         """The node works."""
         self._reached = True

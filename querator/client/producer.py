@@ -31,7 +31,7 @@ from querator.client.home import Home
 from querator.client.items import AnyItem, encode_items, produce_frame
 from querator.client.nodes import Nodes
 from querator.client.results import produced_runs
-from querator.client.rpc_errors import from_frame
+from querator.client.rpc_errors import from_frame, is_of_the_node
 from querator.client.sinks import ITEM_FIELD, FutureSink, Gathered, collect
 from querator.client.stream import Stream
 from querator.client.values import ProducedItem, ProducedItems
@@ -413,6 +413,8 @@ class Producer:
         self._resume_when_quiet()
 
     def _refused(self, request: Request, error: RequestError) -> None:
+        if is_of_the_node(error) and self._nodes.leave(self._stream.address):
+            self._home.leave()
         if self._drop_one(request, error) or self._window.refused(request, error):
             if request.deadline <= self._loop.time():
                 self._deadline()

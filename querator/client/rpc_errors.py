@@ -84,6 +84,11 @@ def from_frame(message: errors_pb2.Error) -> RequestError:
     )
 
 
+def is_of_the_node(error: RequestError) -> bool:
+    """Whether a node says on a stream that others may do better: it is cut off, or it stops."""
+    return error.code in (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
+
+
 def _never_connected(text: str) -> bool:
     lowered = text.lower()
     return any(words in lowered for words in _NO_CONNECTION)

@@ -74,6 +74,11 @@ class Stream:
             self._moving = True
             self._call.cancel()
 
+    def leave(self) -> None:
+        """Goes to another node, as if this one had broken the stream; if there is another one."""
+        if self._call is not None and self._nodes.leave(self.address):
+            self._call.cancel()
+
     def pause_reading(self) -> None:
         """Leaves what comes next to gRPC's flow control, until `resume_reading`."""
         self._readable.clear()

@@ -5,7 +5,7 @@ does. Nothing goes on to a third node.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from querator.service.demands import Demands
 from querator.service.forwarder import CarriedLease, Forwarder, Query, ReadyQuery
 from querator.service.offers import Offers, Push
 from querator.service.replies import PayloadCache
-from querator.service.router import Router
+from querator.service.router import CUT_OFF_S, Router
 from querator.service.views import PartitionView
 from querator.service.waiters import LeaseDesk
 from querator.storage import generations
@@ -41,18 +41,21 @@ class Neighbours:
         router: Router,
         environment: Environment,
         cache: PayloadCache,
-        desk_of: Callable[[QueueId], LeaseDesk | None],
+        desks: Mapping[QueueId, LeaseDesk],
     ) -> None:
         self._forwarder = forwarder
         self._host = host
         self._router = router
         self._environment = environment
         self._cache = cache
-        self._desk_of = desk_of
+        self._desks = desks
+        self._cut_off: set[LeaseDesk] = set()
+        """Desks for which there was nobody when it was looked last."""
         self._pushes: dict[str, Push] = {}
         self._offers = Offers(router, self._push)
         self._demands = Demands(forwarder)
         forwarder.watch(self)
+        self._timer = asyncio.get_running_loop().call_later(CUT_OFF_S, self._look_at_desks)
 
     # --- what the desks say ------------------------------------------------------------------
 
@@ -82,7 +85,21 @@ class Neighbours:
     def forget(self, desk: LeaseDesk) -> None:
         self._demands.forget(desk)
 
+    def _look_at_desks(self) -> None:
+        """Turns away those who wait on a node that is cut off from the others."""
+        self._timer = asyncio.get_running_loop().call_later(CUT_OFF_S, self._look_at_desks)
+        before, self._cut_off = self._cut_off, set()
+        for desk in self._desks.values():
+            errors = [self._router.cut_off(view) for view in desk.views]
+            error = errors[0]
+            if error is None or None in errors:
+                continue
+            self._cut_off.add(desk)
+            if desk in before:
+                desk.turn_away(error)
+
     def stop(self) -> None:
+        self._timer.cancel()
         self._offers.stop()
         self._demands.stop()
 
@@ -99,7 +116,7 @@ class Neighbours:
         owner = self._router.map.by_group(group)
         if owner is None:
             return
-        desk = self._desk_of(owner[0].id)
+        desk = self._desks.get(owner[0].id)
         if items and (desk is None or not desk.demand()[0]):
             self._demands.declined(node, owner[0].id, desk)
         else:

@@ -119,7 +119,7 @@ class QueueService:
                 router=self._router,
                 environment=environment,
                 cache=self._cache,
-                desk_of=self._desks.get,
+                desks=self._desks,
             )
         )
 

@@ -82,16 +82,34 @@ class Reasons:
             return QueratorError(ErrorCode.DEADLINE_EXCEEDED, message)
         return QueratorError(ErrorCode.NOT_LEADER, reason, retry_delay_ms=LEADER_WAIT_MS_MAX // 10)
 
+    def is_cut_off(self, view: PartitionView) -> bool:
+        """Whether so many replicas are out of reach that a leader would not be heard of here."""
+        replicas, missing = self._replicas(view)
+        return replicas - len(missing) <= replicas // 2 < replicas - 1
+
+    def cut_off(self, view: PartitionView, unknown: QueratorError | None) -> QueratorError:
+        """This node can do nothing for the partition; others may be on the other side of the cut.
+        `unknown`: what an earlier attempt has come to.
+        """
+        if unknown is not None:
+            return self.leaderless(view, None, unknown)
+        message = f"{self.name(view)} has no leader{self._missing(view)}; not executed"
+        return QueratorError(ErrorCode.UNAVAILABLE, message)
+
     def _missing(self, view: PartitionView) -> str:
         """What nodes that are out of reach have to do with it, as the end of a sentence."""
-        nodes = [node_name(replica.node) for replica in self._placed().replicas(view.group)]
-        missing = sorted(set(nodes).intersection(self._out_of_reach()))
+        replicas, missing = self._replicas(view)
         if not missing:
             return ""
         return (
-            f": of its {len(nodes)} replicas it needs {len(nodes) // 2 + 1}, and those on "
+            f": of its {replicas} replicas it needs {replicas // 2 + 1}, and those on "
             f"{', '.join(missing)} are out of reach"
         )
+
+    def _replicas(self, view: PartitionView) -> tuple[int, list[str]]:
+        """How many there are, and the nodes of those that are out of reach."""
+        nodes = [node_name(replica.node) for replica in self._placed().replicas(view.group)]
+        return len(nodes), sorted(set(nodes).intersection(self._out_of_reach()))
 
     def located(self, view: PartitionView, error: QueratorError) -> QueratorError:
         """The error with what a client needs to act on it: which partition, how long to wait, and

@@ -51,6 +51,9 @@ LEADER_RETRY_S_MAX = 0.2
 """Before a command goes again to whoever has refused it; doubled each time."""
 HOPS_MAX = 2
 """So many times a command follows a hint at once. Then hints go round in a circle, and it waits."""
+CUT_OFF_S = 2.0
+"""How long a call waits on a node that is cut off from the others, before its caller hears of it:
+on the other side there may be a leader."""
 STALE_FORWARD_S = 0.25
 """How long after a change of leaders the former one may still answer what can be repeated."""
 
@@ -128,6 +131,12 @@ class Router:
         if views is None:
             views = self._queue_views[queue.id] = tuple(self.view(group) for group in queue.groups)
         return views
+
+    def cut_off(self, view: PartitionView) -> QueratorError | None:
+        """Why this node can do nothing for the partition, if it is cut off from the others."""
+        if view.led or not self._reasons.is_cut_off(view):
+            return None
+        return self._reasons.cut_off(view, None)
 
     def known(self) -> tuple[PartitionView, ...]:
         return tuple(self._views.values())
@@ -316,12 +325,16 @@ class Router:
         while not view.led or view.line:
             try:
                 self._check_alive(view)
-                await view.stand_in_line(latest)
+                await view.stand_in_line(min(latest, loop.time() + CUT_OFF_S))
                 self._check_alive(view)
             except QueratorError as error:
                 raise unknown or error from None
             except TimeoutError:
-                raise self._reasons.leaderless(view, deadline, unknown) from None
+                if loop.time() >= latest:
+                    raise self._reasons.leaderless(view, deadline, unknown) from None
+                if self._reasons.is_cut_off(view):
+                    raise self._reasons.cut_off(view, unknown) from None
+                continue
             if view.led:
                 break
         if self._stopping:

@@ -193,6 +193,13 @@ class LeaseDesk:
         self._stopped = True
         self._finish_all()
 
+    def turn_away(self, error: QueratorError) -> None:
+        """Nothing can be had here: whoever waits is told to go to another node."""
+        for waiter in list(self._members):
+            if not waiter.asked:
+                waiter.error = error
+                self._finish(waiter)
+
     def _finish_all(self) -> None:
         for pause in self._pauses.values():
             pause.cancel()

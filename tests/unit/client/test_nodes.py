@@ -15,6 +15,7 @@ from querator.client.errors import (
     ErrorCode,
     NotLeader,
     OutcomeUnknown,
+    Unavailable,
     make_error,
 )
 from querator.client.nodes import Nodes, split_addresses
@@ -246,3 +247,36 @@ async def test_what_a_partition_never_settles_is_an_error():
             with pytest.raises(NotLeader, match="could not settle"):
                 await item.complete()
             node.unsettled.clear()
+
+
+async def test_a_producer_leaves_a_node_that_is_cut_off():
+    async with cluster("a", "b") as (a, b), Client([a.address, b.address]) as client:
+        async with client.producer("q", batch_items=1) as producer:
+            await producer.produce(b"0")
+            a.decide = lambda _: refusal("UNAVAILABLE")
+            await producer.produce_many([b"%d" % number for number in range(1, 20)])
+            assert producer._stream.address == b.address
+    assert a.stored == [b"%d" % number for number in range(20)]
+
+
+async def test_a_consumer_leaves_a_node_that_is_cut_off():
+    async with cluster("a", "b") as (a, b):
+        await a.make_ready([b"x"])
+        async with (
+            Client([a.address, b.address]) as client,
+            client.consumer("q", idle_timeout=timedelta(seconds=5)) as consumer,
+        ):
+            item = await anext(consumer)
+            [left] = [node for node in (a, b) if node.subscriptions]
+            [other] = [node for node in (a, b) if node is not left]
+            left.unsettled.append(errors_pb2.ERROR_CODE_UNAVAILABLE)
+            await item.complete()
+            assert (len(left.settles), len(other.settles)) == (1, 1)
+
+
+async def test_what_a_node_says_is_told_rather_than_that_another_one_is_silent():
+    async with ScriptedNode.running() as node:
+        node.decide = lambda _: refusal("UNAVAILABLE")
+        async with Client([node.address, NOBODY, "127.0.0.1:2"], request_timeout=SOON) as client:
+            with pytest.raises(Unavailable, match="told to say UNAVAILABLE"):
+                await client.produce("q", b"x")

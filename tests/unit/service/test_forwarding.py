@@ -4,12 +4,15 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from querator.model.calls import SubscribeCall
 from querator.model.commands import Lease, Produce
 from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
+from querator.service import neighbours, router
 from tests.unit.service.serving import (
     LONG_MS,
     code,
@@ -201,6 +204,37 @@ async def test_a_lost_quorum_is_reported_as_that():
         assert error.code is ErrorCode.DEADLINE_EXCEEDED
         assert "partition 0 of queue q has no leader: of its 3 replicas it needs 2" in error.message
         assert "those on a, c are out of reach" in error.message
+
+
+async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(router, "CUT_OFF_S", 0.05)
+    monkeypatch.setattr(neighbours, "CUT_OFF_S", 0.05)
+    async with staged("a", "b", "c") as stage:
+        subscription = await stage.members["b"].subscribe(
+            SubscribeCall("default", "q", "c", 100, 3 * MIB)
+        )
+        subscription.grant(10, 0)
+        delivery = start(subscription.next())
+        leasing = start(stage.lease("b", wait_ms=LONG_MS))
+        stage.lead(group_of(stage), None)
+        stage.unreached |= {"a", "c"}
+        for task in (start(stage.produce("b", b"x", timeout_ms=LONG_MS)), leasing, delivery):
+            error = await refusal(task)
+            assert error.code is ErrorCode.UNAVAILABLE
+            assert "those on a, c are out of reach; not executed" in error.message
+        await subscription.close(polite=False)
+
+
+async def test_one_node_out_of_reach_cuts_nobody_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(router, "CUT_OFF_S", 0.01)
+    async with staged("a", "b", "c") as stage:
+        stage.lead(group_of(stage), None)
+        stage.unreached.add("a")
+        task = start(stage.produce("b", b"x", timeout_ms=LONG_MS))
+        await asyncio.wait([task], timeout=0.1)
+        assert not task.done()
+        stage.lead(group_of(stage), "c")
+        await task
 
 
 async def test_what_came_after_an_unknown_outcome_is_said():
