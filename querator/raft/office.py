@@ -27,6 +27,8 @@ from querator.raft.replication import State
 
 TRANSFER_TIMEOUT_S: Final = 2.0
 """A leader that hands over takes nothing on for so long at the most."""
+HAND_AWAY_AGAIN_S: Final = 10.0
+"""A leadership that nobody has taken over is offered again after this."""
 
 DUE_REFUSED_MS: Final = 1_000
 """A group's own call that was refused for space is proposed again after this."""
@@ -61,6 +63,7 @@ class Office:
         self._reads = Reads()
         self._transfer: Transfer | None = None
         self._transfer_until_s = 0.0
+        self._offered_s = float("-inf")
         self._handed = False
         self._changes: dict[int, tuple[float, Reconfigure]] = {}
         """index of the entry → (until when, who waits)."""
@@ -141,7 +144,12 @@ class Office:
         self._begin(request)
 
     def hand_away(self) -> None:
-        """Hands over to whichever replica has most of the log, if that is not under way."""
+        """Hands over to whichever replica has most of the log, unless that is under way, or was in
+        vain a moment ago.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._transfer is not None or now_s - self._offered_s < HAND_AWAY_AGAIN_S:
+            return
         best = max(
             (
                 (progress.match, -id_)
@@ -151,7 +159,8 @@ class Office:
             default=None,
         )
         replica = None if best is None else configuration.find(self._journal.replicas, -best[1])
-        if self._transfer is None and replica is not None:
+        if replica is not None:
+            self._offered_s = now_s
             self._begin(Transfer(self._group, replica.node, None))
 
     def _begin(self, request: Transfer) -> None:

@@ -17,6 +17,7 @@ from querator.raft.messages import (
     VoteReply,
 )
 from querator.raft.peers import Received
+from querator.raft.skew import Skew
 from tests.unit.raft.trio import G, World, future, key
 
 
@@ -118,6 +119,19 @@ def test_a_lone_leader_that_hears_of_a_higher_term_leads_again_in_that():
     assert turns.wait_s() != 0
     world.until(lambda: world.nodes[leader].status.term > term + 5, within_s=3)
     assert world.added(1)[0] == 2
+
+
+def test_a_leader_with_a_wrong_clock_that_nobody_follows_works_most_of_the_time(monkeypatch):
+    world = World("a", "b", "c")
+    leader = world.leader()
+    # The others find their clocks wrong as well, and do not take over.
+    monkeypatch.setattr(Skew, "beyond", property(lambda self: True))
+    world.pass_s(3)
+    for count in range(1, 7):
+        world.add(leader, 1)
+        world.pass_s(1)
+        assert len(world.results) == count
+    assert world.leaders == [leader]
 
 
 def test_a_leader_that_cannot_commit_takes_on_no_more_than_it_can_hold(monkeypatch):
