@@ -3,6 +3,7 @@ a transcript. The last line is the summary; the exit status is 1 if anything was
 """
 
 import argparse
+import logging
 import sys
 import time
 from collections import Counter
@@ -30,7 +31,8 @@ def main() -> int:
     seeds = range(options.start, options.start + options.seeds)
     started = time.perf_counter()
     verdicts = []
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(options.workers, context, logging.disable) as pool:
         for verdict in pool.map(simulate, seeds, chunksize=4):
             verdicts.append(verdict)
             report(verdict)

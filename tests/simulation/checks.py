@@ -77,6 +77,8 @@ class Checks:
     def __init__(self, timeline: Timeline) -> None:
         self.violations: list[str] = []
         self.commits = 0
+        self.elections = 0
+        self.snapshots = 0
         self._timeline = timeline
         self._truths: dict[GroupId, Truth] = {}
         self._views: dict[tuple[NodeKey, GroupId], View] = {}
@@ -148,6 +150,7 @@ class Checks:
             if leader != node.key:
                 self.found(f"{who}: two leaders in term {member.term}, the other is {leader}")
             if not view.leads:
+                self.elections += 1
                 self._look_at_new_leader(who, group, truth)
         view.leads = member.leads
         if member.commit_index > view.commit:
@@ -172,6 +175,7 @@ class Checks:
             self.found(f"{who}: after its turn entries up to {journal.durable_index} of {last} "
                        "are on disk")  # fmt: skip
         terms = view.terms
+        self.snapshots += base > view.last > 0
         for index in range(last + 1, view.last + 1):
             terms.pop(index, None)
         for index in range(view.base, min(base, view.last + 1)):

@@ -24,6 +24,10 @@ class Grounds(Protocol):
 
     def alive(self) -> list[SimulatedNode]: ...
 
+    def may_lose_a_disk(self) -> bool: ...
+
+    def lose_disk(self, node: SimulatedNode) -> None: ...
+
     def leader_of_any(self) -> SimulatedNode | None: ...
 
 
@@ -229,3 +233,8 @@ class Faults:
         node = self._node()
         node.disk.fill(free_bytes=self._chance.choice((1_000, 30_000, 300_000)))
         self._later(self._lasting(), node.disk.empty)
+
+    def _lost_disk(self) -> None:
+        """A machine is replaced by an empty one. Only when everything is whole: one at a time."""
+        if self._grounds.may_lose_a_disk():
+            self._grounds.lose_disk(self._node())

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.nodes import Replica, Replicas
+from querator.model.nodes import NodeKey, Replica, Replicas
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica, of_node
 from querator.raft.handover import Reconfigure, Transfer
 from querator.raft.status import GroupStatus
@@ -36,6 +36,8 @@ class Office(Protocol):
 
     def leader(self, group: GroupId) -> tuple[SimulatedNode, GroupStatus] | None: ...
 
+    def is_gone(self, node: NodeKey) -> bool: ...
+
     def committed_replicas(self, group: GroupId) -> Replicas: ...
 
     def drop_replica(self, node: SimulatedNode, group: GroupId) -> None: ...
@@ -46,6 +48,8 @@ class Office(Protocol):
 class Operator:
     def __init__(self, office: Office, chance: random.Random) -> None:
         self.stopped = False
+        self.repairs = False
+        """Whether it only does what is left to do after a disk was lost."""
         self.transfers = 0
         self.changes = 0
         self._office = office
@@ -67,7 +71,8 @@ class Operator:
         profile = self._office.profile
         if found is not None:
             node, status = found
-            if profile.transfers and (not profile.members or self._chance.random() < 0.4):
+            transfers = profile.transfers and not self.repairs
+            if transfers and (not profile.members or self._chance.random() < 0.4):
                 self._transfer(group, node, status)
             elif profile.members:
                 self._change(group, node, status)
@@ -108,12 +113,15 @@ class Operator:
         voters = [replica for replica in status.replicas if replica.voter]
         learners = [replica for replica in status.replicas if not replica.voter]
         self._ids[group] = max(self._ids[group], *(replica.id for replica in status.replicas))
+        gone = [replica for replica in status.replicas if self._office.is_gone(replica.node)]
         if learners:
-            if self._chance.random() < 0.15:
+            if learners[0] in gone or (not self.repairs and self._chance.random() < 0.15):
                 return RemoveReplica(learners[0].id)
             return Promote(learners[0].id)
         if len(voters) > self._office.profile.replicas:
-            return RemoveReplica(self._chance.choice(voters).id)
+            return RemoveReplica(self._chance.choice(gone or voters).id)
+        if self.repairs and not gone:
+            return None
         committed = self._office.committed_replicas(group)
         for node in self._office.all_nodes():
             # One whose addition came to nothing so far, or did and is not known to have.

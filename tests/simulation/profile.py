@@ -51,6 +51,8 @@ def draw(seed: int, chance: random.Random) -> Profile:
     members = replicas == 3 and chance.random() < 0.35
     kinds = chance.randrange(1, 6)
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
+    if members and chance.random() < 0.4:
+        faults.append("lost disk")
     groups = chance.choice((1, 1, 2, 3))
     clients = chance.choice((1, 2, 4))
     # Not more load than fits into about a second of a real core.

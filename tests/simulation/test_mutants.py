@@ -1,4 +1,4 @@
-"""The simulator sees: each way of breaking the core is found within some seeds, or by a schedule."""
+"""The simulator sees: each way of breaking the core is found by some seeds, or by a schedule."""
 
 import random
 from collections.abc import Callable

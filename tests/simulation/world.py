@@ -94,12 +94,13 @@ class World:
         for replica in self.replicas:
             for group in self.groups:
                 self._nodes[replica.node].first_replicas[group] = self.replicas
+        self.lost_disks = 0
         self.faults = Faults(self, random.Random(f"faults {seed}"))
         self.clients: list[Client] = []
         self.operator: Operator | None = None
 
-    def _add_node(self, number: int) -> None:
-        key = node_key(f"n{number}", "1")
+    def _add_node(self, number: int, incarnation: int = 1) -> SimulatedNode:
+        key = node_key(f"n{number}", f"{incarnation}")
         profile = self.profile
         spread_ms = profile.offset_ms
         clock = NodeClock(
@@ -109,9 +110,9 @@ class World:
         )
         directory = None
         if self._directory is not None:
-            directory = self._directory / f"n{number}"
+            directory = self._directory / f"n{number}.{incarnation}"
             directory.mkdir()
-        disk = Disk(clock, random.Random(f"disk {self.seed} {number}"), directory)
+        disk = Disk(clock, random.Random(f"disk {self.seed} {key}"), directory)
         disk.sync_us = profile.sync_us
         node = SimulatedNode(
             key,
@@ -127,6 +128,7 @@ class World:
         )
         self._nodes[key] = node
         self.network.add(key, node)
+        return node
 
     def _machine(self, node: SimulatedNode, group: GroupId) -> Machine:
         return CheckedMachine(group, node.name, self.checks)
@@ -175,6 +177,34 @@ class World:
     def found(self, text: str) -> None:
         self.checks.found(text)
 
+    def is_gone(self, node: NodeKey) -> bool:
+        return self._nodes[node].gone
+
+    def may_lose_a_disk(self) -> bool:
+        """Whether every group has all of its replicas, and no other change is on its way."""
+        for group in self.groups:
+            found = self.leader(group)
+            if found is None:
+                return False
+            _, status = found
+            if status.replicas != self.committed_replicas(group):
+                return False
+            if len(status.replicas) != self.profile.replicas:
+                return False
+            if any(not replica.voter or self.is_gone(replica.node) for replica in status.replicas):
+                return False
+        return True
+
+    def lose_disk(self, node: SimulatedNode) -> None:
+        """The node comes back as another incarnation, which knows nothing."""
+        self.timeline.note("lost disk", node.key)
+        self.timeline.tell("WORLD", f"the disk of {node.key} is LOST")
+        node.crash(silent=True)
+        node.gone = True
+        self.lost_disks += 1
+        number, incarnation = node.name.removeprefix("n"), self.lost_disks + 1
+        self._add_node(int(number), incarnation).start()
+
     # --- what the nodes see of it ----------------------------------------------------------
 
     def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None:
@@ -214,6 +244,9 @@ class World:
             "frames": self.network.delivered,
             "boots": sum(node.boots for node in self._nodes.values()),
             "syncs": sum(node.disk.syncs for node in self._nodes.values()),
+            "lost disks": self.lost_disks,
+            "snapshots": self.checks.snapshots,
+            "elections": self.checks.elections,
             "transfers": 0 if self.operator is None else self.operator.transfers,
             "changes": 0 if self.operator is None else self.operator.changes,
         }
@@ -305,6 +338,10 @@ class World:
     def _come_to_rest(self) -> None:
         self.faults.heal()
         if self.operator is not None:
+            self.operator.repairs = True
+            if not self._until(self._repaired, within_us=2 * CALM_US):
+                self.found("the replicas of a lost disk have not been replaced")
+                return
             self.operator.stopped = True
         healed_us = self.timeline.now_us
         for group in self.groups:
@@ -322,6 +359,14 @@ class World:
         ):
             self.found("clients still wait for answers")
         self._until(lambda: not self._unequal(), within_us=5 * SECOND)
+
+    def _repaired(self) -> bool:
+        if not self.lost_disks:
+            return True
+        for group in self.groups:
+            if any(self.is_gone(replica.node) for replica in self.committed_replicas(group)):
+                return False
+        return True
 
     def _probe(self, group: GroupId) -> bool:
         """Whether an item can be produced. A try whose answer got lost may have been executed:
