@@ -29,7 +29,8 @@ REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 
 _SERVICE = "/querator.v1.QueueService/"
-# A node that has gone without a word is noticed after the two together.
+# A node that has gone without a word is noticed after the two together, also when gRPC waits for the
+# answer to a ping with which it measures the link: it sends no other one meanwhile.
 _KEEPALIVE_MS = 2_000
 _KEEPALIVE_TIMEOUT_MS = 2_000
 # A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
@@ -40,6 +41,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
     # Pings only while a call is open: an idle client is no load.
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),

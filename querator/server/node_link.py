@@ -42,9 +42,12 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     # The largest lease, and what gathers beside it.
     ("grpc.max_receive_message_length", FORWARD_BYTES_MAX + 32 * MIB),
     ("grpc.max_send_message_length", -1),
-    # A node that has gone without a word is noticed about as soon as by the raft room.
+    # A node that has gone without a word is noticed about as soon as by the raft room. The first
+    # timeout is for pings that begin as keepalives alone; gRPC also pings to measure the link, and
+    # while it waits a minute for such an answer it sends no other ping.
     ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
