@@ -29,8 +29,8 @@ REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 
 _SERVICE = "/querator.v1.QueueService/"
-# A node that has gone without a word is noticed after the two together, also when gRPC waits for the
-# answer to a ping with which it measures the link: it sends no other one meanwhile.
+# A node that has gone without a word is noticed after the two together, also when gRPC waits for
+# the answer to a ping with which it measures the link: it sends no other one meanwhile.
 _KEEPALIVE_MS = 2_000
 _KEEPALIVE_TIMEOUT_MS = 2_000
 # A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
