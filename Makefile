@@ -83,6 +83,10 @@ bench: setup ## measure a node and the client beside it
 failover: setup ## measure how long clients stand still when a node of three dies or hands off
 	$(PY) -m scripts.bench.failover
 
+.PHONY: idle
+idle: setup ## measure what 300 partitions cost on three nodes in which nothing happens
+	$(PY) -m scripts.bench.idle
+
 # --- static checks -----------------------------------------------------------
 
 .PHONY: fmt

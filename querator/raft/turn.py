@@ -293,6 +293,10 @@ class Turns:
             group = self._groups.get(group_id)
             if group is None:
                 continue
+            if not group.in_office and (at_s := group.wake_s()) is not None and at_s > now_s:
+                # The leader has been heard meanwhile.
+                self._alarms.set(group_id, at_s)
+                continue
             if group.in_office and not group.transferring:
                 self._batcher.add_first(group.own_calls(outcome))
             self._dirty[group_id] = group

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import re
 import secrets
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 READY = re.compile(r"querator ready address=(\S+)")
+PORTS = (12_000, 30_000)
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -31,7 +33,7 @@ class Server:
         directory.mkdir(exist_ok=True)
         self.name = directory.name
         self.directory = directory
-        self.address = ""
+        self.address = f"127.0.0.1:{_ports(1)[0]}"
         self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
 
@@ -39,7 +41,7 @@ class Server:
         command = [sys.executable, "-m", "querator", "serve", *self._arguments]
         with (self.directory / "server.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *command, "--listen", self.address or "127.0.0.1:0", "--listen-admin", "",
+                *command, "--listen", self.address, "--listen-admin", "",
                 stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -154,9 +156,15 @@ def _arguments(directory: Path, nodes: int, *, memory: bool) -> dict[str, list[s
 
 
 def _ports(count: int) -> list[int]:
-    """Free ones, all different."""
+    """Free ones, all different, and none that the system gives to those who dial: a node that comes
+    back finds its own again.
+    """
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        ports: list[int] = []
+        while len(ports) < count:
+            one = stack.enter_context(socket.socket())
+            port = random.randint(*PORTS)
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                ports.append(port)
+        return ports

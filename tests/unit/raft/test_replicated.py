@@ -5,6 +5,7 @@ import pytest
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.nodes import Replica
 from querator.raft.configuration import AddLearner, Promote, RemoveReplica
+from querator.raft.group import Group
 from querator.raft.handover import Leadership, Read, Reconfigure, Transfer
 from tests.unit.raft.trio import G, World, future, key
 
@@ -24,6 +25,23 @@ def test_what_is_acknowledged_is_on_all_nodes_soon():
         assert value == sum(range(amount + 1))
     world.until(world.alike, within_s=2)
     assert all(node.status.applied_index == 20 for node in world.nodes.values())
+
+
+def test_a_follower_that_hears_its_leader_is_not_looked_at(monkeypatch: pytest.MonkeyPatch):
+    world = World("a", "b", "c")
+    leader = world.leader()
+    world.pass_s(2)
+    looked_at: list[Group] = []
+    tick = Group.tick
+
+    def noted(group: Group) -> None:
+        looked_at.append(group)
+        tick(group)
+
+    monkeypatch.setattr(Group, "tick", noted)
+    world.pass_s(20)
+    assert world.leaders == [leader]
+    assert not [group for group in looked_at if not group.in_office]
 
 
 def test_nothing_is_acknowledged_without_a_majority():
