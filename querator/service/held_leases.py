@@ -2,7 +2,9 @@
 be lost.
 
 With automatic extension they are extended when a third of their time is over: one timer, one
-command per partition. Settled elsewhere, or by nobody, a lease is forgotten when its time is over.
+command per partition. While the answer is waited for, which may be long when nobody leads the
+partition, a lease is not extended again. Settled elsewhere, or by nobody, a lease is forgotten when
+its time is over.
 """
 
 import asyncio
@@ -25,25 +27,30 @@ if TYPE_CHECKING:
 
 EXTEND_SHARE = 3
 """Leases are extended when this part of their time is over."""
+EXTEND_RETRY_S = 0.1
+"""An extension that has failed is tried again no sooner."""
 FULL_RETRY_S = 0.1
 """A stream with too many leases does not look for ended ones more often."""
 
 
 class _Held:
-    """A lease that was delivered; `left`: items not settled, as far as is known here."""
+    """A lease that was delivered; `left`: items not settled, as far as is known here. It is to be
+    extended from `extend_s` on, unless that is `asked` already.
+    """
 
-    __slots__ = ("expires_s", "lease", "left", "length_s", "view")
+    __slots__ = ("asked", "expires_s", "extend_s", "lease", "left", "length_s", "view")
 
     def __init__(self, grant: Grant) -> None:
         self.view = grant.view
         self.lease = grant.lease
         self.left = sum(segment.count for segment in grant.segments)
-        self.expires_s = grant.expires_s
-        self.length_s = grant.length_s
+        self.asked = False
+        self.lasts(grant.expires_s, grant.length_s)
 
-    @property
-    def extend_s(self) -> float:
-        return self.expires_s - self.length_s * (EXTEND_SHARE - 1) / EXTEND_SHARE
+    def lasts(self, expires_s: float, length_s: float) -> None:
+        self.expires_s = expires_s
+        self.length_s = length_s
+        self.extend_s = expires_s - length_s * (EXTEND_SHARE - 1) / EXTEND_SHARE
 
 
 class HeldLeases:
@@ -126,8 +133,7 @@ class HeldLeases:
         if held is None:
             return
         if length_s is not None:
-            held.length_s = length_s
-            held.expires_s = asked_s + length_s
+            held.lasts(asked_s + length_s, length_s)
         else:
             del self._held[group, lease]
 
@@ -168,31 +174,46 @@ class HeldLeases:
         now_s = self._clock.monotonic_s()
         due: dict[PartitionView, list[int]] = {}
         for held in self._held.values():
-            if held.extend_s <= now_s + held.length_s / (2 * EXTEND_SHARE):
+            if not held.asked and held.extend_s <= now_s + held.length_s / (2 * EXTEND_SHARE):
+                held.asked = True
                 due.setdefault(held.view, []).append(held.lease)
-                # Should the extension fail, the next is tried after a third of what is left.
-                held.length_s = max(0.1, held.expires_s - now_s)
         for view, leases in due.items():
             for start in range(0, len(leases), REQUEST_LEASES_MAX):
-                command = Extend(
-                    tuple(leases[start : start + REQUEST_LEASES_MAX]),
-                    lease_timeout_ms=self._lease_timeout_ms,
-                )
-                then = partial(self._answered, view, now_s)
+                asked = tuple(leases[start : start + REQUEST_LEASES_MAX])
+                command = Extend(asked, lease_timeout_ms=self._lease_timeout_ms)
+                then = partial(self._answered, view, asked, now_s)
                 self._router.post(view, command, then=then, patient=True)
-        if self._held:
-            self._set_timer(min(held.extend_s for held in self._held.values()))
+        self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
+        next_s = min(
+            (held.extend_s for held in self._held.values() if not held.asked), default=None
+        )
+        if next_s is not None:
+            self._set_timer(next_s)
 
     def _answered(
-        self, view: PartitionView, asked_s: float, outcome: Accepted | QueratorError
+        self,
+        view: PartitionView,
+        leases: tuple[int, ...],
+        asked_s: float,
+        outcome: Accepted | QueratorError,
     ) -> None:
-        if isinstance(outcome, QueratorError):
-            return
-        assert isinstance(outcome, ExtendResult)
-        for lease, deadline_ms in outcome.outcomes:
-            length_s = (deadline_ms - outcome.now_ms) / 1000 if deadline_ms else None
-            self._note(view.group, lease, length_s, asked_s)
-        self._on_room()
+        now_s = self._clock.monotonic_s()
+        for lease in leases:
+            held = self._held.get((view.group, lease))
+            if held is not None:
+                held.asked = False
+                # Should this one have failed: after a third of what is left.
+                left_s = held.expires_s - now_s
+                held.extend_s = now_s + max(EXTEND_RETRY_S, left_s / EXTEND_SHARE)
+        if not isinstance(outcome, QueratorError):
+            assert isinstance(outcome, ExtendResult)
+            for lease, deadline_ms in outcome.outcomes:
+                length_s = (deadline_ms - outcome.now_ms) / 1000 if deadline_ms else None
+                self._note(view.group, lease, length_s, asked_s)
+            self._on_room()
+        self._wait_for_next()
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:

@@ -9,10 +9,11 @@ cannot be told from clients. Which of two nodes connects to the other is theirs 
 done to the network between them is done to the proxies of both directions of connecting.
 """
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 from tests.clients.fault_proxy import FaultProxy, Way
 from tests.integration.members import Member, Members, free_ports
@@ -92,8 +93,12 @@ class FaultyCluster(Members):
     def running(self) -> list[str]:
         return [name for name in self.names if self[name].running]
 
-    def down(self) -> list[str]:
-        return [name for name in self.names if not self[name].running]
+    async def watch(self, asked: str = "a") -> AsyncGenerator[dict[str, Any], None]:
+        """Goes on when the node does not answer for a while."""
+        while True:
+            async with aclosing(super().watch(asked)) as views:
+                async for view in views:
+                    yield view
 
 
 @asynccontextmanager

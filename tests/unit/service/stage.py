@@ -17,6 +17,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacementMap
+from querator.raft.clock import Clock
 from querator.service.forwarder import Forwarder, ForwarderEvents, Query
 from querator.service.queue_service import QueueService
 from querator.storage.memory_environment import MemoryEnvironment
@@ -275,9 +276,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(*names: str, **settings: Any) -> AsyncIterator[Stage]:
+async def staged(*names: str, clock: Clock | None = None, **settings: Any) -> AsyncIterator[Stage]:
     """Nodes of these names with a queue `q`, whose partitions they lead in turn."""
-    async with serving(MemoryEnvironment()) as base:
+    async with serving(MemoryEnvironment(), clock=clock) as base:
         stage = Stage(base)
         told = base.on_effects
 

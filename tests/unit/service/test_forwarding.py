@@ -12,6 +12,7 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
+from querator.raft.clock import SimulatedClock
 from querator.service import neighbours, router
 from tests.unit.service.serving import (
     LONG_MS,
@@ -367,6 +368,27 @@ async def test_streams_deliver_and_extend_over_nodes():
         assert payloads(batch) == [b"x"]
         await subscription.close(polite=True)
         await stage.base.until(lambda: stage.base.counts().released == 1)
+
+
+async def test_a_lease_is_extended_once_at_a_time_while_nobody_leads():
+    clock = SimulatedClock()
+    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
+        subscription = await stage.members["b"].subscribe(
+            SubscribeCall("default", "q", "c", 100, 3 * MIB, auto_extend=True)
+        )
+        subscription.grant(10, 0)
+        await stage.produce("a", b"x")
+        await subscription.next()
+        stage.lead(group_of(stage), None)
+        clock.advance(5_000)
+        waiting = start(stage.lease("b", wait_ms=LONG_MS))
+        await asyncio.wait([waiting], timeout=0.5)
+        stage.lead(group_of(stage), "a")
+        await stage.base.until(lambda: stage.forwarded["Extend"] > 0)
+        await rounds()
+        assert stage.forwarded["Extend"] == 1
+        waiting.cancel()
+        await subscription.close(polite=False)
 
 
 async def test_what_a_stream_held_is_released_when_there_is_a_leader_again():
