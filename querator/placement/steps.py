@@ -39,6 +39,8 @@ class HandOver(msgspec.Struct, frozen=True):
 def next_step(current: Replicas, placed: PlacedGroup, *, own: int) -> Change | HandOver | None:
     """The next step of the leader, whose replica is `own`; None when there is none."""
     target = placed.target
+    if current == target and any(replica.id == own for replica in target):
+        return None
     if any(replica.id >= placed.next_replica for replica in current):
         return None
     there = {replica.id: replica for replica in current}

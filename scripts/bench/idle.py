@@ -9,6 +9,7 @@ longest time in which the client was not answered or got nothing. Writes idle.js
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 import tempfile
@@ -18,9 +19,13 @@ from pathlib import Path
 import msgspec
 
 from querator import Client
+from querator.client.channel import Connection
 from querator.client.cluster import ClusterPicture
-from querator.client.errors import RequestError
-from scripts.bench.cluster import admin_of, until_well
+from querator.model.cluster import ClusterStatus
+from querator.model.ids import GroupId
+from querator.v1 import cluster_service_pb2
+from querator.wire import cluster as wire
+from scripts.bench.cluster import until_well
 from scripts.bench.pulse import pulse
 from scripts.bench.report import machine, named, versions
 from scripts.bench.servers import Server, Servers
@@ -30,7 +35,7 @@ QUEUE = "idle"
 BUSY_QUEUE = "pulse"
 GOAL_PERCENT = 3.0
 ELECTIONS_SECONDS = 60.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
 PULSE_SECONDS = 3.0
 """How long the client writes before the kill, and after all is led again."""
 
@@ -135,15 +140,15 @@ async def _kill(servers: Servers, picture: ClusterPicture, rate: float) -> tuple
     busy = next(group.leader for group in picture.groups if group.queue == BUSY_QUEUE)
     others = [server for server in servers if server.name != busy]
     dying = max(others, key=lambda server: _led_by(server.name, picture))
-    staying = ",".join(server.address for server in servers if server is not dying)
+    staying = [server.address for server in servers if server is not dying]
     async with Client(staying) as client:
-        async with pulse(staying, BUSY_QUEUE, partitions=1, rate=rate) as books:
+        async with pulse(",".join(staying), BUSY_QUEUE, partitions=1, rate=rate) as books:
             began_s = time.monotonic()
             await asyncio.sleep(PULSE_SECONDS)
             killed_s = time.monotonic()
             await dying.stop(kill=True)
             print(f"killed {dying.name}", flush=True)
-            led_s = await _until_led(staying, dying.name)
+            led_s = await _until_led(staying, {group.group for group in picture.groups})
             await asyncio.sleep(PULSE_SECONDS)
             ended_s = time.monotonic()
         problems = books.problems((await client.stats(BUSY_QUEUE)).total)
@@ -161,18 +166,24 @@ async def _kill(servers: Servers, picture: ClusterPicture, rate: float) -> tuple
     return death, problems
 
 
-async def _until_led(address: str, dead: str) -> float:
-    """When it was seen that nodes other than the dead one lead all groups. Raises TimeoutError."""
-    async with asyncio.timeout(ELECTIONS_SECONDS), admin_of(address) as admin:
+async def _until_led(staying: list[str], groups: set[GroupId]) -> float:
+    """When it was seen that the nodes at the addresses lead all groups. Raises TimeoutError."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(ELECTIONS_SECONDS):
+        connections = [Connection(address) for address in staying]
+        for connection in connections:
+            stack.push_async_callback(connection.close)
         while True:
-            try:
-                picture = await admin.picture()
-            except RequestError:
-                await asyncio.sleep(LOOK_SECONDS)
-                continue
-            if all(group.leads and group.leader != dead for group in picture.groups):
+            statuses = await asyncio.gather(*map(_status, connections))
+            led = {group.group for status in statuses for group in status.groups if group.leads}
+            if led >= groups:
                 return time.monotonic()
             await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _status(connection: Connection) -> ClusterStatus:
+    stub = connection.cluster.GetClusterStatus
+    request = cluster_service_pb2.GetClusterStatusRequest()
+    return wire.cluster_status(await connection.call(lambda left: stub(request, timeout=left)))
 
 
 def as_markdown(results: Results) -> str:
