@@ -113,7 +113,7 @@ class Traffic:
 
 
 class Copies:
-    """Those of one group, in one office of its leader."""
+    """Those of one group, in one term of its leader."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Copies:
         self._clock = clock
         self._mail = mail
         self._traffic = traffic
-        self._term = member.term
+        self.term = member.term
         self._number = 0
         self._senders: dict[int, SnapshotSender] = {}
         self._next_s: dict[int, float] = {}
@@ -172,7 +172,7 @@ class Copies:
             self._member.group,
             self._generation,
             self._journal.position,
-            term=self._term,
+            term=self.term,
             number=self._number,
             now_s=now_s,
         )
@@ -253,7 +253,7 @@ class Copies:
         return first
 
     def close(self) -> None:
-        """The office is over."""
+        """The leadership is over."""
         for sender in self._senders.values():
             self._traffic.ended(sender)
         self._senders.clear()

@@ -129,6 +129,8 @@ class Group:
         )
         self._pending = Pending(backlog)
         self.office: Office | None = None
+        self.copies: Copies | None = None
+        """While it leads."""
         """While it takes calls."""
         self._leader_told: NodeKey | None = None
         self.quarantined: BaseException | None = None
@@ -201,8 +203,8 @@ class Group:
                 if isinstance(message, SnapshotChunk):
                     self._traffic.bytes_received += len(message.content)
             case SnapshotReply():
-                if self.office is not None:
-                    self.office.copies.on_reply(sender, message)
+                if self.copies is not None:
+                    self.copies.on_reply(sender, message)
             case _:
                 last_index = self.journal.last_index
                 self.member.receive(sender, node, message)
@@ -224,8 +226,8 @@ class Group:
         if self.quarantined is not None or not self.member.has_replica_on(node):
             return False
         self.member.on_connection(node, up=up)
-        if self.office is not None:
-            self.office.copies.on_connection(node)
+        if self.copies is not None:
+            self.copies.on_connection(node)
         return True
 
     def tick(self) -> None:
@@ -239,6 +241,7 @@ class Group:
         office = self.office
         if office is not None and (not self.member.leads or self.member.term != office.term):
             self._leave_office(outcome)
+        self._look_at_copies()
         leader = self.member.leader_node
         if leader != self._leader_told:
             self._leader_told = leader
@@ -253,6 +256,29 @@ class Group:
                 self.office.hand_away()
             self.office.go_on(outcome)
             self.office.end_changes(self._unknown("its time is over", None), outcome)
+
+    def _look_at_copies(self) -> None:
+        """A leader sends them before it is in office: a follower that needs one may be the one
+        whose acknowledgement the office waits for.
+        """
+        member = self.member
+        if self.copies is not None and (not member.leads or self.copies.term != member.term):
+            self._end_copies()
+        if member.leads and self.copies is None:
+            self.copies = Copies(
+                self._environment,
+                self.arrival.generation,
+                member,
+                self.journal,
+                clock=self._clock,
+                mail=self._mail,
+                traffic=self._traffic,
+            )
+
+    def _end_copies(self) -> None:
+        if self.copies is not None:
+            self.copies.close()
+            self.copies = None
 
     def beats(self, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower."""
@@ -273,8 +299,8 @@ class Group:
 
     def _send(self) -> None:
         office = self.office
-        if office is not None:
-            office.copies.send()
+        if self.copies is not None:
+            self.copies.send()
         if office is not None and office.asks:
             office.asked(self.member.ask_all())
         else:
@@ -476,15 +502,6 @@ class Group:
             self._clock,
             last_ms=max(self.journal.last_ms, self._applied_ms),
             due_ms=current.due_ms,
-            copies=Copies(
-                self._environment,
-                self.arrival.generation,
-                self.member,
-                self.journal,
-                clock=self._clock,
-                mail=self._mail,
-                traffic=self._traffic,
-            ),
         )
         outcome.events.append(Leadership(self.group, True))
         if current.effects is not None:
@@ -512,7 +529,7 @@ class Group:
             self.journal.truncate_head(
                 self._view(txn),
                 self.applied_index,
-                needed_from=None if self.office is None else self.office.copies.needed_from(),
+                needed_from=None if self.copies is None else self.copies.needed_from(),
                 whole=whole,
             )
         except StorageCorrupt as error:
@@ -538,8 +555,10 @@ class Group:
         if self.quarantined is not None:
             return None
         instants = [self.member.wake_s, self._pending.deadline_s, self.arrival.wake_s]
+        if self.copies is not None:
+            instants.append(self.copies.wake_s())
         if self.office is not None:
-            instants += [self.office.wake_s(), self.office.copies.wake_s()]
+            instants.append(self.office.wake_s())
         return min((instant for instant in instants if instant is not None), default=None)
 
     def quarantine(self, error: BaseException, outcome: Outcome) -> None:
@@ -564,6 +583,7 @@ class Group:
         outcome.errors.extend((call, unknown) for call in calls if not call.ended)
         if self.in_office:
             self._leave_office(outcome)
+        self._end_copies()
         if self._leader_told is not None:
             # It hears no leader any more.
             self._leader_told = None

@@ -7,7 +7,6 @@ its leadership, the change of its replicas. All of it ends with the office.
     change      (section 4.1) one at a time; done when its entry is committed and applied, unknown
                 after `PROPOSAL_TIMEOUT_MS`
     reads       `raft.reads`
-    copies      of the state, for followers that the log does not reach any more (`raft.copies`)
 """
 
 from typing import Final
@@ -18,7 +17,6 @@ from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS, PROPOS
 from querator.model.nodes import node_name
 from querator.raft import configuration
 from querator.raft.clock import Clock, StateTime
-from querator.raft.copies import Copies
 from querator.raft.handover import Call, Outcome, Read, Reconfigure, Transfer
 from querator.raft.journal import Journal
 from querator.raft.member import Member
@@ -46,7 +44,6 @@ class Office:
         *,
         last_ms: int,
         due_ms: int | None,
-        copies: Copies,
     ) -> None:
         """`last_ms`: the time of the last entry; `due_ms`: when the machine wants to be asked."""
         self._group = group
@@ -57,7 +54,6 @@ class Office:
         self._since_s = clock.monotonic_s()
         self.term = member.term
         self.due_ms = due_ms
-        self.copies = copies
         self.held: list[Call] = []
         """Calls that came while the leadership is being handed over."""
         self._reads = Reads()
@@ -239,7 +235,6 @@ class Office:
 
     def leave(self, refused: QueratorError, unknown: QueratorError, outcome: Outcome) -> None:
         """Ends what is going on; calls in the log end as their entries do."""
-        self.copies.close()
         outcome.errors.extend((call, refused) for call in self.held)
         outcome.done.extend((future, refused) for future in self._reads.take_all())
         outcome.done.extend((request.future, unknown) for _, request in self._changes.values())

@@ -305,8 +305,8 @@ class Turns:
         """Lets those go on who have waited until a snapshot may begin, or for room."""
         for group_id in self.traffic.called() if self.traffic.calls else ():
             group = self._groups.get(group_id)
-            if group is not None and group.office is not None:
-                group.office.copies.called()
+            if group is not None and group.copies is not None:
+                group.copies.called()
                 self._dirty[group_id] = group
         if self._mail.calls:
             # They go first, or those that fill the room up again would always be before them.

@@ -16,6 +16,10 @@ from querator.storage.overlay import Changes
 from tests.simulation.clock import NodeClock
 
 QUOTA_BYTES = 1 << 30
+KEPT_BYTES = 64 << 10
+"""Of a disk that has so much left when others have filled it, nothing may be written beyond the
+reserve.
+"""
 
 
 class PowerLoss(BaseException):
@@ -65,7 +69,7 @@ class Disk:
         if isinstance(self.environment, MemoryEnvironment):
             used_bytes = self.environment.usage().used_bytes
             self.environment._quota_bytes = used_bytes + free_bytes
-            self.overfull = free_bytes < self.environment.usage().reserve_bytes
+            self.overfull = free_bytes < max(KEPT_BYTES, self.environment.usage().reserve_bytes)
 
     def empty(self) -> None:
         self.overfull = False

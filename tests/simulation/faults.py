@@ -231,7 +231,7 @@ class Faults:
 
     def _full_disk(self) -> None:
         node = self._node()
-        node.disk.fill(free_bytes=self._chance.choice((1_000, 30_000, 300_000)))
+        node.disk.fill(free_bytes=self._chance.choice((1_000, 80_000, 300_000)))
         self._later(self._lasting(), node.disk.empty)
 
     def _lost_disk(self) -> None:

@@ -1,0 +1,90 @@
+"""What the simulator has found, each as the shortest schedule that shows it.
+
+Seeds change their meaning with the simulator; these do not.
+"""
+
+import random
+from dataclasses import replace
+
+from querator.model.commands import Lease, LeaseCaller, Produce
+from querator.model.entries import Proposal
+from querator.model.ids import GroupId
+from querator.raft.handover import Call, Transfer
+from tests.simulation.network import Nature
+from tests.simulation.node import SimulatedNode, Ticket
+from tests.simulation.profile import draw
+from tests.simulation.timeline import MS, SECOND
+from tests.simulation.world import World
+
+G = GroupId(1)
+THREE = replace(
+    draw(1, random.Random(1)),
+    nodes=3, replicas=3, groups=1, faults=(), nature=Nature(), sync_us=300, offset_ms=0,
+    drift_ppm=0, log_bytes_kept=2_000, transfers=False, members=False, loss=0.0,
+)  # fmt: skip
+
+
+def begun() -> tuple[World, SimulatedNode, list[SimulatedNode]]:
+    """A cluster that serves, its leader and the others."""
+    world = World(1, profile=THREE)
+    world._begin()
+    found = world.leader(G)
+    assert found is not None
+    return world, found[0], [node for node in world.all_nodes() if node is not found[0]]
+
+
+def load(world: World, leader: SimulatedNode, items: int) -> None:
+    for number in range(items):
+        payload = b"item %d, which is not long\n" % number
+        command = Produce(len(payload).to_bytes(4, "little"))
+        ticket = Ticket("produce", lambda _, __: None)
+        leader.request(Call(G, Proposal(command, payload), ticket.future, 256))
+        world._run_for(5 * MS)
+
+
+def apart(world: World, one: SimulatedNode, other: SimulatedNode) -> None:
+    world.network.cut(one.key, other.key)
+    for sender, receiver in ((one, other), (other, one)):
+        world.network.block(sender.key, receiver.key)
+
+
+def test_a_leader_sends_the_state_to_the_follower_whose_vote_its_office_needs():
+    world, leader, (second, behind) = begun()
+    apart(world, leader, behind)
+    apart(world, second, behind)
+    load(world, leader, 100)
+    second.crash()
+    leader.crash()
+    world.network.heal()
+    leader.start()
+    assert world._until(lambda: world.leader(G) is not None, within_us=20 * SECOND)
+    assert world.checks.violations == []
+
+
+def test_a_replica_with_a_wrong_clock_leads_when_nobody_else_can():
+    world, leader, (second, behind) = begun()
+    apart(world, leader, behind)
+    apart(world, second, behind)
+    load(world, leader, 3)
+    for node in world.all_nodes():
+        node.crash()
+    leader.clock.step(1_500)
+    second.clock.step(-1_500)
+    world.network.heal()
+    for node in world.all_nodes():
+        node.start()
+    assert world._until(lambda: world.leader(G) is not None, within_us=20 * SECOND)
+
+
+def test_a_leader_that_hands_over_waits_without_turns():
+    world, leader, (second, _) = begun()
+    load(world, leader, 3)
+    world._run_for(3 * SECOND)
+    lease = Lease((LeaseCaller("client", "1", 3, 0, 1_000),))
+    leader.request(Call(G, Proposal(lease), Ticket("lease", lambda _, __: None).future, 256))
+    world._run_for(100 * MS)
+    # The lease lapses while the leadership is being handed over.
+    apart(world, leader, second)
+    leader.request(Transfer(G, second.key, Ticket("transfer", lambda _, __: None).future))
+    world._run_for(5 * SECOND)
+    assert world.checks.violations == []
