@@ -97,7 +97,7 @@ def completed(history: History) -> int:
 
 class Load:
     """Runs against whatever address `address()` names at the time; `gone` ends it. `pause_s`: how
-    long each client rests between its requests.
+    long each client rests between its requests; `payload_bytes`: how long items are at least.
     """
 
     def __init__(
@@ -108,8 +108,10 @@ class Load:
         recorder: Recorder,
         *,
         pause_s: float = 0.0,
+        payload_bytes: int = 0,
     ) -> None:
         self.queue = queue
+        self.payload_bytes = payload_bytes
         self.pause_s = pause_s
         self.recorder = recorder
         self.random = random.Random(seed)
@@ -139,6 +141,9 @@ class Load:
                 async with asyncio.timeout(0.05):
                     await self.gone.wait()
 
+    def _payload(self, reference: str) -> bytes:
+        return (reference.encode() * 20).ljust(self.payload_bytes, b".")
+
     async def produce(self, batch_items: int) -> None:
         """One idempotent producer: each request is repeated until it is acknowledged."""
         producer_id = uuid_utils.uuid7().bytes
@@ -160,7 +165,7 @@ class Load:
             queue=self.queue,
             producer_id=producer_id,
             sequence=sequence,
-            items=[Item(payload=r.encode() * 20, reference=r) for r in references],
+            items=[Item(payload=self._payload(r), reference=r) for r in references],
         )
         asked = Produce(tuple(references), producer_id.hex(), sequence)
         pending = self.recorder.begin("producer", self.queue, asked)

@@ -38,6 +38,8 @@ class Member:
         self.log = home / f"{name}.log"
         self.address = f"127.0.0.1:{client_port}"
         self.options = list(options)
+        self.program = "querator"
+        """The module that is run."""
         self.records: list[dict[str, Any]] = []
         """What its last process has logged."""
         self._process: asyncio.subprocess.Process | None = None
@@ -51,7 +53,7 @@ class Member:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "querator",
+            self.program,
             "serve",
             "--name",
             self.name,
@@ -121,6 +123,11 @@ class Member:
         return self.log.read_text() if self.log.exists() else ""
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
@@ -145,6 +152,11 @@ class Member:
         await self._listening
         self._process = self._listening = None
         return code
+
+    async def end(self) -> int:
+        """Until it has ended by itself; the exit code."""
+        async with asyncio.timeout(START_S):
+            return await self._ended()
 
     def freeze(self) -> None:
         """SIGSTOP: it does nothing, and its connections stand."""

@@ -1,0 +1,244 @@
+"""Three real nodes, of which one is away for long, has no room, or starts again, under load: the
+others serve, nothing is lost, and in the end all copies are the same.
+"""
+
+import asyncio
+import contextlib
+import resource
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import grpc
+import msgspec
+import pytest
+
+from querator import Client
+from querator.client.values import PartitionStats
+from querator.model.limits import MIB
+from querator.raft.journal import PINNED_WINDOWS
+from querator.v1.cluster_service_pb2 import GetClusterStatusRequest
+from querator.v1.cluster_service_pb2_grpc import ClusterServiceStub
+from tests.checkers.history import Look, Looked, Produced
+from tests.checkers.report import check
+from tests.integration.load import Load, acknowledged, completed, new_recorder
+from tests.integration.members import START_S, Members, members
+from tests.integration.processes import run
+
+pytestmark = pytest.mark.timeout(180)
+
+QUEUE = "work"
+PARTITIONS = 3
+SEED = 20130101
+PAUSE_S = 0.02
+WINDOW_BYTES = MIB
+ITEM_BYTES = 50_000
+
+
+class Trial:
+    """A cluster with one queue, and what the clients of its loads saw."""
+
+    def __init__(self, cluster: Members) -> None:
+        self.cluster = cluster
+        self.recorder = new_recorder(QUEUE, PARTITIONS)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(member.address for member in self.cluster.by_name.values())
+
+    async def begin(self) -> None:
+        """The nodes run, and each leads a partition."""
+        await self.cluster.start()
+        async with Client(self.addresses) as client:
+            await client.create_queue(QUEUE, partitions=PARTITIONS)
+        await self.cluster.until(
+            lambda view: (
+                not view["problems"]
+                and {one["leader"] for one in view["partitions"] if one["queue"] == QUEUE}
+                == set(self.cluster.by_name)
+            )
+        )
+
+    # --- load ------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def load(self, at: str, *, payload_bytes: int = 0) -> AsyncIterator[None]:
+        """A producer and a consumer at each of these nodes, for as long as the block lasts."""
+        async with asyncio.TaskGroup() as tasks:
+            loads = []
+            for number, name in enumerate(at):
+                load = self._load(name, number, payload_bytes)
+                loads.append(load)
+                tasks.create_task(load.produce(batch_items=10))
+                tasks.create_task(load.consume(f"consumer at {name}"))
+            yield
+            for load in loads:
+                load.gone.set()
+
+    def _load(self, at: str, number: int = 0, payload_bytes: int = 0) -> Load:
+        return Load(
+            QUEUE,
+            partial(getattr, self.cluster[at], "address"),
+            SEED + number,
+            self.recorder,
+            pause_s=PAUSE_S,
+            payload_bytes=payload_bytes,
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Until the clients have seen it; each look is a read of the whole queue."""
+        async with asyncio.timeout(START_S), Client(self.addresses) as client:
+            while not condition():
+                await client.stats(QUEUE)
+
+    def passed(self, items: int) -> Callable[[], bool]:
+        """Whether so many items have come to each partition since, and some were completed."""
+        before, done = self._stored(), completed(self.recorder.history)
+
+        def have_passed() -> bool:
+            more = self._stored() - before
+            enough = all(more[number] >= items for number in range(PARTITIONS))
+            return enough and completed(self.recorder.history) > done
+
+        return have_passed
+
+    def _stored(self) -> Counter[int]:
+        """Items that were acknowledged, by partition."""
+        counted: Counter[int] = Counter()
+        for op in self.recorder.history.operations:
+            if isinstance(op.outcome, Produced):
+                for part in op.outcome.parts:
+                    counted[part.partition] += part.count
+        return counted
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def end(self) -> None:
+        """What is left is completed; then all copies are whole and equal, and the history is as it
+        may be.
+        """
+        await self._load("a").consume("drain", until_empty=True)
+        look = self.recorder.begin("end", QUEUE, Look())
+        total = await self.total()
+        assert (total.ready, total.leased, total.scheduled, total.moving) == (0, 0, 0, 0)
+        look.ended(Looked())
+        await self._until_equal()
+        # Nodes that stop in good order tell each other so, in the map.
+        for member in self.cluster.by_name.values():
+            await member.kill()
+        digests = [await self._digests(name) for name in self.cluster.by_name]
+        assert len(digests[0]) == PARTITIONS + 1
+        assert all(others == digests[0] for others in digests)
+        history = self.recorder.history
+        history.write(self.cluster.home / "history")
+        assert acknowledged(history)
+        assert check(history).lines()[:-1] == []
+
+    async def total(self) -> PartitionStats:
+        async with Client(self.addresses) as client:
+            return (await client.stats(QUEUE)).total
+
+    async def _until_equal(self) -> None:
+        """Until every node has applied all there is: nothing is proposed any more."""
+        async with asyncio.timeout(START_S):
+            while True:
+                applied = [await self._applied(name) for name in self.cluster.by_name]
+                if len(applied[0]) == PARTITIONS + 1 and applied.count(applied[0]) == len(applied):
+                    return
+
+    async def _applied(self, name: str) -> dict[int, int]:
+        """The last applied entry by group, as the node tells of itself."""
+        async with grpc.aio.insecure_channel(self.cluster[name].address) as channel:
+            stub = ClusterServiceStub(channel)
+            answer = await stub.GetClusterStatus(GetClusterStatusRequest())
+        return {one.group: one.applied_index for one in answer.groups}
+
+    async def _digests(self, name: str) -> dict[str, str]:
+        data_dir = str(self.cluster[name].data_dir)
+        code, out, err = await run("verify", "--data-dir", data_dir, "--output", "json")
+        assert code == 0, out + err
+        return {one["place"]: one["digest"] for one in msgspec.json.decode(out)["digests"]}
+
+
+# --- away for long -----------------------------------------------------------------------------
+
+
+async def kill(cluster: Members) -> None:
+    await cluster["c"].kill()
+
+
+async def freeze(cluster: Members) -> None:
+    cluster["c"].freeze()
+
+
+@pytest.mark.parametrize("go", [kill, freeze], ids=lambda go: go.__name__)
+async def test_a_node_that_was_away_for_longer_than_the_log_gets_the_state(tmp_path: Path, go):
+    """It leads one partition and follows in the others when it goes."""
+    async with members(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
+        trial = Trial(cluster)
+        await trial.begin()
+        async with trial.load("ab", payload_bytes=ITEM_BYTES):
+            await trial.until(trial.passed(items=10))
+            await go(cluster)
+            for name in "ab":
+                # What was sent before may yet be read.
+                await cluster[name].says("peers.disconnected", "'peer': 'c/")
+            # So much is kept for a node that has been heard lately.
+            await trial.until(trial.passed((PINNED_WINDOWS + 1) * WINDOW_BYTES // ITEM_BYTES))
+            if go is kill:
+                await cluster["c"].start()
+            else:
+                cluster["c"].thaw()
+            # The others serve while it catches up.
+            await trial.until(trial.passed(items=10))
+            for group in range(1, PARTITIONS + 1):
+                await cluster["c"].says("snapshot.installed", f"'group': {group},")
+        await cluster.until_well()
+        await trial.end()
+
+
+# --- restarts ------------------------------------------------------------------------------------
+
+
+async def test_restarts_of_one_and_of_all_under_load(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        trial = Trial(cluster)
+        await trial.begin()
+        async with trial.load("abc"):
+            for name in "ab":
+                await trial.until(trial.passed(items=10))
+                assert await cluster[name].stop() == 0
+                await trial.until(trial.passed(items=10))
+                await cluster[name].start()
+            await trial.until(trial.passed(items=10))
+            await cluster.stop()
+            await cluster.start()
+            await trial.until(trial.passed(items=10))
+            async with asyncio.TaskGroup() as tasks:
+                for name in "abc":
+                    tasks.create_task(cluster[name].kill())
+            await cluster.start()
+            await trial.until(trial.passed(items=10))
+        await trial.end()
+
+
+# --- no room -------------------------------------------------------------------------------------
+
+
+async def test_a_node_whose_disk_is_full_stops_and_comes_back(tmp_path: Path):
+    """Its data file cannot grow: a commit fails in its middle."""
+    async with members(tmp_path) as cluster:
+        trial = Trial(cluster)
+        await trial.begin()
+        async with trial.load("ab", payload_bytes=ITEM_BYTES):
+            await trial.until(trial.passed(items=10))
+            size = (cluster["c"].data_dir / "data.mdb").stat().st_size
+            resource.prlimit(
+                cluster["c"].pid, resource.RLIMIT_FSIZE, (size + MIB, resource.RLIM_INFINITY)
+            )
+            assert await cluster["c"].end() == 6
+            await trial.until(trial.passed(items=10))
+            await cluster["c"].start()
+            await trial.until(trial.passed(items=10))
+        await trial.end()
