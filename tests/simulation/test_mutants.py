@@ -18,6 +18,9 @@ from tests.simulation.profile import Profile, draw
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.world import World, simulate
 
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
+
 QUIET = replace(
     draw(1, random.Random(1)),
     nodes=3, replicas=3, groups=1, clients=2, pause_us=60 * MS, item_bytes=10, delays=False,

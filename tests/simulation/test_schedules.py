@@ -6,6 +6,8 @@ Seeds change their meaning with the simulator; these do not.
 import random
 from dataclasses import replace
 
+import pytest
+
 from querator.model.commands import Lease, LeaseCaller, Produce
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
@@ -15,6 +17,9 @@ from tests.simulation.node import SimulatedNode, Ticket
 from tests.simulation.profile import draw
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.world import World
+
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
 
 G = GroupId(1)
 THREE = replace(

@@ -10,7 +10,10 @@ import pytest
 
 from tests.simulation.world import simulate
 
-CHUNK = 20
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
+
+CHUNK = 10
 """Seeds in one test."""
 
 FIRST = int(os.environ.get("SEED_START", "1"))

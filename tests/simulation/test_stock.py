@@ -14,6 +14,9 @@ from tests.simulation.network import Nature
 from tests.simulation.stock import StockCluster, StockNode, random_run, stock_library
 from tests.simulation.timeline import MS, SECOND
 
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
+
 STEADY = Nature(jitter_us=0, keepalive_us=60 * SECOND)
 
 

@@ -5,7 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.world import simulate
+
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
 
 SEEDS = (3, 8, 99)
 _PROGRAM = (
