@@ -7,6 +7,7 @@ import contextlib
 import resource
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -15,14 +16,17 @@ import msgspec
 import pytest
 
 from querator import Client
+from querator.client import Item
+from querator.client.errors import OutcomeUnknown, StorageFull, Unavailable
 from querator.client.values import PartitionStats
 from querator.model.limits import MIB
 from querator.raft.journal import PINNED_WINDOWS
 from querator.v1.cluster_service_pb2 import GetClusterStatusRequest
 from querator.v1.cluster_service_pb2_grpc import ClusterServiceStub
-from tests.checkers.history import Look, Looked, Produced
+from tests.chaos.users import parts_of
+from tests.checkers.history import Look, Looked, Produce, Produced, Refused, Unknown
 from tests.checkers.report import check
-from tests.integration.load import Load, acknowledged, completed, new_recorder
+from tests.integration.load import Load, acknowledged, completed, new_recorder, new_references
 from tests.integration.members import START_S, Members, members
 from tests.integration.processes import run
 
@@ -34,6 +38,7 @@ SEED = 20130101
 PAUSE_S = 0.02
 WINDOW_BYTES = MIB
 ITEM_BYTES = 50_000
+QUOTA_BYTES = 32 * MIB
 
 
 class Trial:
@@ -94,16 +99,17 @@ class Trial:
 
     def passed(self, items: int) -> Callable[[], bool]:
         """Whether so many items have come to each partition since, and some were completed."""
-        before, done = self._stored(), completed(self.recorder.history)
+        before, done = self.stored, completed(self.recorder.history)
 
         def have_passed() -> bool:
-            more = self._stored() - before
+            more = self.stored - before
             enough = all(more[number] >= items for number in range(PARTITIONS))
             return enough and completed(self.recorder.history) > done
 
         return have_passed
 
-    def _stored(self) -> Counter[int]:
+    @property
+    def stored(self) -> Counter[int]:
         """Items that were acknowledged, by partition."""
         counted: Counter[int] = Counter()
         for op in self.recorder.history.operations:
@@ -112,13 +118,36 @@ class Trial:
                     counted[part.partition] += part.count
         return counted
 
+    async def fill(self) -> bool:
+        """Some items for each partition, which nobody leases; False: one had no room for them."""
+        has_room = True
+        async with Client(self.addresses, request_timeout=timedelta(seconds=1)) as client:
+            for _ in range(PARTITIONS):
+                references = new_references(20)
+                items = [Item(payload=bytes(ITEM_BYTES), reference=one) for one in references]
+                pending = self.recorder.begin("filler", QUEUE, Produce(tuple(references)))
+                try:
+                    stored = await client.produce(QUEUE, *items)
+                except StorageFull as error:
+                    pending.ended(Refused(error.code.name))
+                    has_room = False
+                except (Unavailable, OutcomeUnknown):
+                    pending.ended(Unknown())
+                else:
+                    pending.ended(Produced(parts_of(stored)))
+        return has_room
+
+    async def drain(self) -> None:
+        """All that is there is completed."""
+        await self._load("a").consume("drain", until_empty=True)
+
     # --- the end -----------------------------------------------------------------------------
 
     async def end(self) -> None:
         """What is left is completed; then all copies are whole and equal, and the history is as it
         may be.
         """
-        await self._load("a").consume("drain", until_empty=True)
+        await self.drain()
         look = self.recorder.begin("end", QUEUE, Look())
         total = await self.total()
         assert (total.ready, total.leased, total.scheduled, total.moving) == (0, 0, 0, 0)
@@ -240,5 +269,24 @@ async def test_a_node_whose_disk_is_full_stops_and_comes_back(tmp_path: Path):
             assert await cluster["c"].end() == 6
             await trial.until(trial.passed(items=10))
             await cluster["c"].start()
+            await trial.until(trial.passed(items=10))
+        await trial.end()
+
+
+async def test_a_node_without_room_for_items_goes_on_when_they_are_completed(tmp_path: Path):
+    """It refuses what it should lead, and misses what it should follow: the others go on."""
+    async with members(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
+        cluster["c"].program = "tests.integration.small_quota"
+        cluster["c"].options += ["--storage-quota-bytes", str(QUOTA_BYTES)]
+        trial = Trial(cluster)
+        await trial.begin()
+        full = trial.stored
+        while await trial.fill():
+            full = trial.stored
+        # One partition is led where there is no room; of the others it takes some more.
+        while sum(sorted((trial.stored - full).values())[-2:]) * ITEM_BYTES < QUOTA_BYTES // 4:
+            await trial.fill()
+        await trial.drain()
+        async with trial.load("ab"):
             await trial.until(trial.passed(items=10))
         await trial.end()
