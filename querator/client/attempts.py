@@ -9,6 +9,11 @@ from querator.client.errors import ConnectionFailed, OutcomeUnknown, RequestErro
 
 R = TypeVar("R")
 
+LEAST_SECONDS = 0.05
+"""A request is not sent again with less time than this left: it would hardly be answered, and what
+was certainly refused would become an outcome that nobody knows.
+"""
+
 
 async def repeated(
     attempt: Callable[[float], Awaitable[R | RequestError]],
@@ -31,8 +36,9 @@ async def repeated(
     backoff = Backoff()
     unknown: RequestError | None = None
     refusal: RequestError | None = None
+    left = seconds
     while True:
-        error = await attempt(deadline - loop.time())
+        error = await attempt(left)
         if not isinstance(error, RequestError):
             return error
         if isinstance(error, OutcomeUnknown):
@@ -44,7 +50,7 @@ async def repeated(
         now = loop.time()
         if (
             not (error.retriable or moves)
-            or now + waiting >= deadline
+            or now + waiting + LEAST_SECONDS >= deadline
             or hopeless(error, now + waiting - started)
             or (unknown is not None and not repeatable)
         ):
@@ -52,3 +58,7 @@ async def repeated(
                 raise unknown
             raise refusal or error
         await asyncio.sleep(waiting)
+        left = deadline - loop.time()
+        if left < LEAST_SECONDS:
+            # The loop was late.
+            raise unknown or refusal or error
