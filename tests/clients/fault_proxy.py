@@ -71,6 +71,7 @@ class FaultProxy:
         """From those who connect to the target."""
         self.back = Way()
         self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._cut_after: int | None = None
 
     @classmethod
@@ -87,6 +88,7 @@ class FaultProxy:
             server.close()
             proxy.cut()
             await server.wait_closed()
+            await asyncio.gather(*proxy._serving, return_exceptions=True)
 
     def cut(self) -> None:
         """Resets every connection; what was on its way is lost."""
@@ -109,8 +111,14 @@ class FaultProxy:
         """Cuts when the clients have sent so many bytes more: in the middle of whatever it is."""
         self._cut_after = sent_bytes
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        # Owned: `to` awaits it.
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")
         with suppress(OSError):
             upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
