@@ -390,10 +390,12 @@ class SnapshotReceiver:
     def _take(self, txn: WriteTransaction, staging: WriteTransaction, space_bytes: int) -> None:
         """Writes what waits, as far as the bounds of a turn go."""
         budget = Budget(min(TURN_WRITE_BYTES_MAX, space_bytes // _SPACE_FACTOR))
-        while self._waiting and budget.open:
+        while self._waiting:
             chunk, content = self._waiting[0]
             if len(chunk.content) * _SPACE_FACTOR > space_bytes:
                 raise Refused(f"{space_bytes} bytes may be used for the snapshot")
+            if not budget.open:
+                return
             if not self._take_one(txn, staging, content, budget):
                 return
             self._waiting.popleft()

@@ -8,7 +8,10 @@ all groups and whoever it came from.
     calls with an attachment      the environment's reserve
     other calls                   a quarter of it, so that completes and deletes go on
     entries of a leader           the same: of a full node, they are acknowledged without
-    a snapshot that comes in      twice the reserve
+    a snapshot that comes in      an eighth of it
+
+A node that is full may have to forget what has been completed elsewhere, of which only a snapshot
+tells: so there is always some space that this alone may take.
 
 When no more than twice the reserve is free the space is short, and the logs give way: whatever
 their window, they keep their last entry alone, or what has been completed would go on to fill the
@@ -26,6 +29,8 @@ from querator.storage.environment import Environment
 
 _FLOOR_PART: Final = 4
 """Calls without attachments go on while this part of the reserve is free."""
+_STAGING_PART: Final = 8
+"""A snapshot comes in while this part of the reserve is free."""
 _CALL_BYTES: Final = 4_096
 """What a call may need on disk besides what its bytes tell: its rows and their pages."""
 _COMMAND_FACTOR: Final = 16
@@ -93,9 +98,10 @@ class Space:
         return QueratorError(ErrorCode.STORAGE_FULL, message)
 
     def take_staging(self) -> int:
-        """Bytes that a snapshot may take in this turn: none when the space becomes short."""
+        """Bytes that a snapshot may take in this turn."""
         self._look()
-        taken = min(max(0, self._spare_bytes), TURN_BYTES_MAX)
+        spare = self._free_bytes - self._reserve_bytes // _STAGING_PART
+        taken = min(max(0, spare), TURN_BYTES_MAX)
         self._free_bytes -= taken
         return taken
 

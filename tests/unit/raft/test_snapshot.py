@@ -399,13 +399,14 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(contents, reason):
     goes_on(sending)
 
 
-def test_without_space_it_is_refused_and_what_was_staged_goes():
+@pytest.mark.parametrize("left", [0, 100])
+def test_without_space_it_is_refused_and_what_was_staged_goes(left: int):
     sending = filled(14)
     sending.leader_turn()
     sending.follower_turn()
     sending.leader_turn()
-    replies = sending.follower.receive(sending.line.there, sending.now_s, space_bytes=100)
-    assert [reply.reason for reply in replies] == ["100 bytes may be used for the snapshot"]
+    replies = sending.follower.receive(sending.line.there, sending.now_s, space_bytes=left)
+    assert [reply.reason for reply in replies] == [f"{left} bytes may be used for the snapshot"]
     sending.line.cut()
     sending.clean_up()
     assert sending.follower.generations_stored() == set()

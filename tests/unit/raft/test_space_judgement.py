@@ -83,9 +83,11 @@ def test_it_is_said_once_that_space_is_short(free, short):
     assert not space.was_short()
 
 
-def test_a_snapshot_takes_what_leaves_the_space_not_short():
-    space = Space(Disk(2 * RESERVE + 500))
-    assert space.take_staging() == 500
+def test_a_snapshot_takes_what_nothing_else_may():
+    space = Space(Disk(FLOOR))
+    assert not space.takes_calls(Entry(b""), 1)
+    assert not space.takes_entries(entries(1))
+    assert space.take_staging() == FLOOR - RESERVE // 8
     assert space.take_staging() == 0
     space = Space(Disk(1 << 40))
     assert space.take_staging() == TURN_BYTES_MAX
