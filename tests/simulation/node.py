@@ -132,6 +132,8 @@ class SimulatedNode:
         self._wake_us = -1
         self._idle_turns = 0
         self._resumed_us = 0
+        self._longest_us = 0
+        """The longest turn so far."""
 
     # --- on and off ------------------------------------------------------------------
 
@@ -305,6 +307,7 @@ class SimulatedNode:
             self._stop(silent=False)
             return
         took_us = self.clock.within_us + TURN_US
+        self._longest_us = max(self._longest_us, took_us)
         self._idle_turns = 0 if requests or events or self.clock.within_us else self._idle_turns + 1
         if self._idle_turns > IDLE_TURNS_MAX:
             self._watcher.failed(self, RuntimeError("it has turns in which nothing happens"))
@@ -342,10 +345,11 @@ class SimulatedNode:
             future.answer(result, error)
 
     def overdue(self, limit_us: int) -> list[Ticket]:
-        """Requests that were taken on longer ago than `limit_us` and have no answer; none, as long
-        as it may still be busy with what has waited while it was paused.
+        """Requests that were taken on longer ago than `limit_us` and some turns, and have no
+        answer; none, as long as it may still be busy with what has waited while it was paused.
         """
         now_us = self._timeline.now_us
-        if now_us - self._resumed_us < SECOND:
+        limit_us += 3 * self._longest_us
+        if now_us - self._resumed_us < SECOND + self._longest_us:
             return []
         return [ticket for ticket in self.tickets if 0 < ticket.taken_us < now_us - limit_us]
