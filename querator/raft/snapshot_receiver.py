@@ -55,11 +55,7 @@ STAGED_KEPT_S = 600.0
 """What is staged is kept so long after the last message about it."""
 TOLD_S = 1.0
 """The leader hears so often that work goes on which takes its time."""
-TURN_WRITE_BYTES_MAX = 1 << 20
-"""Written in one turn, or one chunk: other groups of the node wait for its sync."""
 _WAITING_BYTES_MAX = 2 * WINDOW_BYTES + VALUE_BYTES_MAX
-_SPACE_FACTOR = 2
-"""What a byte of a chunk may need on disk."""
 _FORMAT = 1
 
 
@@ -389,14 +385,10 @@ class SnapshotReceiver:
 
     def _take(self, txn: WriteTransaction, staging: WriteTransaction, space_bytes: int) -> None:
         """Writes what waits, as far as the bounds of a turn go."""
-        budget = Budget(min(TURN_WRITE_BYTES_MAX, space_bytes // _SPACE_FACTOR))
+        budget = Budget(space_bytes)
         while self._waiting:
             chunk, content = self._waiting[0]
-            if len(chunk.content) * _SPACE_FACTOR > space_bytes:
-                raise Refused(f"{space_bytes} bytes may be used for the snapshot")
-            if not budget.open:
-                return
-            if not self._take_one(txn, staging, content, budget):
+            if not budget.open or not self._take_one(txn, staging, content, budget):
                 return
             self._waiting.popleft()
             self._waiting_bytes -= len(chunk.content)
@@ -409,22 +401,37 @@ class SnapshotReceiver:
                 )
 
     def _take_one(
-        self, txn: WriteTransaction, staging: WriteTransaction, content: Content, budget: "Budget"
+        self, txn: WriteTransaction, staging: WriteTransaction, content: Content, budget: Budget
     ) -> bool:
         """Whether the chunk is done with."""
         if self._value is not None and not isinstance(content, Piece):
             raise Refused("a value ends in its middle")
         match content:
             case Rows(rows):
-                for key, value in rows:
-                    self._put(staging, key, value)
-                    budget.spend(0 if value is None else len(value))
+                return self._take_rows(staging, rows, budget)
             case Piece():
-                self._take_piece(staging, content, budget)
+                return self._take_piece(staging, content, budget)
             case Listed():
                 return self._take_listed(txn, staging, content, budget)
             case End():
                 pass
+        return True
+
+    def _take_rows(
+        self,
+        staging: WriteTransaction,
+        rows: tuple[tuple[bytes, bytes | None], ...],
+        budget: Budget,
+    ) -> bool:
+        sizes = [len(key) + len(value) for key, value in rows if value is not None]
+        if not budget.has_space(len(sizes), sum(sizes)):
+            return False
+        for key, value in rows:
+            self._put(staging, key, value)
+            if value is None:
+                budget.spend_deletion()
+            else:
+                budget.spend(len(key) + len(value))
         return True
 
     def _put(self, staging: WriteTransaction, key: bytes, value: bytes | None) -> None:
@@ -442,24 +449,27 @@ class SnapshotReceiver:
                 raise Refused(str(error)) from error
         staging.put(full, value)
 
-    def _take_piece(self, staging: WriteTransaction, piece: Piece, budget: "Budget") -> None:
+    def _take_piece(self, staging: WriteTransaction, piece: Piece, budget: Budget) -> bool:
+        if piece.total > VALUE_BYTES_MAX:
+            raise Refused(f"a value of {piece.total} bytes; {VALUE_BYTES_MAX} are the most")
+        if not budget.has_space(1, len(piece.key) + piece.total):
+            return False
         value = self._value
         if value is None:
-            if piece.total > VALUE_BYTES_MAX:
-                raise Refused(f"a value of {piece.total} bytes; {VALUE_BYTES_MAX} are the most")
             value = self._value = LongValue(piece.key, piece.total)
         whole = value.add(piece)
         if whole is not None:
             self._value = None
             self._put(staging, piece.key, whole)
-            budget.spend(len(whole))
+            budget.spend(len(piece.key) + len(whole))
+        return True
 
     def _take_listed(
         self,
         txn: WriteTransaction,
         staging: WriteTransaction,
         content: Listed,
-        budget: "Budget",
+        budget: Budget,
     ) -> bool:
         if self._listing is None:
             self._listing = Listing(self._group, content)

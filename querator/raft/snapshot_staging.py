@@ -23,6 +23,12 @@ from querator.storage.tables import ATTACHMENTS
 
 TURN_ROWS_MAX = 2_000
 """Rows written, compared or summed up in one turn."""
+TURN_WRITE_BYTES_MAX = 1 << 20
+"""Written in one turn, or one chunk: other groups of the node wait for its sync."""
+_SPACE_FACTOR = 2
+"""What a byte of a row may need on disk."""
+_ROW_SPACE_BYTES = 128
+"""What a row may need besides: its place in the page, the group in its key."""
 _T = TypeVar("_T")
 
 
@@ -38,19 +44,36 @@ class Refused(Exception):
 
 
 class Budget:
-    """What a turn may write."""
+    """What a turn may write, of which `space_bytes` are left on the disk."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, space_bytes: int) -> None:
         self._rows = TURN_ROWS_MAX
-        self._bytes = bytes_max
+        self._bytes = TURN_WRITE_BYTES_MAX
+        self._space_bytes = space_bytes
+        self._written = False
 
     @property
     def open(self) -> bool:
         return self._rows > 0 and self._bytes > 0
 
+    def has_space(self, rows: int, size: int) -> bool:
+        """Whether rows of `size` bytes in all fit on the disk in this turn. Raises Refused when
+        they would not, were they the only ones.
+        """
+        if _SPACE_FACTOR * size + _ROW_SPACE_BYTES * rows <= self._space_bytes:
+            return True
+        if not self._written:
+            raise Refused(f"{self._space_bytes} bytes may be used for the snapshot")
+        return False
+
     def spend(self, size: int) -> None:
         self._rows -= 1
         self._bytes -= size
+        self._space_bytes -= _SPACE_FACTOR * size + _ROW_SPACE_BYTES
+        self._written = True
+
+    def spend_deletion(self) -> None:
+        self._rows -= 1
 
 
 class LongValue:
@@ -92,7 +115,7 @@ class Listing:
         for key in found:
             if key[9:] not in self._keys:
                 staging.delete(key)
-                budget.spend(0)
+                budget.spend_deletion()
         if len(found) < TURN_ROWS_MAX:
             self._after = self._listed.upto
             return True
@@ -107,8 +130,8 @@ class Listing:
             if not budget.open:
                 return False
             key = attachment_key(self._listed.keys[self._copied], self._group)
-            self._copied += 1
             if next(staging.keys(key, key + b"\0"), None) is not None:
+                self._copied += 1
                 continue
             value = current.get(key)
             what = f"attachment of entry {entry_index(key[9:])} in group {self._group}"
@@ -118,8 +141,11 @@ class Listing:
                 unseal(key, value, what)
             except StorageCorrupt as error:
                 raise Refused(str(error), distrust=True) from error
+            if not budget.has_space(1, len(key) + len(value)):
+                return False
             staging.put(key, value)
-            budget.spend(len(value))
+            budget.spend(len(key) + len(value))
+            self._copied += 1
         return True
 
 

@@ -28,7 +28,14 @@ from querator.storage.environment import Environment
 from querator.storage.keys import ALL
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import ATTACHMENTS, BLOCKS, GENERATIONS, INCOMING, RAFT_TABLES
+from querator.storage.tables import (
+    ATTACHMENTS,
+    BLOCKS,
+    GENERATIONS,
+    INCOMING,
+    RAFT_TABLES,
+    SEGMENTS,
+)
 from tests.unit.partition import harness
 from tests.unit.raft.copying import GROUP, Replicating, Sending
 from tests.unit.raft.working import Load
@@ -397,6 +404,44 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(contents, reason):
     sending.run()
     assert sending.sender.failed is None
     goes_on(sending)
+
+
+SMALL_ROWS = 500
+OWN_ROWS_BYTES = 1_000
+"""What the rows that tell how far it is may need; the node's reserve is there for them."""
+
+
+@pytest.mark.parametrize(
+    ("left", "taken"), [(20_000, False), (60_000, False), (75_000, False), (80_000, True)]
+)
+def test_many_small_rows_are_taken_when_they_fit_with_what_each_of_them_needs(
+    left: int, taken: bool
+):
+    sending = filled(31)
+    answers(sending)
+    keys = [SEGMENTS.letter + bytes(6) + number.to_bytes(3, "big") for number in range(SMALL_ROWS)]
+    content = encode(Rows(tuple((key, b"small") for key in keys)))
+    environment = sending.follower.environment
+    assert isinstance(environment, MemoryEnvironment)
+    environment._quota_bytes = environment.usage().used_bytes + left + OWN_ROWS_BYTES
+    chunk = SnapshotChunk(3, 1, 1, chain(0, content), content)
+    (reply,) = sending.follower.receive([chunk], sending.now_s, space_bytes=left)
+    assert reply.verdict == (Verdict.RECEIVED if taken else Verdict.REFUSED)
+    assert reply.reason == ("" if taken else f"{left} bytes may be used for the snapshot")
+
+
+def test_what_does_not_fit_with_the_rest_of_a_turn_waits_for_the_next():
+    sending = filled(32)
+    answers(sending)
+    rows = [Rows(((BLOCK[:8] + bytes([number]), bytes(10_000)),)) for number in range(3)]
+    crc, chunks = 0, []
+    for number, content in enumerate(map(encode, rows), 1):
+        crc = chain(crc, content)
+        chunks.append(SnapshotChunk(3, 1, number, crc, content))
+    told = sending.follower.receive(chunks, sending.now_s, space_bytes=45_000)
+    assert [(reply.verdict, reply.sequence) for reply in told] == [(Verdict.RECEIVED, 2)]
+    told = sending.follower.receive([], sending.now_s, space_bytes=45_000)
+    assert [(reply.verdict, reply.sequence) for reply in told] == [(Verdict.RECEIVED, 3)]
 
 
 @pytest.mark.parametrize("left", [0, 100])
