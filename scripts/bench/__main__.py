@@ -164,7 +164,8 @@ async def main() -> None:
     for scenario in SCENARIOS:
         if arguments.only not in scenario.name:
             continue
-        profile = arguments.output / f"{scenario.name}.svg" if arguments.profile else None
+        name = scenario.name.replace("/", " per ")
+        profile = arguments.output / f"{name}.svg" if arguments.profile else None
         runs = []
         for _ in range(arguments.repeat):
             run = await run_once(
