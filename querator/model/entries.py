@@ -28,8 +28,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Applied(msgspec.Struct, frozen=True, gc=False):
     """What came of an entry: one result per proposal packed into it, in order; what the owner must
     know (`effects`, opaque to raft); the earliest instant at which the leader should propose
-    `due_commands` (ms of state time; None: never)."""
+    `due_commands` (ms of state time; None: never); whether the effects, and those results of which
+    the machine says so, may be known before the state can be read (`early`)."""
 
     results: tuple[Any, ...]
     effects: Any
     due_ms: int | None
+    early: bool = False

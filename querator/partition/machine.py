@@ -18,15 +18,18 @@ from querator.model.commands import (
     Done,
     Expire,
     Extend,
+    ExtendResult,
     Lease,
     Move,
     MoveDone,
     MoveReturn,
     PartitionEffects,
     Produce,
+    ProduceResult,
     Redrive,
     Result,
     Retry,
+    SettleResult,
 )
 from querator.model.entries import Applied, Entry, Proposal
 from querator.partition import digest as digests
@@ -82,6 +85,10 @@ class PartitionMachine:
         STATE.put(txn, self.group, value=encode(state))
         return self._applied(state, results)
 
+    def tells_early(self, result: Any) -> bool:
+        """Whoever has leased reads the items next; whoever moves, what is left to be moved."""
+        return isinstance(result, ProduceResult | SettleResult | ExtendResult)
+
     def recover(self, txn: ReadTransaction) -> Applied:
         raw = STATE.get(txn, self.group)
         return self._applied(State() if raw is None else decode_state(raw), ())
@@ -114,7 +121,8 @@ class PartitionMachine:
         if self._activate_ms:
             due_ms = earlier(due_ms, self._activate_ms)
         effects = PartitionEffects(ready=state.ready, outbox=state.moving)
-        return Applied(results, effects, due_ms or None)
+        # Moves are read from the tables as soon as they are told of.
+        return Applied(results, effects, due_ms or None, early=not state.moving)
 
 
 def _carry_out(

@@ -64,6 +64,9 @@ class PlacementMachine:
             self._told(effects)
         return Applied(tuple(results), effects, None)
 
+    def tells_early(self, result: object) -> bool:
+        return False
+
     def recover(self, txn: ReadTransaction) -> Applied:
         return Applied((), _effects(self._load(txn)), None)
 

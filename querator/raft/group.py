@@ -420,8 +420,11 @@ class Group:
             calls = self._pending.take_all()
             outcome.errors.extend((call, unknown) for call in calls if not call.ended)
 
-    def apply(self, txn: WriteTransaction, outcome: Outcome) -> None:
+    def apply(self, txn: WriteTransaction, outcome: Outcome, early: Outcome) -> None:
         """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries, in a child of `txn`.
+
+        What comes of an entry goes to `early` when it may be known before the sync, else to
+        `outcome`.
 
         Raises StorageFull and StorageFailed: then the whole transaction is lost. Whatever else is
         raised, also for damage in what the group stores, quarantines the group.
@@ -443,7 +446,10 @@ class Group:
         self.member.applied(last)
         self.applied_index, self._applied_ms = last, newest.now_ms
         for record, applied in done:
-            self._hand_out(record, applied, outcome)
+            if not self._may_tell_early(record, applied):
+                # Effects stay in their order.
+                early = outcome
+            self._hand_out(record, applied, outcome, early)
         if not self.in_office and self.member.leads and last >= self.member.office_index():
             self._take_office(self._view(txn), outcome)
 
@@ -465,7 +471,16 @@ class Group:
             assert len(applied.results) == len(waiting), "one result for each proposal"
         return applied
 
-    def _hand_out(self, record: Record, applied: Applied | None, outcome: Outcome) -> None:
+    def _may_tell_early(self, record: Record, applied: Applied | None) -> bool:
+        """A committed entry that is in the durable log here is applied again after a crash, to the
+        same end: what comes of it is certain before its state is on disk. One of a lone voter is
+        committed in the turn that writes it, so it waits.
+        """
+        return applied is None or (applied.early and record.index <= self.journal.durable_index)
+
+    def _hand_out(
+        self, record: Record, applied: Applied | None, outcome: Outcome, early: Outcome
+    ) -> None:
         calls, replaced = self._pending.take(record.index, record.term)
         outcome.errors.extend((call, self._replaced()) for call in replaced if not call.ended)
         if self.office is not None and record.term == self.office.term:
@@ -475,12 +490,11 @@ class Group:
         if self.office is not None:
             self.office.due_ms = applied.due_ms
             if applied.effects is not None:
-                outcome.events.append(Effects(self.group, applied.effects))
-        outcome.results.extend(
-            (call, result)
-            for call, result in zip(calls, applied.results, strict=False)
-            if not call.ended
-        )
+                early.events.append(Effects(self.group, applied.effects))
+        for call, result in zip(calls, applied.results, strict=False):
+            if not call.ended:
+                told = early if self._machine.tells_early(result) else outcome
+                told.results.append((call, result))
 
     def _replaced(self) -> QueratorError:
         message = f"group {self.group} changed its leader; not executed"

@@ -3,7 +3,7 @@ own.
 
     asyncio thread                          raft thread
     propose → deque, eventfd ───────────►   turn: batch, append, tick, write, apply, synced commit
-    futures, then events     ◄───────────   one call_soon_threadsafe per turn
+    futures, then events     ◄───────────   one call_soon_threadsafe before the sync, one after it
 
 A call ends in one of: its result; a refusal that means *not executed* (NOT_LEADER, OVERLOADED,
 STORAGE_FULL, UNAVAILABLE, INTERNAL); OUTCOME_UNKNOWN, when it was appended and the group or the
@@ -119,6 +119,7 @@ class Host:
             node=node,
             peers=NoPeers() if peers is None else peers,
             log_bytes_kept=log_bytes_kept,
+            early=self._hand_over,
         )
         self._inbox = Inbox() if peers is None else Inbox(peers.fileno())
         self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
@@ -374,13 +375,13 @@ class Host:
         assert self._loop is not None
         library.bind(self._clock)
         try:
-            self._turn_until_stopped(self._loop)
+            self._turn_until_stopped()
         except BaseException as error:  # noqa: BLE001 - the thread's top: nobody else would tell
             self._loop.call_soon_threadsafe(self._fail, error)
         finally:
             self.liveness.begin_wait(None)
 
-    def _turn_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _turn_until_stopped(self) -> None:
         turns, inbox, peers = self._turns, self._inbox, self._peers
         stop_s: float | None = None
         while True:
@@ -391,13 +392,17 @@ class Host:
                 requests.pop()
             outcome = turns.turn(requests, () if peers is None else peers.receive())
             if outcome:
-                loop.call_soon_threadsafe(self._deliver, outcome)
+                self._hand_over(outcome)
             if stop_s is not None and (turns.answered or self._clock.monotonic_s() > stop_s):
                 return
             if not inbox:
                 wait_s = self._wait_s(stop_s)
                 self.liveness.begin_wait(wait_s)
                 inbox.wait(wait_s)
+
+    def _hand_over(self, outcome: Outcome) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._deliver, outcome)
 
     def _wait_s(self, stop_s: float | None) -> float | None:
         waits = [self._turns.wait_s()]

@@ -27,6 +27,12 @@ class Machine(Protocol):
         """
         ...
 
+    def tells_early(self, result: Any) -> bool:
+        """Of an entry whose `Applied` is `early`: whether this result may be known before the state
+        can be read of which it tells.
+        """
+        ...
+
     def recover(self, txn: ReadTransaction) -> Applied:
         """What the owner must know at start or on taking office: no results, current effects and
         due."""

@@ -8,7 +8,8 @@
     5 send      entries to followers, which write them while this node does
     6 write     journal rows, terms and votes of all groups into one write transaction
     7 apply     committed entries, each group in a child transaction
-    8 commit    synced, once for all groups; nothing derived from the turn is known outside before
+    8 commit    synced, once for all groups; nothing that the turn writes is known outside before,
+                but results of entries that an earlier turn has written are told at its begin
     9 send      acknowledgements, votes, requests for votes
     10 outcome  results, errors and events, for the caller to hand over
 
@@ -27,7 +28,7 @@ means that.
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -85,8 +86,13 @@ class Turns:
         node: NodeKey,
         peers: Peers,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        early: Callable[[Outcome], None] | None = None,
     ) -> None:
+        """`early` is told, just before a turn's sync, what may be known without it; None: that is
+        told with the rest.
+        """
         self._environment = environment
+        self._tell_early = early
         self._clock = clock
         self._node = node
         self._mail = Mail(peers)
@@ -414,6 +420,7 @@ class Turns:
         if not groups and not trimmed and not self._deletions:
             self._settle(outcome)
             return None
+        early = outcome if self._tell_early is None else Outcome()
         txn = self._environment.begin()
         try:
             for group in groups:
@@ -421,7 +428,7 @@ class Turns:
             written = clock()
             for group in groups:
                 if group.unapplied:
-                    group.apply(txn, outcome)
+                    group.apply(txn, outcome, early)
                     group.truncate(txn, outcome)
                 if group.arrival.busy and group.quarantined is None:
                     group.take_snapshot(txn, self._space.take_staging(), outcome)
@@ -433,6 +440,8 @@ class Turns:
         except BaseException:
             txn.abort()
             raise
+        if early and self._tell_early is not None:
+            self._tell_early(early)
         txn.commit(sync=True)
         for group in (*groups, *trimmed):
             group.synced()

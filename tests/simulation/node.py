@@ -8,6 +8,7 @@ answers afterwards at its end, and until then what arrives waits for the next tu
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from querator.model.ids import GroupId
@@ -160,6 +161,7 @@ class SimulatedNode:
             log_bytes_kept=self._log_bytes_kept,
             node=self.key,
             peers=SimulatedPeers(self._network, self.key, self.clock),
+            early=self._answer_early,
         )
         self._free_us = self._timeline.now_us
         for group in self.first_replicas:
@@ -328,6 +330,16 @@ class SimulatedNode:
     def _stop(self, *, silent: bool) -> None:
         self.crash(silent=silent)
         self._watcher.stopped(self)
+
+    def _answer_early(self, outcome: Outcome) -> None:
+        """Before the sync of the turn, which may be where the process ends."""
+        assert not outcome.errors
+        assert not outcome.done
+        for call, result in outcome.results:
+            future: Any = call.future
+            if future in self.tickets:
+                del self.tickets[future]
+                self._timeline.at(self._timeline.now_us, partial(future.answer, result, None))
 
     def _answer(self, outcome: Outcome, boots: int) -> None:
         if self.turns is None or self.boots != boots:

@@ -28,6 +28,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, transfers=False, members=False, loss=0.0,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash at sync", "power loss"))
+ALONE = replace(CRASHES, nodes=1, replicas=1)
 LINKS = replace(QUIET, faults=("part", "cut", "slow link"), nature=Nature(jitter_us=20_000))
 ELECTIONS = replace(LINKS, nodes=5, replicas=5, faults=("crash", "part"), fault_every_us=400 * MS)
 AWAY = replace(
@@ -42,6 +43,7 @@ G = GroupId(1)
     ("mutant", "profile", "words"),
     [
         (mutants.acknowledges_before_the_sync, CRASHES, "on disk"),
+        (mutants.answers_before_the_sync, ALONE, ""),
         (mutants.commits_what_nobody_has, QUIET, "voters only"),
         (mutants.cuts_the_log_without_conflict, LINKS, ""),
         (mutants.commits_what_is_not_verified, LINKS, ""),
@@ -63,7 +65,7 @@ def test_a_broken_core_is_found(mutant: Callable[[], Any], profile: Profile, wor
     pytest.fail("nothing was found")
 
 
-@pytest.mark.parametrize("profile", [QUIET, CRASHES, LINKS, ELECTIONS, AWAY])
+@pytest.mark.parametrize("profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY])
 def test_a_sound_core_is_not(profile: Profile):
     for seed in range(1, 4):
         assert simulate(seed, profile=profile).violations == []

@@ -40,9 +40,11 @@ class Register(msgspec.Struct, frozen=True):
 
 class RegisterMachine:
     """Commands: a number to add; `raise`, which the machine fails on; `no pack`, which does not
-    pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time.
+    pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time; `late`,
+    of which nothing may be told before the sync.
 
-    A result is (value, index). Effects are the value. `applied` lists the indexes of the entries
+    A result is (value, index); one of a negative value is not told before the sync. Effects are the
+    value. `applied` lists the indexes of the entries
     that this object was asked to apply.
     """
 
@@ -87,6 +89,8 @@ class RegisterMachine:
                     value += what
                 case "raise":
                     value += self.poison()
+                case "late":
+                    pass
                 case "fired":
                     value += 1000
                     self._due_ms = None
@@ -95,7 +99,8 @@ class RegisterMachine:
             results.append((value, index))
         self._let_go(txn, log_first)
         REGISTER.put(txn, self.group, value=_ROW.pack(value, index, packed.now_ms))
-        return Applied(tuple(results), value, self._due_ms)
+        early = "late" not in packed.commands
+        return Applied(tuple(results), value, self._due_ms, early=early)
 
     def poison(self) -> int:
         raise RuntimeError("the machine raised")
@@ -107,6 +112,9 @@ class RegisterMachine:
             assert isinstance(part, int)
             attachments.drop(txn, self.group, index, part, log_first=log_first)
             txn.delete(key)
+
+    def tells_early(self, result: Any) -> bool:
+        return bool(result[0] >= 0)
 
     def recover(self, txn: ReadTransaction) -> Applied:
         self.recovered += 1

@@ -14,7 +14,7 @@ from querator.model.limits import MIB
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.raft import library
 from querator.raft.clock import SimulatedClock
-from querator.raft.handover import Call, Event, Open, Request
+from querator.raft.handover import Call, Event, Open, Outcome, Request
 from querator.raft.messages import Envelope, GroupMessage, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.status import GroupStatus
@@ -22,7 +22,8 @@ from querator.raft.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.register import RegisterMachine
+from tests.unit.raft import register
+from tests.unit.raft.register import Register, RegisterMachine
 
 G = GroupId(1)
 STEP_MS = 10
@@ -95,9 +96,19 @@ class Machine:
             node=key(self.name),
             peers=Links(self._world, self.name),
             log_bytes_kept=self._world.log_bytes_kept,
+            early=self._told_early,
         )
         future: Any = Nothing()
         self._world.turn(self, [Open(G, self.machine, future, replicas)])
+
+    def _told_early(self, outcome: Outcome) -> None:
+        assert not outcome.errors
+        assert not outcome.done
+        results = [result for _, result in outcome.results]
+        with self.environment.snapshot() as snapshot:
+            stored = register.read(generations.view(snapshot, G), G)
+        self._world.early += [(result, stored) for result in results]
+        self._world.take(self, outcome)
 
     @property
     def status(self) -> GroupStatus:
@@ -117,6 +128,8 @@ class World:
         self.cut: set[frozenset[str]] = set()
         self.turns = 0
         self.results: list[Any] = []
+        self.early: list[tuple[Any, Register]] = []
+        """Results that were told before the sync of the turn, and what was stored then."""
         self.errors: list[BaseException] = []
         self.done: list[tuple[Any, BaseException | None]] = []
         self.events: list[tuple[str, Event]] = []
@@ -210,7 +223,9 @@ class World:
         library.bind(node.clock)
         events = list(node.inbox)
         node.inbox.clear()
-        outcome = node.turns.turn(requests, events)
+        self.take(node, node.turns.turn(requests, events))
+
+    def take(self, node: Machine, outcome: Outcome) -> None:
         self.results += [result for _, result in outcome.results]
         self.errors += [error for _, error in outcome.errors]
         self.done += outcome.done
@@ -255,7 +270,7 @@ class World:
     def ask(self, name: str, request: Request) -> None:
         self.turn(self.nodes[name], [request])
 
-    def add(self, name: str, amount: int, attachment: bytes = b"") -> None:
+    def add(self, name: str, amount: int | str, attachment: bytes = b"") -> None:
         """Proposes to the node and does not wait."""
         future: Any = Nothing()
         self.ask(name, Call(G, Proposal(amount, attachment), future, len(attachment) + 100))
