@@ -1,6 +1,7 @@
 """What every tier of tests shares: Hypothesis profiles, skip report, no blocking on the loop."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +23,14 @@ settings.register_profile("dev", deadline=None, print_blob=True)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 )
+
+
+def pytest_configure() -> None:
+    """Programs that tests interrupt must not inherit that this is ignored, as it is in the
+    background of a shell.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import re
 import secrets
 import signal
@@ -16,6 +17,7 @@ START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 _READY = re.compile(rb"querator ready address=(\S+)")
 _LOG_LINES_SHOWN = 10
+_PORTS = (12_000, 32_000)
 
 
 class LocalNode:
@@ -149,7 +151,7 @@ async def local_nodes(directory: Path, count: int) -> AsyncIterator[LocalNodes]:
 
 
 def _nodes(directory: Path, count: int) -> list[LocalNode]:
-    ports = _free_ports(2 * count)
+    ports = free_ports(2 * count)
     if count == 1:
         return [LocalNode("node-1", directory, ports[0], ["--new"])]
     token = directory / "token"
@@ -165,10 +167,16 @@ def _nodes(directory: Path, count: int) -> list[LocalNode]:
     ]
 
 
-def _free_ports(count: int) -> list[int]:
-    """All different."""
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, all different, and none of those that the system gives to who
+    dials: a node that comes back finds its own again.
+    """
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        ports: list[int] = []
+        while len(ports) < count:
+            one = stack.enter_context(socket.socket())
+            port = random.randint(*_PORTS)
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                ports.append(port)
+        return ports

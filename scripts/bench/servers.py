@@ -1,20 +1,18 @@
 """The nodes that are measured: one, or a cluster of several, each a process of its own."""
 
 import asyncio
-import contextlib
 import os
-import random
 import re
 import secrets
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from querator.cli.local_nodes import free_ports
+
 READY = re.compile(r"querator ready address=(\S+)")
-PORTS = (12_000, 30_000)
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -33,7 +31,7 @@ class Server:
         directory.mkdir(exist_ok=True)
         self.name = directory.name
         self.directory = directory
-        self.address = f"127.0.0.1:{_ports(1)[0]}"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
 
@@ -144,7 +142,7 @@ def _arguments(directory: Path, nodes: int, *, memory: bool) -> dict[str, list[s
     token.write_text(secrets.token_hex(32))
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     peers = ",".join(
-        f"{name}=127.0.0.1:{port}" for name, port in zip(names, _ports(nodes), strict=True)
+        f"{name}=127.0.0.1:{port}" for name, port in zip(names, free_ports(nodes), strict=True)
     )
     return {
         name: [
@@ -153,18 +151,3 @@ def _arguments(directory: Path, nodes: int, *, memory: bool) -> dict[str, list[s
         ]
         for name in names
     }  # fmt: skip
-
-
-def _ports(count: int) -> list[int]:
-    """Free ones, all different, and none that the system gives to those who dial: a node that comes
-    back finds its own again.
-    """
-    with contextlib.ExitStack() as stack:
-        ports: list[int] = []
-        while len(ports) < count:
-            one = stack.enter_context(socket.socket())
-            port = random.randint(*PORTS)
-            with contextlib.suppress(OSError):
-                one.bind(("127.0.0.1", port))
-                ports.append(port)
-        return ports

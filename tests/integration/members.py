@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,19 +13,11 @@ from typing import Any
 
 import msgspec
 
+from querator.cli.local_nodes import free_ports
 from tests.integration.processes import run
 
 START_S = 45
 _READY = re.compile(r"querator ready address=(\S+)")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, all different."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 class Member:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from tests.integration.members import Members, free_ports, members
+from querator.cli.local_nodes import free_ports
+from tests.integration.members import Members, members
 from tests.unit.server.http_get import get
 from tests.unit.server.watching import Exposition
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from querator import Client
-from tests.integration.members import Member, Members, free_ports, members
+from querator.cli.local_nodes import free_ports
+from tests.integration.members import Member, Members, members
 from tests.integration.processes import verify
 
 pytestmark = pytest.mark.timeout(180)

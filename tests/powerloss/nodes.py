@@ -1,13 +1,12 @@
 """Nodes whose machines lose power: real `querator serve` processes, each on a disk that forgets."""
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from querator.cli.local_nodes import free_ports
 from tests.integration.processes import ServerProcess, verify
 from tests.powerloss.disk import Disk, Kept, Loss
 
@@ -32,11 +31,7 @@ def cluster(room: Path, library: Path, count: int) -> list[PoweredNode]:
     """Nodes that form one cluster, on free ports."""
     token = room / "token"
     token.write_text("the secret of this cluster")
-    with contextlib.ExitStack() as taken:
-        sockets = [taken.enter_context(socket.socket()) for _ in range(count)]
-        for listening in sockets:
-            listening.bind(("127.0.0.1", 0))
-        ports = [listening.getsockname()[1] for listening in sockets]
+    ports = free_ports(count)
     names = [f"node-{number}" for number in range(1, count + 1)]
     peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in zip(names, ports, strict=True))
     options = ("--no-new", "--peers", peers, "--cluster-token-file", str(token))
