@@ -95,6 +95,10 @@ class Traffic:
         else:
             self._failed += 1
 
+    @property
+    def sending(self) -> bool:
+        return bool(self._senders)
+
     def before_commit(self, txn: WriteTransaction) -> None:
         """Right before every commit of the node."""
         for sender in self._senders:

@@ -117,6 +117,8 @@ class Group:
             view, group, replica=mine.id, replicas=replicas, bytes_kept=log_bytes_kept
         )
         self.applied_index, self._applied_ms = self._restore_applied(view)
+        self.stored_index = self.applied_index
+        """The last applied entry whose state snapshots show."""
         self.member = Member(
             group,
             self.journal,
@@ -177,6 +179,16 @@ class Group:
         """Whether somebody waits for what becomes of a call."""
         held = self.office is not None and bool(self.office.held)
         return held or self._pending.deadline_s is not None
+
+    @property
+    def reads(self) -> bool:
+        """Whether somebody waits to read."""
+        return self.office is not None and self.office.reads
+
+    @property
+    def only_applies(self) -> bool:
+        """Whether all that it would write in this turn is what follows from its durable log."""
+        return not (self.alone or self.journal.changed or self.arrival.busy)
 
     @property
     def changed(self) -> bool:
@@ -550,13 +562,14 @@ class Group:
             self.quarantine(error, outcome)
 
     def synced(self) -> None:
-        """The transaction of this turn is durable."""
+        """The transaction in which it wrote last is durable."""
+        self.stored_index = self.applied_index
         self.journal.synced(self.applied_index)
 
     def settled(self, outcome: Outcome) -> None:
-        """The turn is over: what waited for its sync."""
+        """The turn is over, with the commit of its transaction unless that may wait."""
         if self.office is not None:
-            self.office.answer_reads(self.applied_index, outcome)
+            self.office.answer_reads(self.stored_index, outcome)
         self.status = self._make_status()
 
     @property
@@ -633,7 +646,7 @@ class Group:
             leader=self.member.leader_node,
             leads=self.in_office,
             commit_index=self.member.commit_index,
-            applied_index=self.applied_index,
+            applied_index=self.stored_index,
             log_first=self.journal.first_index,
             log_last=self.journal.last_index,
             log_bytes=self.journal.bytes_kept,

@@ -97,6 +97,11 @@ class Office:
     # --- reads -------------------------------------------------------------------
 
     @property
+    def reads(self) -> bool:
+        """Whether somebody waits to read."""
+        return bool(self._reads)
+
+    @property
     def asks(self) -> bool:
         """Whether reads wait for the next round of questions."""
         return self._reads.wants_round

@@ -70,6 +70,12 @@ class Space:
         short, self._short = self._short, False
         return short
 
+    @property
+    def ample(self) -> bool:
+        """Whether there is more than the work of some turns may take."""
+        self._look()
+        return self._spare_bytes > TURN_BYTES_MAX
+
     def takes_entries(self, message: Append) -> bool:
         """Whether the entries of a leader may be written."""
         need = sum(_need(entry.command, entry.attachments) for entry in message.entries)

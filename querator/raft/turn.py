@@ -15,8 +15,11 @@
 
 With one voter an entry is appended, committed, applied and answered in one turn and one sync; with
 more in two, the second of which begins when a majority has acknowledged. A turn that has nothing to
-write does not commit. While the commit runs the interpreter is free, and new requests gather for
-the next turn: group commit without a timer.
+write does not commit. One that does nothing but apply entries that are in the durable log need not:
+its transaction stays open, and the next turn goes on with it, until something else is to be
+written, somebody waits for the state, or `COMMIT_WITHIN_S` is over. A crash before that costs the
+work, which is done again. While the commit runs the interpreter is free, and new requests gather
+for the next turn: group commit without a timer.
 
 All groups that this node leads share one heartbeat to each other node (`raft.heartbeats`): a group
 in which nothing happens costs a few bytes, and no tick.
@@ -68,10 +71,12 @@ from querator.raft.skew import Skew
 from querator.raft.space import Space
 from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
-from querator.storage.environment import Environment, StorageCorrupt
+from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
 
 _TRIM_GROUPS_MAX = 16
 """Logs that give way in one turn, the largest first."""
+COMMIT_WITHIN_S = 0.005
+"""Until then what was applied is on disk, if nobody waits for it."""
 
 
 class Turns:
@@ -108,6 +113,10 @@ class Turns:
         self._dirty: dict[GroupId, Group] = {}
         self._alarms = Alarms()
         self._space = Space(environment)
+        self._open_txn: WriteTransaction | None = None
+        """Of earlier turns, with what `_uncommitted` have applied."""
+        self._uncommitted: dict[GroupId, Group] = {}
+        self._commit_by_s = 0.0
         self.stats = TurnGatherer()
         self.traffic = Traffic()
         """Of snapshots."""
@@ -182,7 +191,7 @@ class Turns:
         """Whether every call that was taken on is answered. Groups may still be on their way out;
         that goes on whenever it is asked for again.
         """
-        if self._batcher or self._dirty:
+        if self._batcher or self._dirty or self._open_txn is not None:
             return False
         return not any(group.waiting for group in self._groups.values())
 
@@ -190,7 +199,8 @@ class Turns:
         """Seconds until there is something to do without a request; None: for ever."""
         if not self.idle:
             return 0.0
-        instants = (self._alarms.first_s, self._heartbeats.due_s)
+        commit_by_s = None if self._open_txn is None else self._commit_by_s
+        instants = (self._alarms.first_s, self._heartbeats.due_s, commit_by_s)
         first_s = min((instant for instant in instants if instant is not None), default=None)
         return None if first_s is None else max(0.0, first_s - self._clock.monotonic_s())
 
@@ -413,15 +423,16 @@ class Turns:
     # --- 6, 7, 8 write, apply, commit -----------------------------------------------
 
     def _write(self, outcome: Outcome) -> tuple[float, float, float] | None:
-        """Instants after writing, applying and committing; None: there was nothing to write."""
+        """Instants after writing, applying and committing; None: nothing was committed."""
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
         trimmed = self._to_trim()
-        if not groups and not trimmed and not self._deletions:
+        if not (groups or trimmed or self._deletions or self._must_commit()):
             self._settle(outcome)
             return None
+        may_wait = not (trimmed or self._deletions) and all(group.only_applies for group in groups)
         early = outcome if self._tell_early is None else Outcome()
-        txn = self._environment.begin()
+        txn = self._open_txn or self._environment.begin()
         try:
             for group in groups:
                 group.flush(txn)
@@ -429,27 +440,62 @@ class Turns:
             for group in groups:
                 if group.unapplied:
                     group.apply(txn, outcome, early)
-                    group.truncate(txn, outcome)
-                if group.arrival.busy and group.quarantined is None:
-                    group.take_snapshot(txn, self._space.take_staging(), outcome)
-            for group in trimmed:
-                group.truncate(txn, outcome, whole=True)
-            removed = self._deletions.go_on(txn)
-            self.traffic.before_commit(txn)
+            self._uncommitted.update({group.group: group for group in groups})
+            if early and self._tell_early is not None:
+                self._tell_early(early)
+            if may_wait and self._may_wait(txn, outcome):
+                self._settle(outcome)
+                return None
+            removed = self._finish(txn, groups, trimmed, outcome)
             applied = clock()
         except BaseException:
             txn.abort()
             raise
-        if early and self._tell_early is not None:
-            self._tell_early(early)
+        self._open_txn = None
         txn.commit(sync=True)
-        for group in (*groups, *trimmed):
+        stored = {**self._uncommitted, **{group.group: group for group in trimmed}}
+        self._uncommitted = {}
+        for group_id, group in stored.items():
             group.synced()
-        for group in trimmed:
-            group.settled(outcome)
+            if group_id not in self._dirty:
+                group.settled(outcome)
         outcome.done.extend((request.future, None) for request in removed)
         self._settle(outcome)
         return written, applied, clock()
+
+    def _must_commit(self) -> bool:
+        """Whether the open transaction, if there is one, may not wait any longer."""
+        if self._open_txn is None:
+            return False
+        late = self._clock.monotonic_s() >= self._commit_by_s
+        return late or any(group.reads for group in self._uncommitted.values())
+
+    def _may_wait(self, txn: WriteTransaction, outcome: Outcome) -> bool:
+        """Whether the commit may be left to a later turn; then the transaction is kept."""
+        if outcome or self._opening or self.traffic.sending or not self._space.ample:
+            return False
+        if self._open_txn is None:
+            self._open_txn = txn
+            self._commit_by_s = self._clock.monotonic_s() + COMMIT_WITHIN_S
+        return not self._must_commit()
+
+    def _finish(
+        self,
+        txn: WriteTransaction,
+        groups: Sequence[Group],
+        trimmed: Sequence[Group],
+        outcome: Outcome,
+    ) -> list[Remove]:
+        """What else is to be written before the commit; the deletions that are done."""
+        for group in groups:
+            group.truncate(txn, outcome)
+            if group.arrival.busy and group.quarantined is None:
+                group.take_snapshot(txn, self._space.take_staging(), outcome)
+        for group in trimmed:
+            group.truncate(txn, outcome, whole=True)
+        removed = self._deletions.go_on(txn)
+        self.traffic.before_commit(txn)
+        return removed
 
     def _to_trim(self) -> list[Group]:
         """Groups whose logs give way, when the last look at the storage found it short."""

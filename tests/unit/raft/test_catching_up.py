@@ -309,6 +309,7 @@ def lagging() -> tuple[World, str, str, list[LogEntry]]:
     world.separate(other)
     world.added(1, b"x" * 10)
     node = world.nodes[leader]
+    world.until(lambda: node.status.applied_index == node.status.log_last)
     assert node.turns is not None
     journal = node.turns._groups[G].journal
     (last,) = journal.entries(node.environment.snapshot, node.status.log_last, MIB)

@@ -2,8 +2,11 @@
 
 import pytest
 
-from querator.raft.handover import Effects
-from tests.unit.raft.trio import World
+from querator.raft.handover import Effects, Read, Remove
+from querator.raft.turn import COMMIT_WITHIN_S
+from querator.storage import generations
+from tests.unit.raft import register
+from tests.unit.raft.trio import G, Machine, World, future
 
 
 class PowerLoss(BaseException):
@@ -75,3 +78,76 @@ def test_effects_keep_their_order_when_some_may_not_be_told_early():
     assert [value for value, _ in world.results] == [1, 1, 3]
     assert [result[0] for result, _ in world.early] == [1]
     assert effects(world)[-3:] == [1, 1, 3]
+
+
+# --- commits that may wait -----------------------------------------------------------------
+
+
+def applied() -> tuple[World, Machine]:
+    """A leader that has told a result and has not committed what came of it."""
+    world = World("a", "b", "c")
+    world.added(1)
+    world.until(world.alike)
+    world.added(7)
+    leader = world.nodes[world.leader()]
+    assert leader.status.applied_index < leader.status.commit_index
+    return world, leader
+
+
+def stored(node: Machine) -> int:
+    with node.environment.snapshot() as snapshot:
+        return register.read(generations.view(snapshot, G), G).value
+
+
+def test_what_was_applied_is_committed_soon_though_nothing_else_is_to_be_written():
+    world, leader = applied()
+    before = leader.environment.commit_points
+    assert leader.turns is not None
+    wait_s = leader.turns.wait_s()
+    assert wait_s is not None
+    assert 0 < wait_s < 2 * COMMIT_WITHIN_S
+    assert stored(leader) == 1
+    world.until(lambda: leader.status.applied_index == leader.status.commit_index)
+    assert stored(leader) == 8
+    assert leader.environment.commit_points == before + 1
+
+
+def test_it_is_committed_with_the_next_entry():
+    world, leader = applied()
+    before = leader.environment.commit_points
+    world.add(leader.name, 1)
+    assert leader.environment.commit_points == before + 1
+    assert stored(leader) == 8
+
+
+def test_who_reads_does_not_wait_for_it():
+    world, leader = applied()
+    asked = future()
+    now_s = world.clock.monotonic_s()
+    world.ask(leader.name, Read(G, asked))
+    world.until(lambda: (asked, None) in world.done)
+    assert world.clock.monotonic_s() - now_s < COMMIT_WITHIN_S
+    assert stored(leader) == 8
+
+
+def test_what_was_not_committed_is_applied_again():
+    world, leader = applied()
+    world.stop(leader.name)
+    assert stored(leader) == 1
+    world.start(leader.name)
+    world.until(lambda: stored(leader) == 8)
+
+
+def test_a_node_stops_only_when_it_is_committed():
+    world, leader = applied()
+    assert leader.turns is not None
+    assert not leader.turns.answered
+    world.until(world.alike)
+    assert leader.turns.answered
+
+
+def test_a_removed_group_takes_what_was_applied_with_it():
+    world, leader = applied()
+    world.ask(leader.name, Remove(G, future()))
+    world.until(lambda: world.done)
+    assert stored(leader) == 0

@@ -291,8 +291,10 @@ class World:
         return found
 
     def alike(self) -> bool:
-        """Whether all nodes that are up have applied the same."""
+        """Whether all nodes that are up have applied the same, and have it on disk."""
         up = [node for node in self.nodes.values() if node.turns is not None]
+        if any(node.turns._open_txn is not None for node in up if node.turns is not None):
+            return False
         applied = {node.status.applied_index for node in up}
         return len(applied) == 1 and len(self.digests()) == 1
 
