@@ -186,9 +186,16 @@ class Group:
         return self.office is not None and self.office.reads
 
     @property
-    def only_applies(self) -> bool:
-        """Whether all that it would write in this turn is what follows from its durable log."""
-        return not (self.alone or self.journal.changed or self.arrival.busy)
+    def may_wait(self) -> bool:
+        """Whether nothing that it has to write need be on disk at once: state that follows from
+        committed entries, and entries of this leader that enough others write.
+        """
+        member = self.member
+        if self.alone or self.arrival.busy or member.commit_index > member.certain_index:
+            return False
+        if not self.journal.changed:
+            return True
+        return self.in_office and self.journal.only_grown and member.others_suffice
 
     @property
     def changed(self) -> bool:
@@ -484,11 +491,11 @@ class Group:
         return applied
 
     def _may_tell_early(self, record: Record, applied: Applied | None) -> bool:
-        """A committed entry that is in the durable log here is applied again after a crash, to the
-        same end: what comes of it is certain before its state is on disk. One of a lone voter is
-        committed in the turn that writes it, so it waits.
+        """A committed entry that is on the disks of a majority is applied again after a crash, to
+        the same end: what comes of it is certain before its state is on disk. One of a lone voter
+        is committed in the turn that writes it, so it waits.
         """
-        return applied is None or (applied.early and record.index <= self.journal.durable_index)
+        return applied is None or (applied.early and record.index <= self.member.certain_index)
 
     def _hand_out(
         self, record: Record, applied: Applied | None, outcome: Outcome, early: Outcome

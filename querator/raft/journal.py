@@ -280,6 +280,11 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             or self._stored_index > self._written_index
         )
 
+    @property
+    def only_grown(self) -> bool:
+        """Whether all that `flush` has to write are entries behind those that are written."""
+        return not self._member_changed and self._stored_index <= self._written_index
+
     def flush(self, txn: WriteTransaction) -> None:
         """Writes what has changed since the last flush."""
         for index in range(self._written_index + 1, self._stored_index + 1):

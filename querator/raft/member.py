@@ -35,13 +35,17 @@ from querator.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from querator.raft.replication import Progress, entries_bytes
+from querator.raft.replication import Progress, State, entries_bytes
 from querator.raft.skew import Skew
 from querator.raft.voter import Voter
 
 _TOGETHER_S: Final = 0.1
 """Groups that want to be looked at by and by are looked at together, at multiples of this."""
 _TOGETHER_AHEAD_S: Final = 0.5
+
+
+PROMPT_S: Final = 0.02
+"""A follower that was heard so lately is expected to answer soon."""
 
 
 class Member(Voter):
@@ -65,6 +69,7 @@ class Member(Voter):
         self.read_round = 0
         super().__init__(group, journal, clock=clock, chance=chance, skew=skew, mail=mail)
         assert applied_index <= journal.last_index
+        self._certain_index = applied_index
         self._SyncObj__raftCommitIndex = applied_index
         self._SyncObj__raftLastApplied = applied_index
 
@@ -75,6 +80,26 @@ class Member(Voter):
         assert self.leads
         index: int = self._SyncObj__noopIDx
         return index
+
+    @property
+    def certain_index(self) -> int:
+        """The last entry that is committed and on the disks of a majority. A lone voter commits in
+        the turn that writes.
+        """
+        return max(self._certain_index, min(self.commit_index, self._journal.durable_index))
+
+    @property
+    def others_suffice(self) -> bool:
+        """Whether a majority is there without this leader: voters that have just been heard, and
+        will tell what they have written before long.
+        """
+        since_s = self._clock.monotonic_s() - PROMPT_S
+        prompt = sum(
+            progress.state is State.REPLICATE and progress.heard_s >= since_s
+            for id_, progress in self.progress.items()
+            if id_ in self._voters
+        )
+        return prompt > len(self._voters) / 2
 
     @property
     def wake_s(self) -> float | None:
@@ -123,8 +148,13 @@ class Member(Voter):
 
     def _show_progress(self) -> None:
         """What the library's commit rule and check of the majority look at."""
+        # The library counts the leader for every entry of its log. It has those that are durable:
+        # up to this one a majority has them.
+        matches = [self.progress[int(node.id)].match for node in self._SyncObj__otherNodes]
+        ranked = sorted([*matches, self._journal.durable_index], reverse=True)
+        most = ranked[len(ranked) // 2]
         self._SyncObj__raftMatchIndex = {
-            node: self.progress[int(node.id)].match for node in self._SyncObj__otherNodes
+            node: min(most, self.progress[int(node.id)].match) for node in self._SyncObj__otherNodes
         }
         self._SyncObj__lastResponseTime = {
             node: self.progress[int(node.id)].heard_s for node in self._SyncObj__otherNodes
@@ -148,7 +178,8 @@ class Member(Voter):
         self._stands = False
         assert self.term >= term
         assert commit <= self.commit_index <= self._journal.last_index
-        assert self.alone or self.commit_index <= max(self._journal.durable_index, commit)
+        if not self.alone:
+            self._certain_index = max(self._certain_index, self.commit_index)
 
     def applied(self, index: int) -> None:
         """Entries up to `index` are applied in the open transaction."""
@@ -173,8 +204,8 @@ class Member(Voter):
         """Sends what the followers are to have; to those in `asked` one message at least."""
         assert self.leads
         now_s = self._clock.monotonic_s()
-        # Nothing that follows from the open transaction may be known outside before its sync.
-        commit_index = min(self.commit_index, self._journal.durable_index)
+        # What a lone voter commits may be known outside only after the sync.
+        commit_index = self.certain_index
         # A lone voter is elected in the turn in which it appends: the term is not on disk yet.
         post = self._mail.later if self.alone else self._mail.now
         for id_, progress in self.progress.items():
@@ -235,7 +266,7 @@ class Member(Voter):
     def beats(self) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower whose log is known; the others get a message each."""
         now_s = self._clock.monotonic_s()
-        commit_index = min(self.commit_index, self._journal.durable_index)
+        commit_index = self.certain_index
         beats = []
         asked = set()
         for id_, progress in self.progress.items():

@@ -15,11 +15,12 @@
 
 With one voter an entry is appended, committed, applied and answered in one turn and one sync; with
 more in two, the second of which begins when a majority has acknowledged. A turn that has nothing to
-write does not commit. One that does nothing but apply entries that are in the durable log need not:
-its transaction stays open, and the next turn goes on with it, until something else is to be
-written, somebody waits for the state, or `COMMIT_WITHIN_S` is over. A crash before that costs the
-work, which is done again. While the commit runs the interpreter is free, and new requests gather
-for the next turn: group commit without a timer.
+write does not commit. One that does nothing but apply committed entries, or append entries that a
+majority of others writes just now, need not either: its transaction stays open, and the next turn
+goes on with it, until something else is to be written, somebody waits for the state, or it has
+waited for `COMMIT_WITHIN_S` or holds `OPEN_BYTES_MAX`. A leader counts its own copy of an entry
+when it is durable, so it is as if it were slow to answer itself. While the commit runs the
+interpreter is free, and new requests gather for the next turn: group commit without a timer.
 
 All groups that this node leads share one heartbeat to each other node (`raft.heartbeats`): a group
 in which nothing happens costs a few bytes, and no tick.
@@ -38,6 +39,7 @@ import msgspec
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
+    KIB,
     LOG_BYTES_KEPT,
     PROPOSAL_BYTES_UNAPPLIED_MAX,
     PROPOSAL_TIMEOUT_MS,
@@ -75,8 +77,10 @@ from querator.storage.environment import Environment, StorageCorrupt, WriteTrans
 
 _TRIM_GROUPS_MAX = 16
 """Logs that give way in one turn, the largest first."""
-COMMIT_WITHIN_S = 0.005
-"""Until then what was applied is on disk, if nobody waits for it."""
+COMMIT_WITHIN_S = 0.01
+"""Until then what a transaction holds is on disk, if nobody waits for it."""
+OPEN_BYTES_MAX = 256 * KIB
+"""Of entries. Beyond that the disk is given its work while the next turn gathers."""
 
 
 class Turns:
@@ -117,6 +121,7 @@ class Turns:
         """Of earlier turns, with what `_uncommitted` have applied."""
         self._uncommitted: dict[GroupId, Group] = {}
         self._commit_by_s = 0.0
+        self._open_bytes = 0
         self.stats = TurnGatherer()
         self.traffic = Traffic()
         """Of snapshots."""
@@ -140,6 +145,7 @@ class Turns:
         self._look(outcome)
         ticked = clock()
         counts = self._append(outcome)
+        self._open_bytes += counts[2]
         for group in self._dirty.values():
             if group.alone:
                 group.tick()
@@ -430,7 +436,7 @@ class Turns:
         if not (groups or trimmed or self._deletions or self._must_commit()):
             self._settle(outcome)
             return None
-        may_wait = not (trimmed or self._deletions) and all(group.only_applies for group in groups)
+        may_wait = not (trimmed or self._deletions) and all(group.may_wait for group in groups)
         early = outcome if self._tell_early is None else Outcome()
         txn = self._open_txn or self._environment.begin()
         try:
@@ -453,6 +459,7 @@ class Turns:
             raise
         self._open_txn = None
         txn.commit(sync=True)
+        self._open_bytes = 0
         stored = {**self._uncommitted, **{group.group: group for group in trimmed}}
         self._uncommitted = {}
         for group_id, group in stored.items():
@@ -467,8 +474,9 @@ class Turns:
         """Whether the open transaction, if there is one, may not wait any longer."""
         if self._open_txn is None:
             return False
-        late = self._clock.monotonic_s() >= self._commit_by_s
-        return late or any(group.reads for group in self._uncommitted.values())
+        if self._clock.monotonic_s() >= self._commit_by_s or self._open_bytes > OPEN_BYTES_MAX:
+            return True
+        return any(group.reads for group in self._uncommitted.values())
 
     def _may_wait(self, txn: WriteTransaction, outcome: Outcome) -> bool:
         """Whether the commit may be left to a later turn; then the transaction is kept."""

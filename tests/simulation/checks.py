@@ -46,13 +46,16 @@ class View:
     base: int = 0
     last: int = 0
     terms: dict[int, int] = field(default_factory=dict)
-    """Index to term, of what is on disk; the sentinel's included."""
+    """Index to term; the sentinel's included."""
+    durable: int = 0
+    """What is on disk."""
     commit: int = 0
     leads: bool = False
     seen: tuple[Any, ...] = ()
 
     def has(self, index: int, term: int) -> bool:
-        return index < self.base or self.terms.get(index) == term
+        """On disk."""
+        return index < self.base or (index <= self.durable and self.terms.get(index) == term)
 
 
 @dataclass
@@ -171,7 +174,9 @@ class Checks:
     ) -> None:
         journal = group.journal
         base, last = journal.first_index - 1, journal.last_index
-        if journal.durable_index != last:
+        view.durable = journal.durable_index
+        assert node.turns is not None
+        if journal.durable_index != last and node.turns._open_txn is None:
             self.found(f"{who}: after its turn entries up to {journal.durable_index} of {last} "
                        "are on disk")  # fmt: skip
         terms = view.terms

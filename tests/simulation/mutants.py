@@ -36,16 +36,17 @@ def answers_before_the_sync() -> Any:
     return replaced(Group, "_may_tell_early", lambda self, record, applied: True)
 
 
-def ticks_twice() -> Any:
-    """The commit rule counts what this turn has appended."""
-    send = Group.send
+def counts_itself_before_the_sync() -> Any:
+    """The commit rule counts entries of the leader that are not on its disk."""
+    show = Member._show_progress
 
-    def ticked(self: Group, outcome: Any) -> None:
-        if not self.alone:
-            self.tick()
-        send(self, outcome)
+    def hopeful(self: Member) -> None:
+        durable_index = self._journal.durable_index
+        self._journal.durable_index = self._journal.last_index
+        show(self)
+        self._journal.durable_index = durable_index
 
-    return replaced(Group, "send", ticked)
+    return replaced(Member, "_show_progress", hopeful)
 
 
 def commits_what_nobody_has() -> Any:

@@ -44,6 +44,7 @@ G = GroupId(1)
     [
         (mutants.acknowledges_before_the_sync, CRASHES, "on disk"),
         (mutants.answers_before_the_sync, ALONE, ""),
+        (mutants.counts_itself_before_the_sync, CRASHES, "voters only"),
         (mutants.commits_what_nobody_has, QUIET, "voters only"),
         (mutants.cuts_the_log_without_conflict, LINKS, ""),
         (mutants.commits_what_is_not_verified, LINKS, ""),

@@ -396,7 +396,9 @@ class World:
             found = self.leader(group)
             if found is None:
                 return f"group {group} has no leader"
-            _, status = found
+            leader, status = found
+            if status.applied_index < status.commit_index:
+                return f"group {group}: {leader.name} has not stored what is committed"
             for replica in status.replicas:
                 node = self._nodes[replica.node]
                 other = None if node.turns is None else node.turns.status(group)
