@@ -335,7 +335,7 @@ class Client:
         *,
         batch_items: int = producers.BATCH_ITEMS_DEFAULT,
         batch_bytes: int = producers.BATCH_BYTES_DEFAULT,
-        linger: timedelta = producers.LINGER_DEFAULT,
+        linger: timedelta | None = None,
         ordered: bool = True,
         max_in_flight: int = producers.IN_FLIGHT_DEFAULT,
     ) -> Producer:

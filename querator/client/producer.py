@@ -3,7 +3,8 @@
 Items that are given at about the same time travel together. While nothing is on its way, a batch
 leaves at the end of the event loop's round: a lone item never waits. While something is, a batch
 leaves when it is full, when `linger` has passed, or when the wire is quiet again. So under load
-batches grow by themselves.
+batches grow by themselves. Unless it is given, `linger` is about as long as answers take: one batch
+gathers while the one before it is being stored, and the nodes have fewer of them to store.
 
 `Window` keeps the requests until they are answered; `Stream` carries them.
 """
@@ -42,7 +43,9 @@ from querator.v1 import queue_service_pb2
 BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
 BATCH_BYTES_DEFAULT = limits.BLOCK_BYTES_MAX
 BATCH_BYTES_MAX = limits.REQUEST_BYTES_MAX - limits.PAYLOAD_BYTES_MAX
-LINGER_DEFAULT = timedelta(milliseconds=2)
+LINGER_SECONDS_MIN = 0.002
+LINGER_SECONDS_MAX = 0.01
+"""Of a linger that follows the answers."""
 IN_FLIGHT_DEFAULT = 32
 CLOSE_SECONDS = 5.0
 
@@ -62,21 +65,23 @@ class Producer:
         queue: str,
         batch_items: int = BATCH_ITEMS_DEFAULT,
         batch_bytes: int = BATCH_BYTES_DEFAULT,
-        linger: timedelta = LINGER_DEFAULT,
+        linger: timedelta | None = None,
         ordered: bool = True,
         max_in_flight: int = IN_FLIGHT_DEFAULT,
     ) -> None:
         check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
         check("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
         check("max_in_flight", max_in_flight, 1, limits.STREAM_UNANSWERED_MAX)
-        if linger < timedelta(0):
+        if linger is not None and linger < timedelta(0):
             raise ValueError(f"linger is {linger}; it must not be negative")
         self._nodes = nodes
         self._namespace = namespace
         self._queue = queue
         self._batch_items = batch_items
         self._batch_bytes = batch_bytes
-        self._linger = linger.total_seconds()
+        self._linger = None if linger is None else linger.total_seconds()
+        self._answer_seconds = 0.0
+        """How long answers take, smoothed."""
         self._max_in_flight = max_in_flight
         self._loop = asyncio.get_running_loop()
         self._window = Window(ordered, self._loop.time)
@@ -214,7 +219,10 @@ class Producer:
         if self._linger == 0 or not len(self._window):
             self._linger_over(batch)
         else:
-            batch.timer = self._loop.call_later(self._linger, self._linger_over, batch)
+            linger = self._linger
+            if linger is None:
+                linger = min(max(self._answer_seconds, LINGER_SECONDS_MIN), LINGER_SECONDS_MAX)
+            batch.timer = self._loop.call_later(linger, self._linger_over, batch)
 
     def _linger_over(self, batch: Gathered) -> None:
         if batch is self._open and batch.futures:
@@ -403,6 +411,8 @@ class Producer:
             if answer.HasField("produced"):
                 self._backoff.reset()
                 self._window.remove(request)
+                given = request.deadline - self._nodes.request_timeout
+                self._answer_seconds += (self._loop.time() - given - self._answer_seconds) / 8
                 runs = produced_runs(answer.produced)
                 request.sink.done(runs, answer.produced.durable)
                 if answer.produced.leader_address:

@@ -193,6 +193,11 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         """Size of the entries kept, attachments included."""
         return self._last_bytes - self._base_bytes
 
+    def bytes_after(self, index: int) -> int:
+        """Size of the entries behind this one that are in memory."""
+        found = (self._cache.get(one) for one in range(index + 1, self.last_index + 1))
+        return sum(record.bytes for record in found if record is not None)
+
     def term_at(self, index: int) -> int:
         """The term of an entry kept, or of the sentinel before them."""
         assert self._base_index <= index <= max(self.last_index, self._base_index)

@@ -90,6 +90,7 @@ def test_with_other_voters_its_own_copy_of_an_entry_counts_when_it_is_durable():
 def test_a_majority_of_others_commits_what_the_leader_has_not_written():
     one, journal = member()
     one.tick()
+    index = 0
     for id_ in (2, 3):
         one.reconfigure(AddLearner(id_, node_key("abc"[id_ - 1], "1")))
         index = one.reconfigure(Promote(id_))
