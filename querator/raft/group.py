@@ -20,12 +20,13 @@ from typing import Any
 import msgspec
 
 from querator import telemetry
-from querator.model.entries import Applied, Entry, Proposal
-from querator.model.errors import ErrorCode, QueratorError
+from querator.model.entries import Applied, Proposal
+from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import APPLY_ENTRIES_TURN_MAX, KIB
-from querator.model.nodes import NodeKey, Replicas, node_name
-from querator.raft import configuration
+from querator.model.limits import APPLY_ENTRIES_TURN_MAX
+from querator.model.nodes import NodeKey, Replicas
+from querator.raft import configuration, endings
+from querator.raft.application import Application
 from querator.raft.arrival import Arrival
 from querator.raft.clock import Clock
 from querator.raft.copies import Copies, Traffic
@@ -41,8 +42,8 @@ from querator.raft.handover import (
     Reconfigure,
     Transfer,
 )
-from querator.raft.journal import Journal, Stamped
-from querator.raft.log_rows import Record, put_applied, read_applied
+from querator.raft.journal import Journal
+from querator.raft.log_rows import Record
 from querator.raft.machine import Machine
 from querator.raft.mail import Mail
 from querator.raft.member import Member
@@ -55,9 +56,10 @@ from querator.raft.messages import (
     SnapshotReply,
 )
 from querator.raft.office import Office
+from querator.raft.packing import OwnWorkFailed, Packed, pack
 from querator.raft.pending import Backlog, Pending
 from querator.raft.skew import Skew
-from querator.raft.status import GroupStatus, ReplicaStatus
+from querator.raft.status import GroupStatus
 from querator.storage import generations
 from querator.storage.environment import (
     Environment,
@@ -69,20 +71,6 @@ from querator.storage.environment import (
 )
 
 _log = telemetry.logger(__name__)
-
-
-APPLY_WITHIN_S = 0.02
-"""A follower lets committed entries gather for so long: together they cost less, and the rows that
-they write are not in the way of those that it acknowledges."""
-GATHERED_ENTRIES_MAX = 8
-GATHERED_BYTES_MAX = 64 * KIB
-
-
-class Packed(msgspec.Struct, frozen=True):
-    """An entry that may be appended, and whose calls it carries, in order."""
-
-    stamped: Stamped
-    calls: list[Call]
 
 
 class Group:
@@ -123,15 +111,11 @@ class Group:
         self.journal = Journal.open(
             view, group, replica=mine.id, replicas=replicas, bytes_kept=log_bytes_kept
         )
-        self.applied_index, self._applied_ms = self._restore_applied(view)
-        self.stored_index = self.applied_index
-        """The last applied entry whose state snapshots show."""
-        self._apply_by_s: float | None = None
-        """While committed entries gather."""
+        self.application = Application(group, machine, self.journal, view, clock)
         self.member = Member(
             group,
             self.journal,
-            applied_index=self.applied_index,
+            applied_index=self.application.index,
             clock=clock,
             chance=chance,
             skew=skew,
@@ -140,26 +124,12 @@ class Group:
         )
         self._pending = Pending(backlog)
         self.office: Office | None = None
+        """While it takes calls."""
         self.copies: Copies | None = None
         """While it leads."""
-        """While it takes calls."""
         self._leader_told: NodeKey | None = None
         self.quarantined: BaseException | None = None
-        # What was committed before and is not applied comes before the office: the machine learns
-        # its state first.
-        self._recovered = False
         self.status = self._make_status()
-
-    def _restore_applied(self, txn: ReadTransaction) -> tuple[int, int]:
-        """Index and time (ms) of the last applied entry."""
-        index, _, now_ms = read_applied(txn, self.group) or (0, 0, 0)
-        first, last = self.journal.first_index, self.journal.last_index
-        if not first - 1 <= index <= last:
-            raise StorageCorrupt(
-                f"group {self.group}: entry {index} is the last applied one, "
-                f"and the log has {first} to {last}"
-            )
-        return index, now_ms
 
     @contextmanager
     def _snapshot(self) -> Iterator[ReadTransaction]:
@@ -181,21 +151,9 @@ class Group:
     @property
     def unapplied(self) -> bool:
         """Whether there is something to apply in this turn, or an office to take."""
-        if self.quarantined is not None or self.applied_index >= self.member.commit_index:
+        if self.quarantined is not None or self.application.index >= self.member.commit_index:
             return False
-        return not self._gathers
-
-    @property
-    def _gathers(self) -> bool:
-        """Whether what is committed is left to a later turn."""
-        count = self.member.commit_index - self.applied_index
-        if self.member.leads or count > GATHERED_ENTRIES_MAX:
-            return False
-        if self._apply_by_s is None:
-            self._apply_by_s = self._clock.monotonic_s() + APPLY_WITHIN_S
-        elif self._apply_by_s <= self._clock.monotonic_s():
-            return False
-        return self.journal.bytes_after(self.applied_index) <= GATHERED_BYTES_MAX
+        return not self.application.gathers(self.member)
 
     @property
     def waiting(self) -> bool:
@@ -291,13 +249,13 @@ class Group:
         now_s = self._clock.monotonic_s()
         self.arrival.look(now_s)
         outcome.errors.extend(
-            (call, self._unknown("its time is over", None)) for call in self._pending.expired(now_s)
+            (call, self._unknown("its time is over")) for call in self._pending.expired(now_s)
         )
         if self.office is not None:
             if self._skew.beyond:
                 self.office.hand_away()
             self.office.go_on(outcome)
-            self.office.end_changes(self._unknown("its time is over", None), outcome)
+            self.office.end_changes(self._unknown("its time is over"), outcome)
 
     def _look_at_copies(self) -> None:
         """A leader sends them before it is in office: a follower that needs one may be the one
@@ -372,46 +330,22 @@ class Group:
 
     # --- proposing ---------------------------------------------------------------
 
-    def pack(self, calls: list[Call], outcome: Outcome) -> "Packed | None":
-        """One entry of all calls that pack, for `append`; None when there is none.
-
-        A call that does not pack ends with INTERNAL, and is taken out of the entry.
-        """
+    def pack(self, calls: list[Call], outcome: Outcome) -> Packed | None:
+        """One entry of all calls that pack, for `append`; None when there is none."""
         assert self.office is not None
         assert self.quarantined is None
-        now_ms = self.office.now_ms()
         try:
-            entry = self._pack(calls, now_ms)
-        except Exception:  # noqa: BLE001 - found and reported call by call
-            calls = [call for call in calls if self._packs(call, now_ms, outcome)]
-            if not calls or self.quarantined is not None:
-                return None
-            entry = self._pack(calls, now_ms)
-        return Packed(Stamped(entry, now_ms), calls)
+            return pack(self._machine, calls, self.office.now_ms(), outcome)
+        except OwnWorkFailed as failed:
+            self.quarantine(failed.error, outcome)
+            return None
 
-    def append(self, packed: "Packed") -> None:
+    def append(self, packed: Packed) -> None:
         """Puts the entry into the log; its calls are answered when it is applied."""
         index = self.member.append(packed.stamped)
         for call in packed.calls:
             call.appended = True
         self._pending.add(index, self.member.term, packed.calls)
-
-    def _pack(self, calls: list[Call], now_ms: int) -> Entry:
-        return self._machine.pack([call.proposal for call in calls], now_ms)
-
-    def _packs(self, call: Call, now_ms: int, outcome: Outcome) -> bool:
-        try:
-            self._pack([call], now_ms)
-        except Exception as error:  # noqa: BLE001 - must not stop the others
-            message = f"group {self.group}: the command does not pack: {error!r}"
-            refusal = QueratorError(ErrorCode.INTERNAL, message)
-            refusal.__cause__ = error
-            outcome.errors.append((call, refusal))
-            if call.future is None:
-                # The group cannot do its own work: it would try for ever.
-                self.quarantine(error, outcome)
-            return False
-        return True
 
     def own_calls(self, outcome: Outcome) -> list[Call]:
         """What the machine wants proposed because its time has come; the group waits for its
@@ -446,7 +380,7 @@ class Group:
                     self.journal,
                     now_s=self._clock.monotonic_s(),
                     space_bytes=space_bytes,
-                    applied_index=self.applied_index,
+                    applied_index=self.application.index,
                 )
         except (StorageFull, StorageFailed):
             raise
@@ -454,12 +388,10 @@ class Group:
             self.quarantine(error, outcome)
             return
         if position is not None:
-            self.applied_index, self._applied_ms = position.index, position.now_ms
-            self._apply_by_s = None
-            self._recovered = False
+            self.application.installed(position)
             self._traffic.installed += 1
             _log.info("snapshot.installed", group=self.group, index=position.index)
-            unknown = self._unknown("its state came from another replica", None)
+            unknown = self._unknown("its state came from another replica")
             calls = self._pending.take_all()
             outcome.errors.extend((call, unknown) for call in calls if not call.ended)
 
@@ -472,23 +404,20 @@ class Group:
         Raises StorageFull and StorageFailed: then the whole transaction is lost. Whatever else is
         raised, also for damage in what the group stores, quarantines the group.
         """
-        last = min(self.member.commit_index, self.applied_index + APPLY_ENTRIES_TURN_MAX)
-        done: list[tuple[Record, Applied | None]] = []
+        state = self.application
+        last = min(self.member.commit_index, state.index + APPLY_ENTRIES_TURN_MAX)
         try:
             with self._view(txn).child() as child:
-                for index in range(self.applied_index + 1, last + 1):
-                    record = self.journal.record(child, index)
-                    done.append((record, self._apply_one(child, record)))
-                newest = done[-1][0]
-                put_applied(child, self.group, (newest.index, newest.term, newest.now_ms))
+                done = state.apply(child, last)
+                for record, applied in done:
+                    self._check(record, applied)
         except (StorageFull, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
             return
         self.member.applied(last)
-        self.applied_index, self._applied_ms = last, newest.now_ms
-        self._apply_by_s = None
+        state.applied(done[-1][0])
         for record, applied in done:
             if not self._may_tell_early(record, applied):
                 # Effects stay in their order.
@@ -497,23 +426,10 @@ class Group:
         if not self.in_office and self.member.leads and last >= self.member.office_index():
             self._take_office(self._view(txn), outcome)
 
-    def _apply_one(self, txn: WriteTransaction, record: Record) -> Applied | None:
-        if not record.is_command:
-            return None
-        if not self._recovered:
-            self._machine.recover(txn)
-            self._recovered = True
-        applied = self._machine.apply(
-            txn,
-            record.index,
-            record.term,
-            record.entry.command,
-            log_first=self.journal.first_index,
-        )
+    def _check(self, record: Record, applied: Applied | None) -> None:
         waiting = self._pending.of(record.index, record.term)
-        if waiting is not None:
+        if applied is not None and waiting is not None:
             assert len(applied.results) == len(waiting), "one result for each proposal"
-        return applied
 
     def _may_tell_early(self, record: Record, applied: Applied | None) -> bool:
         """A committed entry that is on the disks of a majority is applied again after a crash, to
@@ -526,7 +442,9 @@ class Group:
         self, record: Record, applied: Applied | None, outcome: Outcome, early: Outcome
     ) -> None:
         calls, replaced = self._pending.take(record.index, record.term)
-        outcome.errors.extend((call, self._replaced()) for call in replaced if not call.ended)
+        if replaced:
+            gone = endings.replaced(self.group, self.member.leader_node)
+            outcome.errors.extend((call, gone) for call in replaced if not call.ended)
         if self.office is not None and record.term == self.office.term:
             self.office.applied(record.index, outcome)
         if applied is None:
@@ -540,25 +458,20 @@ class Group:
                 told = early if self._machine.tells_early(result) else outcome
                 told.results.append((call, result))
 
-    def _replaced(self) -> QueratorError:
-        message = f"group {self.group} changed its leader; not executed"
-        return QueratorError(ErrorCode.NOT_LEADER, message, value=self._leader_name())
-
     def _take_office(self, txn: ReadTransaction, outcome: Outcome) -> None:
         try:
-            current = self._machine.recover(txn)
+            current = self.application.recover(txn)
         except (StorageFull, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
             return
-        self._recovered = True
         self.office = Office(
             self.group,
             self.member,
             self.journal,
             self._clock,
-            last_ms=max(self.journal.last_ms, self._applied_ms),
+            last_ms=max(self.journal.last_ms, self.application.now_ms),
             due_ms=current.due_ms,
         )
         outcome.events.append(Leadership(self.group, True))
@@ -570,7 +483,7 @@ class Group:
         assert self.office is not None
         office, self.office = self.office, None
         outcome.events.append(Leadership(self.group, False))
-        office.leave(self.refusal(), self._unknown("its leader changed", None), outcome)
+        office.leave(self.refusal(), self._unknown("its leader changed"), outcome)
 
     # --- the turn's end --------------------------------------------------------------
 
@@ -579,14 +492,15 @@ class Group:
         """Entries that the log keeps and nobody here needs. Followers that need them get the state
         instead.
         """
-        return 0 if self.quarantined else max(0, self.applied_index - self.journal.first_index)
+        spare = self.application.index - self.journal.first_index
+        return 0 if self.quarantined else max(0, spare)
 
     def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
         """Bounds the log behind the applied entries; with `whole` it keeps the last one alone."""
         try:
             self.journal.truncate_head(
                 self._view(txn),
-                self.applied_index,
+                self.application.index,
                 needed_from=None if self.copies is None else self.copies.needed_from(),
                 whole=whole,
             )
@@ -595,13 +509,13 @@ class Group:
 
     def synced(self) -> None:
         """The transaction in which it wrote last is durable."""
-        self.stored_index = self.applied_index
-        self.journal.synced(self.applied_index)
+        self.application.stored()
+        self.journal.synced(self.application.index)
 
     def settled(self, outcome: Outcome) -> None:
         """The turn is over, with the commit of its transaction unless that may wait."""
         if self.office is not None:
-            self.office.answer_reads(self.stored_index, outcome)
+            self.office.answer_reads(self.application.stored_index, outcome)
         self.status = self._make_status()
 
     @property
@@ -613,9 +527,8 @@ class Group:
         """When it wants to be looked at again if nothing happens, by the monotonic clock."""
         if self.quarantined is not None:
             return None
-        instants = [
-            self.member.wake_s, self._pending.deadline_s, self.arrival.wake_s, self._apply_by_s,
-        ]  # fmt: skip
+        instants = [self.member.wake_s, self._pending.deadline_s]
+        instants += [self.arrival.wake_s, self.application.by_s]
         if self.copies is not None:
             instants.append(self.copies.wake_s())
         if self.office is not None:
@@ -650,29 +563,16 @@ class Group:
             self._leader_told = None
             outcome.events.append(Leader(self.group, None))
 
-    def _unknown(self, why: str, error: BaseException | None) -> QueratorError:
-        message = f"group {self.group}: {why}; the command may be applied later"
-        unknown = QueratorError(ErrorCode.OUTCOME_UNKNOWN, message)
-        unknown.__cause__ = error
-        return unknown
+    def _unknown(self, why: str, error: BaseException | None = None) -> QueratorError:
+        return endings.unknown(self.group, why, error)
 
     def refusal(self) -> QueratorError:
         """Why nothing is taken on here."""
         if self.quarantined is not None:
-            message = f"group {self.group} is stopped by {self.quarantined!r}"
-            error = QueratorError(ErrorCode.INTERNAL, message)
-            error.__cause__ = self.quarantined
-            return error
+            return endings.stopped(self.group, self.quarantined)
         if self.alone or self.member.leads:
-            return QueratorError(ErrorCode.UNAVAILABLE, f"group {self.group} is starting up")
-        message = f"this node does not lead group {self.group}"
-        return QueratorError(
-            ErrorCode.NOT_LEADER, message, field="leader", value=self._leader_name()
-        )
-
-    def _leader_name(self) -> str:
-        leader = self.member.leader_node
-        return "" if leader is None else node_name(leader)
+            return endings.starting(self.group)
+        return endings.elsewhere(self.group, self.member.leader_node)
 
     def _make_status(self) -> GroupStatus:
         return GroupStatus(
@@ -680,29 +580,14 @@ class Group:
             leader=self.member.leader_node,
             leads=self.in_office,
             commit_index=self.member.commit_index,
-            applied_index=self.stored_index,
+            applied_index=self.application.stored_index,
             log_first=self.journal.first_index,
             log_last=self.journal.last_index,
             log_bytes=self.journal.bytes_kept,
-            now_ms=self._applied_ms,
+            now_ms=self.application.now_ms,
             due_ms=None if self.office is None else self.office.due_ms,
             quarantined=self.quarantined is not None,
             replica=self.member.id,
             replicas=self.journal.replicas,
-            followers=self._followers() if self.member.progress else (),
-        )
-
-    def _followers(self) -> tuple[ReplicaStatus, ...]:
-        now_s = self._clock.monotonic_s()
-        return tuple(
-            ReplicaStatus(
-                id=replica.id,
-                node=replica.node,
-                voter=replica.voter,
-                state=progress.state.value,
-                match=progress.match,
-                heard_s=now_s - progress.heard_s,
-            )
-            for replica in self.journal.replicas
-            if (progress := self.member.progress.get(replica.id)) is not None
+            followers=self.member.followers(),
         )

@@ -37,6 +37,7 @@ from querator.raft.messages import (
 )
 from querator.raft.replication import Progress, State, entries_bytes
 from querator.raft.skew import Skew
+from querator.raft.status import ReplicaStatus
 from querator.raft.voter import Voter
 
 _TOGETHER_S: Final = 0.1
@@ -80,6 +81,22 @@ class Member(Voter):
         assert self.leads
         index: int = self._SyncObj__noopIDx
         return index
+
+    def followers(self) -> tuple[ReplicaStatus, ...]:
+        """What it knows of the others, while it leads."""
+        now_s = self._clock.monotonic_s()
+        return tuple(
+            ReplicaStatus(
+                id=replica.id,
+                node=replica.node,
+                voter=replica.voter,
+                state=progress.state.value,
+                match=progress.match,
+                heard_s=now_s - progress.heard_s,
+            )
+            for replica in (self._journal.replicas if self.progress else ())
+            if (progress := self.progress.get(replica.id)) is not None
+        )
 
     @property
     def certain_index(self) -> int:

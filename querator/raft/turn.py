@@ -15,12 +15,10 @@
 
 With one voter an entry is appended, committed, applied and answered in one turn and one sync; with
 more in two, the second of which begins when a majority has acknowledged. A turn that has nothing to
-write does not commit. One that does nothing but apply committed entries, or append entries that a
-majority of others writes just now, need not either: its transaction stays open, and the next turn
-goes on with it, until something else is to be written, somebody waits for the state, or it has
-waited for `COMMIT_WITHIN_S` or holds `OPEN_BYTES_MAX`. A leader counts its own copy of an entry
-when it is durable, so it is as if it were slow to answer itself. While the commit runs the
-interpreter is free, and new requests gather for the next turn: group commit without a timer.
+write does not commit, and one of which nobody waits for the commit may leave it to a later one
+(`raft.open_transaction`). A leader counts its own copy of an entry when it is durable, so it is
+then as if it were slow to answer itself. While the commit runs the interpreter is free, and new
+requests gather for the next turn: group commit without a timer.
 
 All groups that this node leads share one heartbeat to each other node (`raft.heartbeats`): a group
 in which nothing happens costs a few bytes, and no tick.
@@ -39,7 +37,6 @@ import msgspec
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
-    KIB,
     LOG_BYTES_KEPT,
     PROPOSAL_BYTES_UNAPPLIED_MAX,
     PROPOSAL_TIMEOUT_MS,
@@ -50,7 +47,7 @@ from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
 from querator.raft.copies import Traffic
 from querator.raft.deletions import Deletions
-from querator.raft.group import Group, Packed
+from querator.raft.group import Group
 from querator.raft.handover import (
     Call,
     Open,
@@ -67,6 +64,8 @@ from querator.raft.heartbeats import Heartbeats
 from querator.raft.journal import GroupDeleted
 from querator.raft.mail import Mail
 from querator.raft.messages import Append, Envelope, Heartbeat, HeartbeatReply
+from querator.raft.open_transaction import OpenTransaction
+from querator.raft.packing import Packed
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
 from querator.raft.pending import Backlog
 from querator.raft.skew import Skew
@@ -77,10 +76,6 @@ from querator.storage.environment import Environment, StorageCorrupt, WriteTrans
 
 _TRIM_GROUPS_MAX = 16
 """Logs that give way in one turn, the largest first."""
-COMMIT_WITHIN_S = 0.01
-"""Until then what a transaction holds is on disk, if nobody waits for it."""
-OPEN_BYTES_MAX = 256 * KIB
-"""Of entries. Beyond that the disk is given its work while the next turn gathers."""
 
 
 class Turns:
@@ -117,11 +112,7 @@ class Turns:
         self._dirty: dict[GroupId, Group] = {}
         self._alarms = Alarms()
         self._space = Space(environment)
-        self._open_txn: WriteTransaction | None = None
-        """Of earlier turns, with what `_uncommitted` have applied."""
-        self._uncommitted: dict[GroupId, Group] = {}
-        self._commit_by_s = 0.0
-        self._open_bytes = 0
+        self._transaction = OpenTransaction(environment, clock)
         self.stats = TurnGatherer()
         self.traffic = Traffic()
         """Of snapshots."""
@@ -145,7 +136,7 @@ class Turns:
         self._look(outcome)
         ticked = clock()
         counts = self._append(outcome)
-        self._open_bytes += counts[2]
+        self._transaction.bytes += counts[2]
         for group in self._dirty.values():
             if group.alone:
                 group.tick()
@@ -197,7 +188,7 @@ class Turns:
         """Whether every call that was taken on is answered. Groups may still be on their way out;
         that goes on whenever it is asked for again.
         """
-        if self._batcher or self._dirty or self._open_txn is not None:
+        if self._batcher or self._dirty or self._transaction:
             return False
         return not any(group.waiting for group in self._groups.values())
 
@@ -205,8 +196,7 @@ class Turns:
         """Seconds until there is something to do without a request; None: for ever."""
         if not self.idle:
             return 0.0
-        commit_by_s = None if self._open_txn is None else self._commit_by_s
-        instants = (self._alarms.first_s, self._heartbeats.due_s, commit_by_s)
+        instants = (self._alarms.first_s, self._heartbeats.due_s, self._transaction.due_s)
         first_s = min((instant for instant in instants if instant is not None), default=None)
         return None if first_s is None else max(0.0, first_s - self._clock.monotonic_s())
 
@@ -433,12 +423,12 @@ class Turns:
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
         trimmed = self._to_trim()
-        if not (groups or trimmed or self._deletions or self._must_commit()):
+        if not (groups or trimmed or self._deletions or self._transaction.must_commit):
             self._settle(outcome)
             return None
         may_wait = not (trimmed or self._deletions) and all(group.may_wait for group in groups)
         early = outcome if self._tell_early is None else Outcome()
-        txn = self._open_txn or self._environment.begin()
+        txn = self._transaction.begin()
         try:
             for group in groups:
                 group.flush(txn)
@@ -446,7 +436,7 @@ class Turns:
             for group in groups:
                 if group.unapplied:
                     group.apply(txn, outcome, early)
-            self._uncommitted.update({group.group: group for group in groups})
+            self._transaction.written_by(groups)
             if early and self._tell_early is not None:
                 self._tell_early(early)
             if may_wait and self._may_wait(txn, outcome):
@@ -457,11 +447,8 @@ class Turns:
         except BaseException:
             txn.abort()
             raise
-        self._open_txn = None
-        txn.commit(sync=True)
-        self._open_bytes = 0
-        stored = {**self._uncommitted, **{group.group: group for group in trimmed}}
-        self._uncommitted = {}
+        stored = self._transaction.commit(txn)
+        stored.update({group.group: group for group in trimmed})
         for group_id, group in stored.items():
             group.synced()
             if group_id not in self._dirty:
@@ -470,22 +457,11 @@ class Turns:
         self._settle(outcome)
         return written, applied, clock()
 
-    def _must_commit(self) -> bool:
-        """Whether the open transaction, if there is one, may not wait any longer."""
-        if self._open_txn is None:
-            return False
-        if self._clock.monotonic_s() >= self._commit_by_s or self._open_bytes > OPEN_BYTES_MAX:
-            return True
-        return any(group.reads for group in self._uncommitted.values())
-
     def _may_wait(self, txn: WriteTransaction, outcome: Outcome) -> bool:
         """Whether the commit may be left to a later turn; then the transaction is kept."""
         if outcome or self._opening or self.traffic.sending or not self._space.ample:
             return False
-        if self._open_txn is None:
-            self._open_txn = txn
-            self._commit_by_s = self._clock.monotonic_s() + COMMIT_WITHIN_S
-        return not self._must_commit()
+        return self._transaction.keep(txn)
 
     def _finish(
         self,

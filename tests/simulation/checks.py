@@ -176,7 +176,7 @@ class Checks:
         base, last = journal.first_index - 1, journal.last_index
         view.durable = journal.durable_index
         assert node.turns is not None
-        if journal.durable_index != last and node.turns._open_txn is None:
+        if journal.durable_index != last and not node.turns._transaction:
             self.found(f"{who}: after its turn entries up to {journal.durable_index} of {last} "
                        "are on disk")  # fmt: skip
         terms = view.terms

@@ -293,7 +293,7 @@ class World:
     def alike(self) -> bool:
         """Whether all nodes that are up have applied the same, and have it on disk."""
         up = [node for node in self.nodes.values() if node.turns is not None]
-        if any(node.turns._open_txn is not None for node in up if node.turns is not None):
+        if any(node.turns is not None and node.turns._transaction for node in up):
             return False
         applied = {node.status.applied_index for node in up}
         return len(applied) == 1 and len(self.digests()) == 1

@@ -1,0 +1,41 @@
+"""How calls without a result end: certainly not executed, or with an outcome that is not known."""
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, node_name
+
+
+def unknown(group: GroupId, why: str, error: BaseException | None = None) -> QueratorError:
+    """Of a call that is in the log, of which nothing more is heard here."""
+    message = f"group {group}: {why}; the command may be applied later"
+    ending = QueratorError(ErrorCode.OUTCOME_UNKNOWN, message)
+    ending.__cause__ = error
+    return ending
+
+
+def replaced(group: GroupId, leader: NodeKey | None) -> QueratorError:
+    """Of a call in whose place another leader has put something else."""
+    message = f"group {group} changed its leader; not executed"
+    return QueratorError(ErrorCode.NOT_LEADER, message, value=_name(leader))
+
+
+def stopped(group: GroupId, error: BaseException) -> QueratorError:
+    """Of a call for a group that a defect has stopped."""
+    ending = QueratorError(ErrorCode.INTERNAL, f"group {group} is stopped by {error!r}")
+    ending.__cause__ = error
+    return ending
+
+
+def elsewhere(group: GroupId, leader: NodeKey | None) -> QueratorError:
+    """Of a call for a group that another node may lead."""
+    message = f"this node does not lead group {group}"
+    return QueratorError(ErrorCode.NOT_LEADER, message, field="leader", value=_name(leader))
+
+
+def starting(group: GroupId) -> QueratorError:
+    """Of a call for a group that is led here before long."""
+    return QueratorError(ErrorCode.UNAVAILABLE, f"group {group} is starting up")
+
+
+def _name(leader: NodeKey | None) -> str:
+    return "" if leader is None else node_name(leader)
