@@ -22,6 +22,7 @@ from querator.client.results import lease_lost
 from querator.client.rpc_errors import from_frame, is_of_the_node
 from querator.client.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
 from querator.client.stream import Stream
+from querator.client.subscribing import Subscribing
 from querator.client.values import ExtendOutcome
 from querator.model import limits
 from querator.v1 import queue_service_pb2
@@ -61,15 +62,17 @@ class LeaseTalker:
         self._portion = min(max(batch_items, prefetch_items // 4), max(1, prefetch_items // 2))
         self._auto_extend = auto_extend
         self._release_on_disconnect = release_on_disconnect
-        self._subscribe = queue_service_pb2.Subscribe(
-            namespace=namespace,
-            queue=queue,
-            client_id=client_id,
-            lease_timeout=lease_timeout,
-            max_items=batch_items,
-            max_bytes=batch_bytes,
-            auto_extend=auto_extend,
-            release_on_disconnect=release_on_disconnect,
+        self._subscribing = Subscribing(
+            queue_service_pb2.Subscribe(
+                namespace=namespace,
+                queue=queue,
+                client_id=client_id,
+                lease_timeout=lease_timeout,
+                max_items=batch_items,
+                max_bytes=batch_bytes,
+                auto_extend=auto_extend,
+                release_on_disconnect=release_on_disconnect,
+            )
         )
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
@@ -265,9 +268,9 @@ class LeaseTalker:
         self._credit = self._credit_bytes = 0
         if self._trying_since is None:
             self._trying_since = self._loop.time()
-        self._first_frame = queue_service_pb2.LeaseStreamRequest(
-            subscribe=self._subscribe
-        ).SerializeToString()
+        held = {batch.lease.id for batch in self._batches}
+        held.update(self._settler.lease_ids(), *map(SettleFrame.lease_ids, self._frames.values()))
+        self._first_frame = self._subscribing.frame(self._streams, held)
         self._unsent = deque(self._frames.values())
 
     def take(self) -> bytes | None:

@@ -47,6 +47,9 @@ class SettleFrame:
         self.deadline = 0.0
         self.maybe_executed = False
 
+    def lease_ids(self) -> list[str]:
+        return [part.batch.lease.id for part in self.parts]
+
     def leases(self) -> list[queue_service_pb2.LeaseItems]:
         return [
             queue_service_pb2.LeaseItems(
@@ -127,6 +130,10 @@ class Settler:
         part.mask |= mask
         part.waiters.append((mask, future))
         return future
+
+    def lease_ids(self) -> list[str]:
+        """Of what has been gathered."""
+        return [batch.lease.id for by_batch in self._gathered.values() for batch in by_batch]
 
     def _round_over(self) -> None:
         if self._busy():

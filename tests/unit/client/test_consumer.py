@@ -7,6 +7,11 @@ import pytest
 
 from querator.client import Client, LeasedItem
 from querator.client.errors import LeaseLost, Unavailable
+from querator.client.leases import COMPLETE
+from querator.client.settling import SettleFrame, Settler
+from querator.client.subscribing import Subscribing
+from querator.model import limits
+from querator.v1 import queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode
 
 IDLE = timedelta(milliseconds=200)
@@ -128,6 +133,70 @@ async def test_settles_survive_their_connection():
     assert len(node.subscriptions) == 3
     said = [frame.complete.leases[0].ranges[0].count for frame in node.settles[:3]]
     assert said == [3, 3, 3]
+
+
+async def test_the_next_stream_says_which_leases_are_held():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(*(_batch(n, 1) for n in range(5)))
+        async with client.consumer("q") as consumer:
+            items = [await anext(consumer) for _ in range(5)]
+            await items[0].complete()
+            node.cut_answers = 1
+            confirmed = items[1].complete()
+            items[2].retry()
+            await confirmed
+            await consumer.flush()
+            # Gathered in the same step of the loop as the stream breaks, or on its way: both count.
+            node.cut_answers = 1
+            await items[3].complete()
+        first, second, third = node.subscriptions
+    assert len(first.consumer_id) == 16
+    assert {each.consumer_id for each in node.subscriptions} == {first.consumer_id}
+    assert [each.stream_number for each in node.subscriptions] == [1, 2, 3]
+    assert list(first.held_lease_ids) == []
+    assert list(second.held_lease_ids) == ["1.0.2", "1.0.3", "1.0.4", "1.0.5"]
+    assert list(third.held_lease_ids) == ["1.0.4", "1.0.5"]
+
+
+async def test_settles_that_are_still_gathered_hold_their_leases():
+    frames: list[SettleFrame] = []
+    settler = Settler(frames.append)
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 2))
+        async with client.consumer("q") as consumer:
+            batch = (await anext(consumer)).batch
+            future = settler.settle(COMPLETE, batch, 1)
+            assert settler.lease_ids() == [batch.lease_id]
+            settler.flush()
+            assert settler.lease_ids() == []
+            assert [frame.lease_ids() for frame in frames] == [[batch.lease_id]]
+            future.cancel()
+
+
+async def test_two_consumers_of_one_client_have_different_names():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        for _ in range(2):
+            async with client.consumer("q") as consumer:
+                await node.make_ready(_batch(0, 1))
+                await (await anext(consumer)).complete()
+        first, second = node.subscriptions
+    assert first.client_id == second.client_id
+    assert first.consumer_id != second.consumer_id
+
+
+def test_leases_beyond_what_can_be_said_are_left_alone(monkeypatch):
+    monkeypatch.setattr(limits, "STREAM_LEASES_MAX", 2)
+    subscribing = Subscribing(queue_service_pb2.Subscribe(queue="q", client_id="me"))
+
+    def said(number: int, held: set[str]) -> queue_service_pb2.Subscribe:
+        frame = subscribing.frame(number, held)
+        return queue_service_pb2.LeaseStreamRequest.FromString(frame).subscribe
+
+    assert said(1, set()).stream_number == 1
+    full = said(2, {"1.0.2", "1.0.1"})
+    assert (full.stream_number, list(full.held_lease_ids)) == (2, ["1.0.1", "1.0.2"])
+    over = said(3, {"1.0.1", "1.0.2", "1.0.3"})
+    assert (over.consumer_id, over.stream_number, list(over.held_lease_ids)) == ("", 0, [])
 
 
 async def test_a_broken_stream_that_releases_takes_its_items_with_it():
