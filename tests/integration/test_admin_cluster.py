@@ -46,9 +46,13 @@ class Ports:
                 pass
         return said
 
-    async def total(self, names: str, metric: str, **labels: str) -> float:
-        said = [await self.scrape(name) for name in names]
-        return sum(each.value(metric, **labels) for each in said)
+    async def add_up(self, names: str, expected: float, metric: str, **labels: str) -> None:
+        """Metrics may be some milliseconds behind what is acknowledged."""
+        total = -1.0
+        async with asyncio.timeout(60):
+            while total != expected:
+                said = [await self.scrape(name) for name in names]
+                total = sum(each.value(metric, **labels) for each in said)
 
 
 async def test_a_node_that_waits_for_its_cluster_is_alive_and_says_for_whom(tmp_path: Path):
@@ -83,8 +87,8 @@ async def test_three_nodes_add_up_and_tell_of_a_death(tmp_path: Path):
             for _ in range(10):
                 await client.produce("q", b"work")
 
-        assert await ports.total("abc", "querator_queue_items", **QUEUE, state="ready") == 10
-        assert await ports.total("abc", "querator_queue_produced_items_total", **QUEUE) == 10
+        await ports.add_up("abc", 10, "querator_queue_items", **QUEUE, state="ready")
+        await ports.add_up("abc", 10, "querator_queue_produced_items_total", **QUEUE)
         for name in "abc":
             said = await ports.until(
                 name, lambda said: said.value("querator_raft_groups", state="leaderless") == 0
@@ -107,7 +111,7 @@ async def test_three_nodes_add_up_and_tell_of_a_death(tmp_path: Path):
         async with Client(cluster["b"].address) as client:
             for _ in range(5):
                 await client.produce("q", b"work")
-        assert await ports.total("ab", "querator_queue_items", **QUEUE, state="ready") == 15
+        await ports.add_up("ab", 15, "querator_queue_items", **QUEUE, state="ready")
 
         await cluster["b"].kill()
         await ports.until("a", lambda said: said.value("querator_node_unready_reasons") > 0)
