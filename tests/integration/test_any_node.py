@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
 import pytest
 
 from querator import Client
 from querator.client import LeasedItem
 from querator.client.errors import LeaseLost, OutcomeUnknown, Unavailable
+from querator.v1 import queue_service_pb2, queue_service_pb2_grpc
 from tests.integration.members import Members, members
 
 pytestmark = pytest.mark.timeout(180)
@@ -143,6 +146,53 @@ async def test_users_see_no_error_when_nodes_are_killed(tmp_path: Path):
 
         await load.run(kill_each)
         await check(cluster, load)
+
+
+def subscribing(number: int, *held: str) -> queue_service_pb2.LeaseStreamRequest:
+    """Opens a stream whose leases do not lapse within this test."""
+    subscribe = queue_service_pb2.Subscribe(
+        queue="q", client_id="c", max_items=5, auto_extend=True,
+        consumer_id="me", stream_number=number, held_lease_ids=held,
+    )  # fmt: skip
+    subscribe.lease_timeout.FromTimedelta(timedelta(hours=1))
+    return queue_service_pb2.LeaseStreamRequest(subscribe=subscribe)
+
+
+@contextlib.asynccontextmanager
+async def streaming(address: str, first: queue_service_pb2.LeaseStreamRequest, items: int) -> Any:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stream = queue_service_pb2_grpc.QueueServiceStub(channel).LeaseStream()
+        await stream.write(first)
+        credit = queue_service_pb2.Credit(items=items)
+        await stream.write(queue_service_pb2.LeaseStreamRequest(credit=credit))
+        answer = await stream.read()
+        assert isinstance(answer, queue_service_pb2.LeaseStreamResponse)
+        assert answer.HasField("subscribed")
+        yield stream
+        stream.cancel()
+
+
+async def test_what_was_on_its_way_through_a_killed_node_comes_back(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        async with Client(addresses(cluster)) as client:
+            await client.create_queue("q", partitions=6)
+            for number in range(60):
+                await client.produce("q", b"%d" % number)
+            async with streaming(cluster["a"].address, subscribing(1), 60) as stream:
+                came = (await stream.read()).leased.batches
+                while (await client.stats("q")).total.leased < 40:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                await cluster["a"].kill()
+            following = subscribing(2, *{batch.lease_id for batch in came})
+            async with streaming(cluster["b"].address, following, 60) as stream:
+                batches = [*came]
+                while sum(len(batch.items) for batch in batches) < 60:
+                    batches += (await stream.read()).leased.batches
+            items = [item.payload for batch in batches for item in batch.items]
+            assert sorted(items) == sorted(b"%d" % number for number in range(60))
+            assert {batch.attempt for batch in batches} == {1}
+            assert (await client.stats("q")).total.lapsed == 0
 
 
 async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: Path):
