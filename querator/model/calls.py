@@ -190,6 +190,9 @@ class SubscribeCall(msgspec.Struct, frozen=True):
     lease_timeout_ms: int = 0
     auto_extend: bool = False
     release_on_disconnect: bool = False
+    consumer_id: str = ""
+    stream_number: int = 0
+    held_lease_ids: tuple[str, ...] = ()
 
 
 class PartitionStats(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@
 * A lease id is opaque to clients. It carries the group (never reused, so an id of a deleted queue
   never hits its successor), the partition (for routing) and the lease number, which the partition
   counts.
+* The request id of a lease that a stream of a consumer asks for names both, so that the partition
+  knows what was leased for it.
 """
 
 import re
@@ -29,6 +31,7 @@ DEFAULT_NAMESPACE = "default"
 
 _U64_MAX = 2**64 - 1
 _ITEM_ID = re.compile(r"(0|[1-9][0-9]{0,3})-([1-9][0-9]{0,19})", re.ASCII)
+_STREAM_REQUEST_ID = re.compile(r"(.+)/([1-9][0-9]{0,9})/[^/]*", re.ASCII | re.DOTALL)
 _LEASE_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,4})\.([0-9a-f]{1,16})", re.ASCII)
 
 
@@ -65,3 +68,14 @@ def parse_lease_id(text: str, *, field: str) -> tuple[GroupId, PartitionNumber, 
         )
     group, partition, lease = (int(part, 16) for part in match.groups())
     return GroupId(group), PartitionNumber(partition), LeaseNumber(lease)
+
+
+def stream_request_id(consumer_id: str, stream_number: int, name: str) -> str:
+    """`name` has no slash."""
+    return f"{consumer_id}/{stream_number}/{name}"
+
+
+def parse_stream_request_id(text: str) -> tuple[str, int] | None:
+    """The consumer and the number of its stream; None if it is another kind of request id."""
+    match = _STREAM_REQUEST_ID.fullmatch(text)
+    return None if match is None else (match[1], int(match[2]))

@@ -32,6 +32,7 @@ GROUP_BYTES_MAX = 512
 DEDUP_KEY_BYTES_MAX = 512
 CLIENT_ID_CHARS_MAX = 128
 REQUEST_ID_CHARS_MAX = 128
+CONSUMER_ID_CHARS_MAX = 64  # It is part of the request ids of its streams' leases.
 PRODUCER_ID_BYTES = 16  # A UUIDv7.
 ATTRIBUTES_MAX = 64
 ATTRIBUTES_BYTES_MAX = 8 * KIB  # Names and values together.

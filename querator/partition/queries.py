@@ -10,7 +10,9 @@ from collections.abc import Callable
 import msgspec
 
 from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
+from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
+from querator.partition.lease import client_hash
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
 from querator.partition.rows import (
     Block,
@@ -18,6 +20,7 @@ from querator.partition.rows import (
     Segment,
     State,
     decode_block,
+    decode_lease,
     decode_overlay,
     decode_segment,
     decode_settings,
@@ -26,11 +29,20 @@ from querator.partition.rows import (
 from querator.partition.segments import LANE, find_item, load_block
 from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import BLOCKS, OVERLAYS, READY, SEGMENTS, SETTINGS, STATE
+from querator.storage.tables import (
+    BLOCKS,
+    CLIENT_LEASES,
+    LEASES,
+    OVERLAYS,
+    READY,
+    SEGMENTS,
+    SETTINGS,
+    STATE,
+)
 
 __all__ = [
-    "ItemPage", "OutboxBatch", "applied_index", "dead_letters", "load_segment", "outbox_batch",
-    "outbox_targets", "peek", "settings_version", "stats",
+    "ItemPage", "LeasePage", "OutboxBatch", "applied_index", "dead_letters", "load_segment",
+    "outbox_batch", "outbox_targets", "peek", "settings_version", "stats", "stream_leases",
 ]  # fmt: skip
 
 ReadPart = Callable[[ReadTransaction, int, int, int], bytes | None]
@@ -45,6 +57,13 @@ class ItemPage(msgspec.Struct, frozen=True):
 
     items: tuple[PeekedItem, ...]
     after_seq: int
+
+
+class LeasePage(msgspec.Struct, frozen=True):
+    """`after_lease` is where the next page starts; 0: there is no more."""
+
+    leases: tuple[int, ...]
+    after_lease: int
 
 
 def load_segment(
@@ -198,6 +217,40 @@ def dead_letters(
     if len(page) < len(found):
         return ItemPage(page, page[-1].seq)
     return ItemPage(page, at if more else 0)
+
+
+def stream_leases(
+    txn: ReadTransaction,
+    group: int,
+    client_id: str,
+    consumer_id: str,
+    *,
+    before: int,
+    after_lease: int,
+    limit: int,
+) -> LeasePage:
+    """Live leases that were granted to streams of a consumer with numbers less than `before`, by
+    their request ids (`model.ids.stream_request_id`); a page has at most `limit`.
+    """
+    txn = generations.view(txn, group)
+    found: list[int] = []
+    scanned = last = 0
+    client = client_hash(client_id)
+    _, stop = CLIENT_LEASES.bounds(group, client)
+    for key, _ in txn.scan(CLIENT_LEASES.key(group, client, after_lease + 1), stop):
+        if scanned >= SCAN_ROWS_MAX or len(found) >= limit:
+            return LeasePage(tuple(found), last)
+        scanned += 1
+        last = int.from_bytes(key[-8:], "big")
+        row = LEASES.get(txn, group, last)
+        assert row is not None, "a lease of a client lives"
+        lease = decode_lease(row)
+        stream = parse_stream_request_id(lease.request_id)
+        if lease.client_id == client_id and stream is not None:
+            consumer, number = stream
+            if consumer == consumer_id and number < before:
+                found.append(last)
+    return LeasePage(tuple(found), 0)
 
 
 def _block_at(txn: ReadTransaction, group: int, seq: int) -> int:

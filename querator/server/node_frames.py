@@ -25,7 +25,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
-from querator.partition.queries import ItemPage
+from querator.partition.queries import ItemPage, LeasePage
 from querator.placement import commands as placement
 from querator.service.forwarder import (
     CarriedLease,
@@ -35,9 +35,10 @@ from querator.service.forwarder import (
     Query,
     ReadyQuery,
     StatsQuery,
+    StreamLeasesQuery,
 )
 
-LINK_VERSION = 1
+LINK_VERSION = 2
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -211,6 +212,7 @@ _REPLIES: dict[type, Any] = {
     StatsQuery: msgspec.msgpack.Decoder(PartitionStats).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
 }

@@ -22,6 +22,7 @@ anything but futures of the raft room, and nothing is kept that a restart would 
     allocation      the arithmetic of that
     replies         leased items read from a snapshot
     subscriptions   lease streams: credit, prefetch, automatic extension, release
+    former_streams  what a consumer's broken streams had leased and not delivered goes back
     moves           dead letters and redrives on their way between partitions, exactly once
     paging          page tokens
 """

@@ -52,6 +52,17 @@ class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
     stale: bool = False
 
 
+class StreamLeasesQuery(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """A `LeasePage` of live leases of a consumer's streams with numbers less than `before`."""
+
+    group: GroupId
+    client_id: str
+    consumer_id: str
+    before: int
+    after_lease: int
+    limit: int
+
+
 class ReadyQuery(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """What the node could give of a queue just now: (group, items) of the partitions it leads."""
 
@@ -62,7 +73,7 @@ class EpochQuery(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """The epoch of the map, linearizable: at the leader of the placement group."""
 
 
-Query = StatsQuery | PeekQuery | LettersQuery | ReadyQuery | EpochQuery
+Query = StatsQuery | PeekQuery | LettersQuery | StreamLeasesQuery | ReadyQuery | EpochQuery
 
 
 class ForwarderEvents(Protocol):

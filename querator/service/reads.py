@@ -13,9 +13,15 @@ from querator.model.calls import PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.partition import queries
-from querator.partition.queries import ItemPage
+from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.rows import ItemState
-from querator.service.forwarder import EpochQuery, LettersQuery, PeekQuery, StatsQuery
+from querator.service.forwarder import (
+    EpochQuery,
+    LettersQuery,
+    PeekQuery,
+    StatsQuery,
+    StreamLeasesQuery,
+)
 from querator.service.router import Router
 from querator.storage.environment import Environment
 
@@ -122,6 +128,9 @@ class Reads:
         if isinstance(query, EpochQuery):
             await self._host.confirm_read(PLACEMENT_GROUP)
             return self._router.map.epoch
+        if isinstance(query, StreamLeasesQuery):
+            await self._host.confirm_read(query.group)
+            return self._stream_leases(query)
         assert isinstance(query, StatsQuery | PeekQuery | LettersQuery)
         if not query.stale:
             await self._host.confirm_read(query.group)
@@ -129,6 +138,18 @@ class Reads:
             message = f"this node has no replica of group {query.group}"
             raise QueratorError(ErrorCode.NOT_LEADER, message)
         return self._read(query)
+
+    def _stream_leases(self, query: StreamLeasesQuery) -> LeasePage:
+        with self._environment.snapshot() as txn:
+            return queries.stream_leases(
+                txn,
+                query.group,
+                query.client_id,
+                query.consumer_id,
+                before=query.before,
+                after_lease=query.after_lease,
+                limit=query.limit,
+            )
 
     def _read(self, query: PartitionQuery) -> PartitionStats | ItemPage:
         group = query.group

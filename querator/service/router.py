@@ -23,7 +23,7 @@ import uuid_utils
 
 from querator.model.commands import Command, PartitionEffects, Refusal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId, stream_request_id
 from querator.model.limits import LEADER_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacementMap
@@ -145,7 +145,16 @@ class Router:
         """A request id for a lease whose caller names none, so that the command may go again when
         its leader is lost; empty on a node that is alone, where nothing can go again.
         """
-        return "" if self._forwarder is None else f"{self._born}-{next(self._numbers):x}"
+        return "" if self._forwarder is None else self._name()
+
+    def stream_lease_name(self, consumer_id: str, stream_number: int) -> str:
+        """As `lease_name`, for a stream whose consumer has a name: by it, what was granted is found
+        when the stream has broken, also when a node that is alone was started again.
+        """
+        return stream_request_id(consumer_id, stream_number, self._name())
+
+    def _name(self) -> str:
+        return f"{self._born}-{next(self._numbers):x}"
 
     # --- what the raft and placement rooms say ---------------------------------------------
 

@@ -34,6 +34,7 @@ from querator.model.limits import (
     STREAM_CREDIT_ITEMS_MAX,
 )
 from querator.model.queues import Queue
+from querator.service.former_streams import FormerStreams
 from querator.service.grants import Grant, Waiter
 from querator.service.held_leases import HeldLeases
 from querator.service.outcomes import stopping_error
@@ -100,6 +101,11 @@ class Subscription:
             lease_timeout_ms=call.lease_timeout_ms,
             on_room=self._pump,
         )
+        self._former: FormerStreams | None = None
+        if call.stream_number > 1:
+            self._former = FormerStreams(
+                call, router.views(queue), router=router, lease_timeout_ms=self.lease_timeout_ms
+            )
         self._stale: asyncio.TimerHandle | None = None
         """Looks for batches that have been ready for too long; set while any is."""
         self._stale_s = 0.0
@@ -251,7 +257,7 @@ class Subscription:
             self._credit_bytes -= size
         waiter = Waiter(
             client_id=self._call.client_id,
-            request_id=self._router.lease_name(),
+            request_id=self._lease_name(),
             items_max=items,
             bytes_max=size,
             lease_timeout_ms=self._call.lease_timeout_ms,
@@ -261,6 +267,12 @@ class Subscription:
         self._posted[waiter] = None
         self._desk.join(waiter)
         return True
+
+    def _lease_name(self) -> str:
+        call = self._call
+        if call.consumer_id:
+            return self._router.stream_lease_name(call.consumer_id, call.stream_number)
+        return self._router.lease_name()
 
     def _answered(self, waiter: Waiter) -> None:
         del self._posted[waiter]
@@ -317,7 +329,7 @@ class Subscription:
 
     def _lease_failed(self, waiter: Waiter, error: QueratorError) -> None:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
-            # Whatever was granted lapses; the stream asks again.
+            # What was granted lapses, or goes back when this stream has broken; it asks again.
             return
         if error.code is ErrorCode.ITEM_TOO_LARGE and waiter.bytes_max < self._bytes_max:
             self._item_bytes = 0
@@ -394,6 +406,8 @@ class Subscription:
         self.end(QueratorError(ErrorCode.UNAVAILABLE, "the stream is closed"))
         self._held.close(release=polite or self._call.release_on_disconnect)
         self._left(self)
+        if self._former is not None:
+            await self._former.close()
 
 
 def _size(grant: Grant) -> tuple[int, int]:

@@ -764,6 +764,9 @@ class Subscribe(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     AUTO_EXTEND_FIELD_NUMBER: _builtins.int
     RELEASE_ON_DISCONNECT_FIELD_NUMBER: _builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    STREAM_NUMBER_FIELD_NUMBER: _builtins.int
+    HELD_LEASE_IDS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -780,9 +783,24 @@ class Subscribe(_message.Message):
     """Whether unfinished items are released at once when the stream breaks; else their leases lapse. On a
     clean close (half-close by the client) they are always released.
     """
+    consumer_id: _builtins.str
+    """The consumer of this stream, by a name that no other one has, for example a UUID; at most 64 characters. When its
+    stream breaks, it opens the next one under the same name: what was leased for the streams before and is not in
+    `held_lease_ids` is then released politely, without waiting for the leases to lapse. Empty: it lapses.
+    """
+    stream_number: _builtins.int
+    """Which of the consumer's streams this is: 1 for the first one, and more for each that follows; 0 without
+    `consumer_id`. Only streams of smaller numbers are taken to have ended.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long a lease lasts, 1 s to 24 h; unset means the item's or the queue's."""
+
+    @_builtins.property
+    def held_lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Leases from the consumer's streams before that it keeps: those of which it has items, or settles that are not
+        confirmed. At most 10,000.
+        """
 
     def __init__(
         self,
@@ -795,10 +813,13 @@ class Subscribe(_message.Message):
         max_bytes: _builtins.int = ...,
         auto_extend: _builtins.bool = ...,
         release_on_disconnect: _builtins.bool = ...,
+        consumer_id: _builtins.str = ...,
+        stream_number: _builtins.int = ...,
+        held_lease_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auto_extend", b"auto_extend", "client_id", b"client_id", "lease_timeout", b"lease_timeout", "max_bytes", b"max_bytes", "max_items", b"max_items", "namespace", b"namespace", "queue", b"queue", "release_on_disconnect", b"release_on_disconnect"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auto_extend", b"auto_extend", "client_id", b"client_id", "consumer_id", b"consumer_id", "held_lease_ids", b"held_lease_ids", "lease_timeout", b"lease_timeout", "max_bytes", b"max_bytes", "max_items", b"max_items", "namespace", b"namespace", "queue", b"queue", "release_on_disconnect", b"release_on_disconnect", "stream_number", b"stream_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,7 +14,8 @@ from querator.model.calls import (
     Overlay,
     SubscribeCall,
 )
-from querator.model.errors import invalid
+from querator.model.errors import invalid, over_limit
+from querator.model.ids import parse_lease_id
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import door
 from querator.wire.fields import prefix
@@ -59,6 +60,7 @@ def parse_lease(data: bytes) -> LeaseCall:
 
 
 def check_subscribe(message: queue_service_pb2.Subscribe) -> SubscribeCall:
+    _check_consumer(message)
     return SubscribeCall(
         namespace=door.check_namespace(message.namespace),
         queue=door.check_name(message.queue, field="queue"),
@@ -74,7 +76,25 @@ def check_subscribe(message: queue_service_pb2.Subscribe) -> SubscribeCall:
         lease_timeout_ms=_lease_timeout_ms(message),
         auto_extend=message.auto_extend,
         release_on_disconnect=message.release_on_disconnect,
+        consumer_id=message.consumer_id,
+        stream_number=message.stream_number,
+        held_lease_ids=tuple(message.held_lease_ids),
     )
+
+
+def _check_consumer(message: queue_service_pb2.Subscribe) -> None:
+    consumer, number, held = message.consumer_id, message.stream_number, message.held_lease_ids
+    door.check_chars(consumer, limits.CONSUMER_ID_CHARS_MAX, field="consumer_id")
+    if bool(consumer) != bool(number):
+        raise invalid("stream_number", "must be given with consumer_id, only then", value=number)
+    if held and number < 2:
+        reason = "must be empty unless stream_number is above 1"
+        raise invalid("held_lease_ids", reason, value=held[0][:64])
+    if len(held) > limits.STREAM_LEASES_MAX:
+        most = limits.STREAM_LEASES_MAX
+        raise over_limit("held_lease_ids", value=len(held), limit=most, unit="leases")
+    for place, lease_id in enumerate(held):
+        parse_lease_id(lease_id, field=f"held_lease_ids[{place}]")
 
 
 def _lease_timeout_ms(message: queue_service_pb2.LeaseRequest | queue_service_pb2.Subscribe) -> int:

@@ -77,6 +77,46 @@ def test_damaged_payload_is_not_served(log):
         load(log, full(5))
 
 
+def stream_leases(log: Log, before: int = 2, after: int = 0, limit: int = 100, consumer="me"):
+    with log.environment.snapshot() as txn:
+        return queries.stream_leases(
+            txn, GROUP, "c", consumer, before=before, after_lease=after, limit=limit
+        )
+
+
+def test_leases_of_streams_that_have_ended(log):
+    for request_id, client_id in [
+        ("me/1/a", "c"),
+        ("me/2/b", "c"),
+        ("me/12/c", "c"),
+        ("me/1/a", "another"),
+        ("me/too/1/a", "c"),
+        ("me/1", "c"),
+        ("", "c"),
+        ("me/1/d", "c"),
+        ("me/0/d", "c"),
+    ]:
+        log.produce(1)
+        assert log.one(lease_of(1, request_id=request_id, client_id=client_id)).grants[0].lease
+    assert stream_leases(log, 2) == queries.LeasePage((1, 8), 0)
+    assert stream_leases(log, 3) == queries.LeasePage((1, 2, 8), 0)
+    assert stream_leases(log, 13) == queries.LeasePage((1, 2, 3, 8), 0)
+    assert stream_leases(log, 2, consumer="me/too") == queries.LeasePage((5,), 0)
+    assert stream_leases(log, 1) == queries.LeasePage((), 0)
+    log.one(Complete((LeaseItems(1),)))
+    assert stream_leases(log, 2) == queries.LeasePage((8,), 0)
+
+
+def test_leases_of_streams_come_in_pages(log, monkeypatch):
+    for number in range(5):
+        log.one(lease_of(1, request_id=f"me/1/{number}"))
+    assert stream_leases(log, limit=2) == queries.LeasePage((1, 2), 2)
+    assert stream_leases(log, after=2, limit=3) == queries.LeasePage((3, 4, 5), 0)
+    monkeypatch.setattr(queries, "SCAN_ROWS_MAX", 2)
+    assert stream_leases(log, before=1) == queries.LeasePage((), 2)
+    assert stream_leases(log, after=4) == queries.LeasePage((5,), 0)
+
+
 def test_peek_knows_the_state_of_every_item(log):
     log.one(lease_of(2))
     log.one(lease_of(1))

@@ -34,7 +34,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.partition.queries import ItemPage
+from querator.partition.queries import ItemPage, LeasePage
 from querator.placement import commands as placement
 from querator.server import node_frames as frames
 from querator.service.forwarder import (
@@ -44,6 +44,7 @@ from querator.service.forwarder import (
     PeekQuery,
     ReadyQuery,
     StatsQuery,
+    StreamLeasesQuery,
 )
 
 GROUP = GroupId(7)
@@ -85,6 +86,7 @@ ANSWERS: list[tuple[Any, Any]] = [
         ItemPage((PeekedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),
     ),
     (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
+    (StreamLeasesQuery(GROUP, "c", "me", 2, 3, 4), LeasePage((2**63, 5), 5)),
     (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
     (EpochQuery(), 17),
 ]

@@ -174,6 +174,11 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
         "bytes", lambda n: subscribe_with(max_bytes=n)),
     ("stream's lease_timeout", "lease_timeout", LEASE_MS[0], LEASE_MS[0] - 1, "ms",
         lambda n: subscribe_with(lease_timeout=make.milliseconds(n))),
+    ("consumer_id", "consumer_id", 64, 65, "characters",
+        lambda n: subscribe_with(consumer_id="c" * n, stream_number=1)),
+    ("held_lease_ids", "held_lease_ids", 10_000, 10_001, "leases",
+        lambda n: subscribe_with(
+            consumer_id="c", stream_number=2, held_lease_ids=[make.LEASE_ID] * n)),
     ("credit", "credit.items", 100_000, 100_001, "items",
         lambda n: lease_frame(credit=queue_service_pb2.Credit(items=n))),
     # -- queues
@@ -324,6 +329,12 @@ REFUSED: list[tuple[str, str, Callable[[], object]]] = [
     ("empty frame", "frame", lease_frame),
     ("empty credit", "credit", lambda: lease_frame(credit=queue_service_pb2.Credit())),
     ("second subscribe", "subscribe", lambda: lease_frame(subscribe=make.subscribe())),
+    ("consumer without a stream number", "stream_number", lambda: subscribe_with(consumer_id="c")),
+    ("stream number alone", "stream_number", lambda: subscribe_with(stream_number=1)),
+    ("leases held at the first stream", "held_lease_ids", lambda: subscribe_with(
+        consumer_id="c", stream_number=1, held_lease_ids=[make.LEASE_ID])),
+    ("held nonsense", "held_lease_ids[1]", lambda: subscribe_with(
+        consumer_id="c", stream_number=2, held_lease_ids=[make.LEASE_ID, "x"])),
     ("state", "state", lambda: queues.parse_peek_items(
         admin_service_pb2.PeekItemsRequest(
             queue="q", state=admin_service_pb2.ItemState.ValueType(9)).SerializeToString())),
