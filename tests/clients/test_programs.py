@@ -1,17 +1,14 @@
 """Short programs of users, in each language whose tools are at hand, over the streams."""
 
 import asyncio
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from querator import Client, Node
+from tests.clients.programs import BUILD_S, HERE, PROTOS, made
 
-HERE = Path(__file__).parent
-PROTOS = HERE.parents[1] / "proto"
 WORDS = ["hello", "bonjour", "merhaba"]
 
 
@@ -60,17 +57,12 @@ async def test_python_without_an_event_loop(node: Node):
 
 
 @pytest.fixture(scope="session")
-def node_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Node.js program with what its lock file names, and nothing else, installed beside it."""
-    place = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "package-lock.json", ".npmrc", "client.js"):
-        shutil.copy(HERE / "node" / name, place)
-    subprocess.run(
-        ["npm", "ci", "--ignore-scripts", "--prefer-offline"], cwd=place, check=True, timeout=100
-    )
-    return place / "client.js"
+def node_program() -> Path:
+    """The Node.js program with what its lock file names beside it."""
+    return made("node") / "client.js"
 
 
+@pytest.mark.timeout(BUILD_S + 60)
 async def test_node_js_in_about_twenty_lines(node: Node, node_program: Path):
     out = await _run("node", node_program, node.address, PROTOS)
     assert out.splitlines() == WORDS
