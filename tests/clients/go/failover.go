@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ func main() {
 	}()
 	p := &producer{queue: queue, id: uuid7(), enough: enough,
 		unanswered: map[uint64]*pb.ProduceRequest{}, answers: map[uint64]stored{}}
-	c := &consumer{queue: queue, produced: make(chan int, 1), wanted: -1,
+	c := &consumer{queue: queue, id: hex.EncodeToString(uuid7()), produced: make(chan int, 1), wanted: -1,
 		payloads: map[item]string{}, unanswered: map[uint64]*settling{}, completed: map[string]bool{}}
 	go func() {
 		through(addresses, p.produce)
@@ -193,6 +194,8 @@ type settling struct {
 
 type consumer struct {
 	queue           string
+	id              string
+	streams         uint32 // So many were opened.
 	produced        chan int
 	wanted          int // So many items are to be completed; negative: not known yet.
 	number          uint64
@@ -217,9 +220,11 @@ func (c *consumer) consume(ctx context.Context, queues pb.QueueServiceClient, ad
 	credit := func(items uint32) {
 		send(&pb.LeaseStreamRequest{Frame: &pb.LeaseStreamRequest_Credit{Credit: &pb.Credit{Items: items}}})
 	}
-	subscribe := &pb.Subscribe{Queue: c.queue, ClientId: "go", AutoExtend: true}
+	// The leases that are named hold; what else was on its way to the lost stream goes back at once.
+	c.streams++
+	subscribe := &pb.Subscribe{Queue: c.queue, ClientId: "go", AutoExtend: true,
+		ConsumerId: c.id, StreamNumber: c.streams, HeldLeaseIds: c.held()}
 	send(&pb.LeaseStreamRequest{Frame: &pb.LeaseStreamRequest_Subscribe{Subscribe: subscribe}})
-	// The leases of the lost stream hold until their time is over: their completes are repeated.
 	for _, number := range sorted(c.unanswered) {
 		c.resent++
 		settle(number)
@@ -252,6 +257,16 @@ func (c *consumer) consume(ctx context.Context, queues pb.QueueServiceClient, ad
 		}
 	}
 	return stream.CloseSend()
+}
+
+// held are the leases whose completes are not confirmed.
+func (c *consumer) held() []string {
+	var leases []string
+	for _, settling := range c.unanswered {
+		leases = append(leases, settling.request.Leases[0].LeaseId)
+	}
+	slices.Sort(leases)
+	return slices.Compact(leases)
 }
 
 // received hands over what comes on the stream; the error comes last.
@@ -292,7 +307,7 @@ func (c *consumer) take(batch *pb.LeasedBatch) uint64 {
 	return c.number
 }
 
-// settled counts what is completed. What is lost will be delivered again: its lease had lapsed.
+// settled counts what is completed. What is lost is delivered again: its lease had lapsed.
 func (c *consumer) settled(partition uint32, outcomes []*pb.LeaseOutcome) {
 	for _, outcome := range outcomes {
 		for _, run := range slices.Concat(outcome.Done, outcome.RepeatedAnswer) {

@@ -1,6 +1,6 @@
 // Produces and works on the items of a queue while a node dies. It has nothing of ours but the proto
 // files. ../README.md says what it shows and what it prints.
-const { randomBytes } = require("node:crypto");
+const { randomBytes, randomUUID } = require("node:crypto");
 const path = require("node:path");
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
@@ -148,6 +148,8 @@ const producer = {
 };
 
 const consumer = {
+  id: randomUUID(),
+  streams: 0, // So many were opened.
   number: 0,
   unanswered: new Map(), // In the order of the numbers.
   payloads: new Map(), // Of items that are delivered and not completed.
@@ -161,8 +163,9 @@ const consumer = {
     const settle = (number) => {
       stream.write({ requestNumber: number, complete: this.unanswered.get(number).request });
     };
-    stream.write({ subscribe: { queue, clientId: "node", autoExtend: true } });
-    // The leases of the lost stream hold until their time is over: their completes are repeated.
+    // The leases that are named hold; what else was on its way to the lost stream goes back at once.
+    const consumer = { consumerId: this.id, streamNumber: ++this.streams, heldLeaseIds: this.held() };
+    stream.write({ subscribe: { queue, clientId: "node", autoExtend: true, ...consumer } });
     for (const number of this.unanswered.keys()) {
       this.resent++;
       settle(number);
@@ -191,6 +194,12 @@ const consumer = {
     this.finish();
   },
 
+  // The leases whose completes are not confirmed.
+  held() {
+    const leases = [...this.unanswered.values()].map(({ request }) => request.leases[0].leaseId);
+    return [...new Set(leases)];
+  },
+
   // Where the work would be done; returns the complete that is to be sent.
   take({ leaseId, partition, firstSeq, ordinals, items }) {
     const ranges = items.map(({ payload }, n) => {
@@ -202,7 +211,7 @@ const consumer = {
     return { partition, items: items.length, request: { leases: [{ leaseId, ranges }] } };
   },
 
-  // Counts what is completed. What is lost will be delivered again: its lease had lapsed.
+  // Counts what is completed. What is lost is delivered again: its lease had lapsed.
   settled(partition, outcomes) {
     for (const { done, repeatedAnswer } of outcomes) {
       for (const { firstSeq, count } of [...done, ...repeatedAnswer]) {

@@ -15,6 +15,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.SortedMap;
 import java.util.TreeMap;
+import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import querator.v1.Errors;
@@ -284,6 +285,7 @@ public final class Failover {
 
   static final class Consumer {
     final String queue;
+    final String id = UUID.randomUUID().toString();
     final BlockingQueue<Object> events = new LinkedBlockingQueue<>();
     final SortedMap<Long, Settling> unanswered = new TreeMap<>();
     /** Of items that are delivered and not completed. */
@@ -292,6 +294,8 @@ public final class Failover {
     final Set<String> completed = new HashSet<>();
     /** So many items are to be completed; negative: not known yet. */
     int wanted = -1;
+    /** So many were opened. */
+    int streams;
     long number;
     int resent;
     int largest;
@@ -303,12 +307,16 @@ public final class Failover {
     void consume(QueueServiceStub queues, String address) throws Exception {
       Events<LeaseStreamResponse> observer = new Events<>(events);
       StreamObserver<LeaseStreamRequest> stream = queues.leaseStream(observer);
-      stream.onNext(
-          LeaseStreamRequest.newBuilder()
-              .setSubscribe(
-                  Subscribe.newBuilder().setQueue(queue).setClientId("java").setAutoExtend(true))
-              .build());
-      // The leases of the lost stream hold until their time is over: their completes are repeated.
+      // The leases that are named hold; what else was on its way to the lost stream goes back at once.
+      Subscribe.Builder subscribe =
+          Subscribe.newBuilder()
+              .setQueue(queue)
+              .setClientId("java")
+              .setAutoExtend(true)
+              .setConsumerId(id)
+              .setStreamNumber(++streams)
+              .addAllHeldLeaseIds(held());
+      stream.onNext(LeaseStreamRequest.newBuilder().setSubscribe(subscribe).build());
       for (Map.Entry<Long, Settling> entry : unanswered.entrySet()) {
         settle(stream, entry.getKey(), entry.getValue());
         resent++;
@@ -362,6 +370,15 @@ public final class Failover {
           LeaseStreamRequest.newBuilder().setCredit(Credit.newBuilder().setItems(items)).build());
     }
 
+    /** The leases whose completes are not confirmed. */
+    Set<String> held() {
+      Set<String> leases = new HashSet<>();
+      for (Settling settling : unanswered.values()) {
+        leases.add(settling.request().getLeases(0).getLeaseId());
+      }
+      return leases;
+    }
+
     /** Where the work would be done; returns the complete that is to be sent. */
     Settling take(LeasedBatch batch) {
       LeaseItems.Builder held = LeaseItems.newBuilder().setLeaseId(batch.getLeaseId());
@@ -377,7 +394,7 @@ public final class Failover {
       return new Settling(batch.getPartition(), batch.getItemsCount(), request);
     }
 
-    /** Counts what is completed. What is lost will be delivered again: its lease had lapsed. */
+    /** Counts what is completed. What is lost is delivered again: its lease had lapsed. */
     void settled(int partition, CompleteResponse response) {
       for (LeaseOutcome outcome : response.getOutcomesList()) {
         List<SeqRange> runs = new ArrayList<>(outcome.getDoneList());
