@@ -3,7 +3,7 @@
 The names below are the public surface. They load on first use, so that a program which only talks
 to a server never loads the storage or the Raft engine:
 
-* `Client`, `SyncClient`: the SDK;
+* `Client`, `SyncClient`, `Tls`: the SDK;
 * `Node`: a node inside the caller's process.
 """
 
@@ -11,12 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from querator.client import Client, SyncClient
+    from querator.client import Client, SyncClient, Tls
     from querator.node import Node
 
-__all__ = ["Client", "Node", "SyncClient"]
+__all__ = ["Client", "Node", "SyncClient", "Tls"]
 
-_HOMES = {"Client": "querator.client", "SyncClient": "querator.client", "Node": "querator.node"}
+_HOMES = {
+    "Client": "querator.client",
+    "Node": "querator.node",
+    "SyncClient": "querator.client",
+    "Tls": "querator.client",
+}
 
 
 def __getattr__(name: str) -> Any:

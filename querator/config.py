@@ -131,12 +131,37 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "`listen`; empty: none. A second node on the machine needs another port."
         ),
     ] = "127.0.0.1:4471"
+    tls_cert_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificate that `listen` shows, and the node where it "
+            "connects to others: the node's own first, then those that lead to the authority. "
+            "Empty: no TLS. When the files change, new connections to the node see that."
+        ),
+    ] = ""
+    tls_key_file: Annotated[
+        str, Meta(description="PEM file with the key of `tls_cert_file`, not encrypted.")
+    ] = ""
+    tls_client_ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities whose certificates clients and the other "
+            "nodes must show at `listen` (mutual TLS). Empty: none is asked for."
+        ),
+    ] = ""
+    tls_ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities that this node trusts where it connects to "
+            "the clients' ports of other nodes. Required with `peers` and `tls_cert_file`."
+        ),
+    ] = ""
     insecure: Annotated[
         bool,
         Meta(
             description="Allow addresses to listen on that are not loopback, although whoever "
-            "reaches `listen` may do everything, and whoever reaches `listen_admin` reads the "
-            "names and counts of all queues."
+            "reaches `listen` may do everything (unless `tls_client_ca_file` asks who it is), and "
+            "whoever reaches `listen_admin` reads the names and counts of all queues."
         ),
     ] = False
     storage_quota_bytes: Annotated[
@@ -185,6 +210,15 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     listen_peers: str
     client_address: str
     zone: str = ""
+
+
+class TlsSettings(msgspec.Struct, frozen=True):
+    """PEM files of a node; `client_ca_file` and `ca_file` may be empty."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str = ""
+    ca_file: str = ""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -306,7 +340,9 @@ def _check(config: Config) -> None:
         raise ConfigError("data_dir and memory exclude each other: choose --data-dir or --memory")
     if not config.memory and not config.data_dir:
         raise ConfigError("data_dir is missing: give --data-dir DIR (or --memory to keep nothing)")
-    _check_address("listen", config.listen, insecure=config.insecure)
+    _check_tls(config)
+    known = bool(config.tls_client_ca_file)
+    _check_address("listen", config.listen, insecure=config.insecure or known)
     if config.listen_admin:
         _check_address("listen_admin", config.listen_admin, insecure=config.insecure)
     if config.name:
@@ -363,6 +399,34 @@ def _check_cluster(config: Config) -> None:
                 f"advertise_client is missing: nobody can connect to {config.listen}; name the "
                 "address at which clients and the other nodes reach this node"
             )
+
+
+def _check_tls(config: Config) -> None:
+    if not config.tls_cert_file:
+        for name in ("tls_key_file", "tls_client_ca_file", "tls_ca_file"):
+            if getattr(config, name):
+                raise ConfigError(f"{name} says nothing without tls_cert_file: give that too")
+    elif not config.tls_key_file:
+        raise ConfigError("tls_key_file is missing: tls_cert_file needs its key")
+    elif config.peers and not config.tls_ca_file:
+        raise ConfigError(
+            "tls_ca_file is missing: with peers and tls_cert_file say which authorities vouch for "
+            "the other nodes"
+        )
+    elif config.tls_ca_file and not config.peers:
+        raise ConfigError("tls_ca_file says nothing without peers: the node dials nobody")
+
+
+def tls_settings(config: Config) -> TlsSettings | None:
+    """None: no TLS."""
+    if not config.tls_cert_file:
+        return None
+    return TlsSettings(
+        cert_file=config.tls_cert_file,
+        key_file=config.tls_key_file,
+        client_ca_file=config.tls_client_ca_file,
+        ca_file=config.tls_ca_file,
+    )
 
 
 def parse_peers(text: str) -> dict[str, str]:
@@ -437,12 +501,19 @@ def _is_any(host: str) -> bool:
         return False
 
 
+_WAY_OUT: Final = {
+    "listen": "let clients show certificates (--tls-cert-file, --tls-key-file, "
+    "--tls-client-ca-file), or ",
+    "listen_admin": "",
+}
+
+
 def _check_address(setting: str, text: str, *, insecure: bool) -> None:
     host, _ = parse_address(text, setting=setting)
     if not _is_loopback(host) and not insecure:
         raise ConfigError(
             f"{setting}: {text} can be reached from other machines, and there is no "
-            "authentication; add --insecure if that is what you want"
+            f"authentication; {_WAY_OUT[setting]}add --insecure if that is what you want"
         )
 
 

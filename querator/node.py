@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import uuid_utils
 
 from querator import telemetry
-from querator.config import ClusterSettings, parse_address
+from querator.config import ClusterSettings, TlsSettings, parse_address
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import LOG_BYTES_KEPT
 from querator.model.nodes import NodeKey, node_name
@@ -60,6 +60,7 @@ from querator.storage.environment import Environment
 from querator.storage.identity import DirectoryRefused, Empty, Identity, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
+from querator.wire.tls import Tls, dialing, server_credentials
 
 if TYPE_CHECKING:
     from querator.client import Client
@@ -98,6 +99,7 @@ class Node:
         cluster: ClusterSettings | None = None,
         listen: str = "127.0.0.1:0",
         listen_admin: str = "",
+        tls: TlsSettings | None = None,
         storage_quota_bytes: int = 0,
         log_bytes_kept: int = LOG_BYTES_KEPT,
         shutdown_timeout_ms: int = 5_000,
@@ -121,6 +123,7 @@ class Node:
             )
         self._listen = listen
         self._listen_admin = listen_admin
+        self._tls = tls
         self._quota_bytes = storage_quota_bytes
         self._log_bytes_kept = log_bytes_kept
         self._shutdown_timeout_ms = shutdown_timeout_ms
@@ -243,7 +246,11 @@ class Node:
             connected=self._connected,
         )
         self._placement = observed.placement = placement
-        forwarding = self._make_forwarding(placement)
+        credentials = dial_tls = None
+        if self._tls is not None:
+            credentials = await asyncio.to_thread(server_credentials, self._tls)
+            dial_tls = await asyncio.to_thread(dialing, self._tls)
+        forwarding = self._make_forwarding(placement, dial_tls)
         service = QueueService(
             host=host,
             placement=placement,
@@ -272,7 +279,14 @@ class Node:
             connected=self._connected,
             on_hand_off=self._on_hand_off,
         )
-        server = GrpcServer(service, admin, cluster, listen=self._listen, forwarding=forwarding)
+        server = GrpcServer(
+            service,
+            admin,
+            cluster,
+            listen=self._listen,
+            forwarding=forwarding,
+            credentials=credentials,
+        )
         self._running.push_async_callback(self._stop_serving, server, service)
         self._address = await server.start()
         observed.calls = server.counts
@@ -285,11 +299,11 @@ class Node:
         """The node is about to stop: nobody should be sent here any more."""
         self._observed.stopping = True
 
-    def _make_forwarding(self, placement: Placement) -> Forwarding | None:
+    def _make_forwarding(self, placement: Placement, tls: Tls | None) -> Forwarding | None:
         """The way to the other nodes; None for a node that is alone."""
         if self._cluster is None:
             return None
-        forwarding = Forwarding(self.identity.name, token=self._cluster.token)
+        forwarding = Forwarding(self.identity.name, token=self._cluster.token, tls=tls)
         placement.watch(forwarding.on_map)
         self._running.push_async_callback(forwarding.close)
         return forwarding

@@ -32,10 +32,12 @@ from querator.config import (
     Setting,
     cluster_settings,
     load,
+    tls_settings,
 )
 from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError, StoppedEarlyError
 from querator.storage.environment import StorageError
+from querator.wire.tls import TlsError
 
 _METAVARS: Final = {
     "data_dir": "DIR",
@@ -46,6 +48,10 @@ _METAVARS: Final = {
     "name": "NAME",
     "peers": "NAME=HOST:PORT,…",
     "cluster_token_file": "FILE",
+    "tls_ca_file": "FILE",
+    "tls_cert_file": "FILE",
+    "tls_client_ca_file": "FILE",
+    "tls_key_file": "FILE",
     "zone": "ZONE",
 }
 
@@ -120,6 +126,7 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         cluster=cluster,
         listen=config.listen,
         listen_admin=config.listen_admin,
+        tls=tls_settings(config),
         storage_quota_bytes=config.storage_quota_bytes,
         log_bytes_kept=config.log_bytes_kept,
         shutdown_timeout_ms=config.shutdown_timeout_ms,
@@ -132,7 +139,7 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         return
     except NodeFailedError as error:
         raise Failed(str(error)) from error
-    except (StorageError, OSError, QueratorError) as error:
+    except (StorageError, OSError, QueratorError, TlsError) as error:
         raise NotStarted(str(error)) from error
     # What a start leaves behind lives as long as the process. Out of the collector's sight it no
     # longer costs each full collection 30 ms in which nothing is answered.

@@ -16,6 +16,7 @@ from querator.client import Client
 from querator.client.client import CONNECT_TIMEOUT_DEFAULT
 from querator.client.cluster import ClusterAdmin
 from querator.model import limits
+from querator.wire.tls import Tls, TlsError
 
 _TIMEOUT_MAX = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
 _Result = TypeVar("_Result")
@@ -29,6 +30,7 @@ class Target:
     address: str
     namespace: str
     request_timeout: timedelta
+    tls: Tls | None = None
 
     def client(self, client_id: str | None = None) -> Client:
         return Client(
@@ -36,6 +38,7 @@ class Target:
             namespace=self.namespace,
             client_id=client_id,
             request_timeout=self.request_timeout,
+            tls=self.tls,
         )
 
     def run(
@@ -59,6 +62,7 @@ class Target:
             self.address,
             request_timeout=self.request_timeout.total_seconds(),
             connect_timeout=CONNECT_TIMEOUT_DEFAULT.total_seconds(),
+            tls=self.tls,
         )
 
 
@@ -80,17 +84,32 @@ def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def server_options(command: _Command) -> _Command:
-    """--address, --namespace, --request-timeout, as the argument `target`."""
+    """--address, --namespace, --request-timeout, --tls…, as the argument `target`."""
 
     @functools.wraps(command)
     def wrapper(
-        *args: Any, address: str, namespace: str, request_timeout: timedelta, **kwargs: Any
+        *args: Any,
+        address: str,
+        namespace: str,
+        request_timeout: timedelta,
+        tls: bool,
+        tls_ca: str,
+        tls_cert: str,
+        tls_key: str,
+        **kwargs: Any,
     ) -> Any:
         if not timedelta(0) < request_timeout <= _TIMEOUT_MAX:
             raise click.BadParameter(
                 "must be more than 0 and at most 15m.", param_hint="--request-timeout"
             )
-        return command(*args, target=Target(address, namespace, request_timeout), **kwargs)
+        shown = None
+        if tls or tls_ca or tls_cert or tls_key:
+            try:
+                shown = Tls.from_files(ca=tls_ca, cert=tls_cert, key=tls_key)
+            except TlsError as error:
+                raise click.UsageError(f"--tls: {error}") from error
+        target = Target(address, namespace, request_timeout, shown)
+        return command(*args, target=target, **kwargs)
 
     options = (
         click.option(
@@ -118,8 +137,29 @@ def server_options(command: _Command) -> _Command:
             show_default=True,
             help="How long a request is repeated before it counts as failed.",
         ),
+        click.option(
+            "--tls",
+            is_flag=True,
+            envvar="QUERATOR_TLS",
+            show_envvar=True,
+            help="Connect by TLS; any of the next three means that too.",
+        ),
+        _tls_file("ca", "Authorities to trust; default: those that gRPC knows."),
+        _tls_file("cert", "Certificate to show, when the server asks who you are."),
+        _tls_file("key", "Key of --tls-cert."),
     )
     return cast(_Command, _decorated(wrapper, options))
+
+
+def _tls_file(what: str, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--tls-{what}",
+        envvar=f"QUERATOR_{what.upper()}",
+        default="",
+        show_envvar=True,
+        metavar="FILE",
+        help=f"{text} PEM.",
+    )
 
 
 def stale_option(command: _Command) -> _Command:

@@ -31,6 +31,7 @@ from querator.client.values import (
     QueueStats,
     SettleOutcome,
 )
+from querator.wire.tls import Tls, TlsError
 
 __all__ = [
     "Client",
@@ -58,4 +59,6 @@ __all__ = [
     "SyncLeasedBatch",
     "SyncLeasedItem",
     "SyncProducer",
+    "Tls",
+    "TlsError",
 ]

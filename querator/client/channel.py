@@ -22,6 +22,7 @@ from querator.v1 import (
     cluster_service_pb2_grpc,
     queue_service_pb2_grpc,
 )
+from querator.wire.tls import Tls, open_channel
 
 R = TypeVar("R")
 
@@ -71,13 +72,14 @@ class Connection:
         *,
         request_timeout: float = REQUEST_SECONDS,
         connect_timeout: float = CONNECT_SECONDS,
+        tls: Tls | None = None,
     ) -> None:
         self.address = address
         self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
         self._reached = False
         self._closed = False
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = open_channel(address, tls, _OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)

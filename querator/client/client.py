@@ -39,6 +39,7 @@ from querator.client.window import IDENTITY_SECONDS_MAX, Identity
 from querator.model import limits
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.v1 import queue_service_pb2
+from querator.wire.tls import Tls
 
 ADDRESS_DEFAULT = "127.0.0.1:4470"
 REQUEST_TIMEOUT_DEFAULT = timedelta(seconds=30)
@@ -60,7 +61,7 @@ class Client:
     Calls are repeated with their identity until they have an answer or `request_timeout` has
     passed. When no node has ever answered, that is given up after `connect_timeout` already.
     `client_id` names this consumer of leases, for people; by default made of host, process and
-    chance.
+    chance. `tls`: whom to trust, and what to show the nodes (`querator.Tls`); None: in the clear.
 
     Errors: `querator.client.errors`. Not for use from several threads: see `SyncClient`.
     """
@@ -73,6 +74,7 @@ class Client:
         client_id: str | None = None,
         request_timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,
         connect_timeout: timedelta = CONNECT_TIMEOUT_DEFAULT,
+        tls: Tls | None = None,
     ) -> None:
         most = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
         if not timedelta(0) < request_timeout <= most:
@@ -83,6 +85,7 @@ class Client:
         self.client_id = client_id or _own_name()
         self._request_seconds = request_timeout.total_seconds()
         self._connect_seconds = connect_timeout.total_seconds()
+        self._tls = tls
         self._open: Nodes | None = None
         self._admin_calls: Admin | None = None
         self._holders: dict[str, SingleHolder] = {}
@@ -119,6 +122,7 @@ class Client:
                 self._addresses,
                 request_timeout=self._request_seconds,
                 connect_timeout=self._connect_seconds,
+                tls=self._tls,
             )
         return self._open
 

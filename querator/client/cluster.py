@@ -22,6 +22,7 @@ from querator.model.cluster import (
 )
 from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster as wire
+from querator.wire.tls import Tls
 
 R = TypeVar("R")
 
@@ -55,11 +56,19 @@ class ClusterAdmin:
     commas: the first that answers is asked.
     """
 
-    def __init__(self, address: str, *, request_timeout: float, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        request_timeout: float,
+        connect_timeout: float,
+        tls: Tls | None = None,
+    ) -> None:
         """Times in seconds. Raises ValueError."""
         self._addresses = split_addresses(address)
         self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
+        self._tls = tls
         self._open: dict[str, Connection] = {}
 
     async def __aenter__(self) -> Self:
@@ -81,6 +90,7 @@ class ClusterAdmin:
                 address,
                 request_timeout=self._request_timeout,
                 connect_timeout=self._connect_timeout,
+                tls=self._tls,
             )
         return self._open[address]
 

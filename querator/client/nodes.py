@@ -32,6 +32,7 @@ from querator.client.errors import make_error as make
 from querator.client.rpc_errors import connection_failed
 from querator.model import limits
 from querator.v1 import queue_service_pb2
+from querator.wire.tls import Tls
 
 R = TypeVar("R")
 
@@ -78,13 +79,19 @@ class Nodes:
     """
 
     def __init__(
-        self, addresses: Iterable[str], *, request_timeout: float, connect_timeout: float
+        self,
+        addresses: Iterable[str],
+        *,
+        request_timeout: float,
+        connect_timeout: float,
+        tls: Tls | None = None,
     ) -> None:
         self.request_timeout = request_timeout
         self._connect_timeout = connect_timeout
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._nodes = {
-            address: _Node(Connection(address), name="", given=True) for address in addresses
+            address: _Node(self._connection(address), name="", given=True) for address in addresses
         }
         self._current = random.choice(list(self._nodes.values()))
         self._reached = False
@@ -93,6 +100,9 @@ class Nodes:
         self._teaches = True
         self._learning: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+
+    def _connection(self, address: str) -> Connection:
+        return Connection(address, tls=self._tls)
 
     @property
     def closed(self) -> bool:
@@ -295,7 +305,7 @@ class Nodes:
             if node is not None:
                 node.name = name
             elif name not in known and not self._closed:
-                self._nodes[address] = _Node(Connection(address), name=name, given=False)
+                self._nodes[address] = _Node(self._connection(address), name=name, given=False)
         for address, node in list(self._nodes.items()):
             if not node.given and there.get(node.name) != address:
                 self._drop(address, node)

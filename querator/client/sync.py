@@ -37,6 +37,7 @@ from querator.client.values import (
     SettleOutcome,
 )
 from querator.model.ids import DEFAULT_NAMESPACE
+from querator.wire.tls import Tls
 
 T = TypeVar("T")
 
@@ -237,6 +238,7 @@ class SyncClient:
         client_id: str | None = None,
         request_timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,
         connect_timeout: timedelta = CONNECT_TIMEOUT_DEFAULT,
+        tls: Tls | None = None,
     ) -> None:
         self._client = Client(
             address,
@@ -244,6 +246,7 @@ class SyncClient:
             client_id=client_id,
             request_timeout=request_timeout,
             connect_timeout=connect_timeout,
+            tls=tls,
         )
         self._runner = _LoopThread()
 

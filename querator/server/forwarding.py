@@ -11,14 +11,16 @@ from querator.server.node_frames import LINK_VERSION, LinkHello
 from querator.server.node_link import NodeLink
 from querator.server.node_proof import link_key
 from querator.service.forwarder import ForwarderEvents, Query
+from querator.wire.tls import Tls
 
 
 class Forwarding:
     """Of the node `name`. On the event loop; the owner passes on each map and calls `close`."""
 
-    def __init__(self, name: str, *, token: bytes) -> None:
+    def __init__(self, name: str, *, token: bytes, tls: Tls | None = None) -> None:
         self.name = name
         self.key = link_key(token)
+        self._tls = tls
         self.refusals = RefusalLog()
         self._events: ForwarderEvents | None = None
         self._cluster_id = ""
@@ -54,6 +56,7 @@ class Forwarding:
                     name,
                     address,
                     key=self.key,
+                    tls=self._tls,
                     own=self.hello,
                     refusals=self.refusals,
                     on_reach=self._reach,

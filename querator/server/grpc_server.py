@@ -93,8 +93,12 @@ class GrpcServer:
         listen: str,
         request_limits: RequestLimits = DEFAULT_LIMITS,
         forwarding: Forwarding | None = None,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        """`forwarding` None: a node that is alone, and that other nodes cannot ask anything."""
+        """`forwarding` None: a node that is alone, and that other nodes cannot ask anything.
+        `credentials` None: in the clear.
+        """
+        self._credentials = credentials
         self._forwarding = forwarding
         self._queue_service = queue_service
         self._admin_service = admin_service
@@ -136,7 +140,7 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(_SERVICES, server)
         try:
-            port = server.add_insecure_port(self._listen)
+            port = self._add_port(server)
         except RuntimeError as error:
             raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
         self._server = server
@@ -146,6 +150,11 @@ class GrpcServer:
         address = f"{self._listen.rpartition(':')[0]}:{port}"
         _log.info("grpc.listening", address=address)
         return address
+
+    def _add_port(self, server: grpc.aio.Server) -> int:
+        if self._credentials is None:
+            return server.add_insecure_port(self._listen)
+        return server.add_secure_port(self._listen, self._credentials)
 
     async def stop(self, grace_s: float) -> None:
         """Drains for at most `grace_s`, then cancels what is left. Does nothing twice."""

@@ -31,6 +31,7 @@ from querator.server import node_frames as frames
 from querator.server.node_proof import Step, dial
 from querator.service.forwarder import Query
 from querator.v1 import node_service_pb2, node_service_pb2_grpc
+from querator.wire.tls import Tls, open_channel
 
 FRAME_BYTES = 1 * MIB
 """Asks of one frame together, unless one is larger."""
@@ -86,6 +87,7 @@ class NodeLink:
         address: str,
         *,
         key: bytes,
+        tls: Tls | None = None,
         own: Callable[[str], frames.LinkHello],
         refusals: RefusalLog,
         on_reach: Callable[[str], None],
@@ -95,6 +97,7 @@ class NodeLink:
         self.address = address
         self.open = False
         self._key = key
+        self._tls = tls
         self._own = own
         self._refusals = refusals
         self._on_reach = on_reach
@@ -191,7 +194,7 @@ class NodeLink:
     async def _live(self) -> bool:
         """One connection from its opening to its end; whether the other node was reached."""
         reached = False
-        async with grpc.aio.insecure_channel(self.address, options=_OPTIONS) as channel:
+        async with open_channel(self.address, self._tls, _OPTIONS) as channel:
             call: _Call = node_service_pb2_grpc.NodeServiceStub(channel).Link()
             try:
                 await self._shake_hands(call)

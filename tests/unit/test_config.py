@@ -8,10 +8,12 @@ from querator.config import (
     ClusterSettings,
     Config,
     ConfigError,
+    TlsSettings,
     cluster_settings,
     load,
     markdown,
     parse_address,
+    tls_settings,
 )
 
 DATA = {"data_dir": "d"}
@@ -146,6 +148,35 @@ def test_only_loopback_without_insecure(tmp_path: Path, listen: str, insecure: b
         assert "--insecure" in message
 
 
+TLS = {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"}
+
+
+def test_clients_that_show_who_they_are_may_come_from_elsewhere(tmp_path: Path):
+    message = problem(tmp_path, data_dir="d", listen="0.0.0.0:4470", **TLS)
+    assert "--tls-client-ca-file" in message
+    flags = {**DATA, **TLS, "listen": "0.0.0.0:4470", "tls_client_ca_file": "ca.pem"}
+    config = load(flags=flags, environment={})
+    assert tls_settings(config) == TlsSettings("c.pem", "k.pem", client_ca_file="ca.pem")
+    assert tls_settings(load(flags=DATA, environment={})) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tls_key_file": ""}, ["tls_key_file is missing"]),
+        ({"tls_cert_file": ""}, ["tls_key_file says nothing without tls_cert_file"]),
+        ({"tls_ca_file": "ca.pem"}, ["tls_ca_file says nothing without peers"]),
+    ],
+)
+def test_settings_of_tls_that_make_no_sense(
+    tmp_path: Path, changes: dict[str, object], words: list[str]
+):
+    flags: dict[str, Any] = {"data_dir": "d"} | TLS | changes
+    message = problem(tmp_path, **flags)
+    for word in words:
+        assert word in message
+
+
 def test_the_admin_port_as_the_clients_port(tmp_path: Path):
     message = problem(tmp_path, data_dir="d", listen_admin="0.0.0.0:4471")
     assert message.startswith("listen_admin: 0.0.0.0:4471")
@@ -223,6 +254,10 @@ def test_the_settings_of_a_cluster(tmp_path: Path):
         ({"advertise_client": "h:0"}, ["advertise_client", "nothing that others"]),
         ({"listen": "0.0.0.0:1", "insecure": True}, ["advertise_client is missing"]),
         ({"peers": ""}, ["cluster_token_file says nothing without peers"]),
+        (
+            {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"},
+            ["tls_ca_file is missing", "vouch for the other nodes"],
+        ),
         (
             {"peers": ",".join(f"n{i}=h{i}:1" for i in range(8)), "name": "n1"},
             ["initial_nodes is missing", "8 nodes", "at most 7"],

@@ -1,0 +1,187 @@
+"""Real nodes that show certificates, and ask for them."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from querator import Client, Tls
+from querator.client.errors import ConnectionFailed
+from tests.integration.members import Members
+from tests.integration.processes import ServerProcess, run, server
+
+
+class Papers:
+    """An authority, and what it has issued, as files."""
+
+    def __init__(self, room: Path) -> None:
+        room.mkdir()
+        self._room = room
+        self._authority = trustme.CA()
+        self.ca = room / "ca.pem"
+        self._authority.cert_pem.write_to_path(self.ca)
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """Certificate and key, for loopback."""
+        issued = self._authority.issue_cert("127.0.0.1", "localhost")
+        cert, key = self._room / f"{name}.pem", self._room / f"{name}.key"
+        cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(key)
+        return cert, key
+
+    def shown_by_nodes(self, *, mutual: bool) -> list[str]:
+        cert, key = self.issue("node")
+        asks = ["--tls-client-ca-file", str(self.ca)] if mutual else []
+        return ["--tls-cert-file", str(cert), "--tls-key-file", str(key), *asks]
+
+    def client(self, *, shows: bool = False) -> Tls:
+        tls = Tls(ca=self.ca.read_bytes())
+        if not shows:
+            return tls
+        cert, key = self.issue("client")
+        return Tls(tls.ca, cert.read_bytes(), key.read_bytes())
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Papers:
+    return Papers(tmp_path / "papers")
+
+
+@asynccontextmanager
+async def lone(home: Path, papers: Papers, *, mutual: bool) -> AsyncIterator[ServerProcess]:
+    async with server(home / "data", *papers.shown_by_nodes(mutual=mutual)) as node:
+        yield node
+
+
+async def use(address: str, tls: Tls | None) -> None:
+    """Every kind of call once."""
+    async with Client(address, tls=tls) as client:
+        await client.create_queue("q")
+        async with client.producer("q") as producer:
+            await producer.produce(b"work")
+        [item] = await client.lease("q")
+        assert item.payload == b"work"
+        await item.complete()
+
+
+async def refused(address: str, tls: Tls | None) -> str:
+    """What a client is told that is not let in."""
+    async with Client(address, tls=tls, connect_timeout=timedelta(seconds=1)) as client:
+        with pytest.raises(ConnectionFailed) as failed:
+            await client.stats("q")
+    return str(failed.value)
+
+
+async def test_a_node_shows_its_certificate_and_nothing_goes_in_the_clear(
+    tmp_path: Path, papers: Papers
+):
+    stranger = Papers(tmp_path / "stranger")
+    async with lone(tmp_path, papers, mutual=False) as node:
+        await use(node.address, papers.client())
+        await refused(node.address, None)
+        assert "CERTIFICATE_VERIFY_FAILED" in await refused(node.address, stranger.client())
+
+
+async def test_who_shows_nothing_or_something_else_is_not_let_in(tmp_path: Path, papers: Papers):
+    stranger = Papers(tmp_path / "stranger")
+    async with lone(tmp_path, papers, mutual=True) as node:
+        await use(node.address, papers.client(shows=True))
+        await refused(node.address, papers.client())
+        cert, key = stranger.issue("client")
+        theirs = Tls(papers.ca.read_bytes(), cert.read_bytes(), key.read_bytes())
+        await refused(node.address, theirs)
+        await use_again(node.address, papers.client(shows=True))
+
+
+async def use_again(address: str, tls: Tls) -> None:
+    async with Client(address, tls=tls) as client:
+        assert (await client.stats("q")).total.completed == 1
+
+
+async def test_a_client_with_tls_says_what_is_wrong_at_a_node_without(
+    tmp_path: Path, papers: Papers
+):
+    async with server(tmp_path / "data") as node:
+        assert "handshake" in (await refused(node.address, papers.client())).lower()
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path, papers: Papers):
+    async with lone(tmp_path, papers, mutual=False) as node:
+        await use(node.address, papers.client())
+        newer = Papers(tmp_path / "newer")
+        cert, key = newer.issue("node")
+        old = tmp_path / "papers"
+        os.replace(key, old / "node.key")
+        os.replace(cert, old / "node.pem")
+        await use_again(node.address, newer.client())
+
+
+async def test_the_command_line(tmp_path: Path, papers: Papers):
+    cert, key = papers.issue("operator")
+    shown = ["--tls-ca", str(papers.ca), "--tls-cert", str(cert), "--tls-key", str(key)]
+    async with lone(tmp_path, papers, mutual=True) as node:
+        code, _, err = await run("queue", "create", "q", "--address", node.address, *shown)
+        assert code == 0, err
+        environment = {
+            "QUERATOR_CA": str(papers.ca),
+            "QUERATOR_CERT": str(cert),
+            "QUERATOR_KEY": str(key),
+        }
+        code, out, err = await run(
+            "queue", "list", "--address", node.address, environment=environment
+        )
+        assert code == 0, err
+        assert "q" in out
+        code, _, err = await run("queue", "list", "--address", node.address, "--tls-cert", "no")
+        assert code == 2
+        assert "go together" in err
+
+
+async def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, papers: Papers):
+    cert, _ = papers.issue("node")
+    code, _, err = await run(
+        "serve", "--data-dir", str(tmp_path / "data"), "--new", "--listen", "127.0.0.1:0",
+        "--listen-admin", "", "--tls-cert-file", str(cert), "--tls-key-file", str(papers.ca),
+    )  # fmt: skip
+    assert code == 1
+    assert f"cert: {cert} and key: {papers.ca} cannot be used" in err
+
+
+async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, papers: Papers):
+    shown = papers.shown_by_nodes(mutual=True)
+    cluster = Members(tmp_path, "abc", *shown, "--tls-ca-file", str(papers.ca))
+    await cluster.start()
+    try:
+        tls = papers.client(shows=True)
+        async with Client(cluster["a"].address, tls=tls) as client:
+            await client.create_queue("q", partitions=3)
+        for name in "abc":
+            async with asyncio.timeout(60), Client(cluster[name].address, tls=tls) as client:
+                for number in range(6):
+                    await client.produce("q", b"%d" % number)
+                leased = 0
+                while leased < 6:
+                    for item in await client.lease("q", max_items=6):
+                        await item.complete()
+                        leased += 1
+        assert "link" not in refused_links(cluster)
+        await cluster.stop()
+    finally:
+        for name in "abc":
+            if cluster[name].running:
+                await cluster[name].kill()
+
+
+def refused_links(cluster: Members) -> str:
+    """What nodes have logged of links that were refused."""
+    return " ".join(
+        str(record["event"])
+        for member in cluster.by_name.values()
+        for record in member.records
+        if "refused" in str(record["event"])
+    )
