@@ -50,6 +50,7 @@ from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.raft.tcp_peers import TcpPeers
+from querator.server.certificates import dialing, server_credentials
 from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
 from querator.server.observed import Observed
@@ -60,7 +61,7 @@ from querator.storage.environment import Environment
 from querator.storage.identity import DirectoryRefused, Empty, Identity, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
-from querator.wire.tls import Tls, dialing, server_credentials
+from querator.wire.tls import Tls
 
 if TYPE_CHECKING:
     from querator.client import Client

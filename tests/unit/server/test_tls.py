@@ -7,7 +7,9 @@ import pytest
 import trustme
 
 from querator.config import TlsSettings
-from querator.wire.tls import Tls, TlsError, _Files, server_credentials
+from querator.server.certificates import Files as PortFiles
+from querator.server.certificates import server_credentials
+from querator.wire.tls import Tls, TlsError
 
 AUTHORITY = trustme.CA()
 
@@ -68,7 +70,7 @@ def test_an_authority_of_clients_that_is_none_is_refused(files: Files):
 
 
 def test_renewed_files_are_read_and_broken_ones_passed_over(files: Files):
-    kept = _Files(files.settings(client_ca_file=str(files.ca)))
+    kept = PortFiles(files.settings(client_ca_file=str(files.ca)))
     kept.read()
     assert kept.changed() is None
     files.issue()
