@@ -148,7 +148,7 @@ def test_only_loopback_without_insecure(tmp_path: Path, listen: str, insecure: b
         assert "--insecure" in message
 
 
-TLS = {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"}
+TLS: dict[str, Any] = {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"}
 
 
 def test_clients_that_show_who_they_are_may_come_from_elsewhere(tmp_path: Path):
