@@ -33,6 +33,10 @@ class Failover:
         self._process = process
         self._errors = errors
 
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None
+
     async def _line(self) -> str:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
@@ -115,7 +119,7 @@ async def test_a_killed_leader_loses_nothing_and_repeats_nothing(
         running(language, place, addresses, errors) as failover,
     ):
         await failover.at(first)
-        while (await client.stats(QUEUE)).total.completed < UNDER_WAY:
+        while failover.running and (await client.stats(QUEUE)).total.completed < UNDER_WAY:
             pass
         await cluster["a"].kill()
         await failover.at(*others)
