@@ -5,10 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from querator.client import Client, LeasedItem
+from querator.client import Client, LeasedItem, settling
 from querator.client.errors import LeaseLost, Unavailable
-from querator.client.leases import COMPLETE
-from querator.client.settling import SettleFrame, Settler
 from querator.client.subscribing import Subscribing
 from querator.model import limits
 from querator.v1 import queue_service_pb2
@@ -146,7 +144,6 @@ async def test_the_next_stream_says_which_leases_are_held():
             items[2].retry()
             await confirmed
             await consumer.flush()
-            # Gathered in the same step of the loop as the stream breaks, or on its way: both count.
             node.cut_answers = 1
             await items[3].complete()
         first, second, third = node.subscriptions
@@ -158,19 +155,21 @@ async def test_the_next_stream_says_which_leases_are_held():
     assert list(third.held_lease_ids) == ["1.0.4", "1.0.5"]
 
 
-async def test_settles_that_are_still_gathered_hold_their_leases():
-    frames: list[SettleFrame] = []
-    settler = Settler(frames.append)
+async def test_settles_that_are_still_gathered_hold_their_leases(monkeypatch):
+    monkeypatch.setattr(settling, "LINGER_SECONDS", 60.0)
     async with ScriptedNode.running() as node, Client(node.address) as client:
-        await node.make_ready(_batch(0, 2))
+        await node.make_ready(*(_batch(n, 1) for n in range(3)))
         async with client.consumer("q") as consumer:
-            batch = (await anext(consumer)).batch
-            future = settler.settle(COMPLETE, batch, 1)
-            assert settler.lease_ids() == [batch.lease_id]
-            settler.flush()
-            assert settler.lease_ids() == []
-            assert [frame.lease_ids() for frame in frames] == [[batch.lease_id]]
-            future.cancel()
+            first, second, _ = [await anext(consumer) for _ in range(3)]
+            node.cut_answers = 1
+            on_its_way = first.complete()
+            await asyncio.sleep(0)
+            # Waits for the first one's answer, which comes on the next stream.
+            await asyncio.gather(on_its_way, second.complete())
+    assert [list(each.held_lease_ids) for each in node.subscriptions] == [
+        [],
+        ["1.0.1", "1.0.2", "1.0.3"],
+    ]
 
 
 async def test_two_consumers_of_one_client_have_different_names():
