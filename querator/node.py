@@ -136,6 +136,7 @@ class Node:
         self._identity: Identity | None = None
         self._placement: Placement | None = None
         self._service: QueueService | None = None
+        self._server: GrpcServer | None = None
         self._end_wanted = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -280,7 +281,7 @@ class Node:
             connected=self._connected,
             on_hand_off=self._on_hand_off,
         )
-        server = GrpcServer(
+        self._server = server = GrpcServer(
             service,
             admin,
             cluster,
@@ -296,9 +297,11 @@ class Node:
             self._membership.say(self._said())
             self._running.push_async_callback(self._hand_over, placement)
 
-    def _on_hand_off(self) -> None:
+    async def _on_hand_off(self) -> None:
         """The node is about to stop: nobody should be sent here any more."""
         self._observed.stopping = True
+        if self._server is not None:
+            await self._server.wants_no_clients()
 
     def _make_forwarding(self, placement: Placement, tls: Tls | None) -> Forwarding | None:
         """The way to the other nodes; None for a node that is alone."""

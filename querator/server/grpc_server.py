@@ -52,6 +52,7 @@ _SERVICES = (
     reflection.SERVICE_NAME,
 )
 
+_HEALTH_OF = ("", QUEUE_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE)
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _KEEPALIVE_MS = 20_000
 _KEEPALIVE_ANSWER_MS = 10_000
@@ -145,11 +146,16 @@ class GrpcServer:
             raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
         self._server = server
         await server.start()
-        for service in ("", QUEUE_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE):
+        for service in _HEALTH_OF:
             await self._health.set(service, _SERVING)
         address = f"{self._listen.rpartition(':')[0]}:{port}"
         _log.info("grpc.listening", address=address)
         return address
+
+    async def wants_no_clients(self) -> None:
+        """Says so to who asks for its health; who comes all the same is served."""
+        for service in _HEALTH_OF:
+            await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     def _add_port(self, server: grpc.aio.Server) -> int:
         if self._credentials is None:

@@ -1,7 +1,7 @@
 """The cluster for operators: what this node knows of it, handing off, replacing a lost node."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from querator.config import ClusterSettings
@@ -41,7 +41,7 @@ class ClusterService:
         placement: "Placement",
         settings: ClusterSettings | None,
         connected: Callable[[], Mapping[NodeKey, PlacedNode]],
-        on_hand_off: Callable[[], None],
+        on_hand_off: Callable[[], Awaitable[None]],
     ) -> None:
         """`settings` None: the node is alone. `connected` gives the other nodes whose connections
         are open; `on_hand_off` is told when the node should get no more clients.
@@ -135,7 +135,7 @@ class ClusterService:
             raise invalid(
                 "node", f"is {name}, and this is node {own}: ask {name} itself", value=name
             )
-        self._on_hand_off()
+        await self._on_hand_off()
         handed = await self._placement.hand_over(HAND_OFF_S_MAX)
         return NodeHandedOff(own, handed.moved, handed.left)
 

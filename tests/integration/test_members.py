@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from querator import Client
 from querator.cli.local_nodes import free_ports
@@ -115,8 +117,11 @@ async def test_handing_a_node_off(tmp_path: Path):
         await cluster.querator("queue", "create", "q", "--partitions", "6")
         _, error = await cluster.querator("node", "handoff", "a", asked="b", code=3)
         assert "this is node b" in error
+        assert await healthy(cluster["b"].address)
         _, said = await cluster.querator("node", "handoff", "b", asked="b")
         assert "Node b has given" in said
+        assert not await healthy(cluster["b"].address)
+        assert await healthy(cluster["a"].address)
         view = await cluster.until(lambda view: leaders(view, "q") == {"a", "c"})
         assert state(view, "b") == "handed off"
         assert any("Node b has handed off" in problem for problem in view["problems"])
@@ -125,6 +130,14 @@ async def test_handing_a_node_off(tmp_path: Path):
         await cluster["b"].start()
         view = await cluster.until(lambda view: "b" in leaders(view, "q"))
         assert state(view, "b") == "up"
+        assert await healthy(cluster["b"].address)
+
+
+async def healthy(address: str) -> bool:
+    """What a load balancer asks."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
