@@ -23,6 +23,7 @@ from querator.partition.machine import PartitionMachine
 from querator.raft import configuration
 from querator.raft.group import Group
 from querator.raft.handover import Outcome, Quarantine
+from querator.raft.journal import Journal
 from querator.storage.environment import WriteTransaction
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import Timeline
@@ -93,6 +94,14 @@ class Checks:
     def forget(self, node: NodeKey, group: GroupId) -> None:
         """The replica was deleted on purpose."""
         self._views.pop((node, group), None)
+
+    def agrees(self, group: GroupId, journal: Journal, index: int) -> bool:
+        """Whether the log has the committed entry there, and not one of a leader that was deposed
+        with it; what it does not keep any more was applied.
+        """
+        if index < journal.first_index:
+            return True
+        return self._truth(group).committed.get(index) == journal.term_at(index)
 
     def commit_index(self, group: GroupId) -> int:
         return self._truth(group).commit

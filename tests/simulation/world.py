@@ -166,8 +166,10 @@ class World:
         commit = self.checks.commit_index(group)
         for node in self._nodes.values():
             found = None if node.turns is None else node.turns._groups.get(group)
-            for index, replicas in [] if found is None else found.journal._configurations:
-                if best[0] < index <= commit:
+            if found is None:
+                continue
+            for index, replicas in found.journal._configurations:
+                if best[0] < index <= commit and self.checks.agrees(group, found.journal, index):
                     best = (index, replicas)
         return best[1]
 
