@@ -10,7 +10,8 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from tests.simulation.world import Verdict, simulate
+from tests.simulation.verdict import Verdict
+from tests.simulation.world import simulate
 
 
 def say(line: str) -> None:

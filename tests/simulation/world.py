@@ -10,7 +10,6 @@ the end               every replica is equal, every log is read from disk once m
 import random
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.operators import Operator
 from tests.simulation.profile import Profile, draw
 from tests.simulation.timeline import MS, SECOND, Timeline
+from tests.simulation.verdict import Verdict
 
 CALM_US = 20 * SECOND
 """Within so long after the last fault there is progress again, and all replicas are equal."""
@@ -45,15 +45,6 @@ PROPOSAL_US = 10 * SECOND
 LEASE_TIMEOUT_MS = 4_000
 SEARCH_STEPS = 30_000
 _PEEK_BYTES = 1 << 40
-
-
-@dataclass
-class Verdict:
-    seed: int
-    violations: list[str]
-    trace: str
-    virtual_s: float
-    figures: dict[str, int] = field(default_factory=dict)
 
 
 class World:
@@ -249,6 +240,8 @@ class World:
             "boots": sum(node.boots for node in self._nodes.values()),
             "syncs": sum(node.disk.syncs for node in self._nodes.values()),
             "undecided histories": self.undecided,
+            "faults": sum(self.faults.happened.values()),
+            "power losses of all": self.faults.happened.get("power loss", 0),
             "lost disks": self.lost_disks,
             "snapshots": self.checks.snapshots,
             "elections": self.checks.elections,
