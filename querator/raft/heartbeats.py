@@ -112,6 +112,6 @@ class Heartbeats:
             if term is None:
                 group.member.on_beat_followed(beat.to, beat.term)
             elif term:
-                group.member.on_beat_refused(beat.to, term)
+                group.member.on_beat_refused(beat.to, term, beat.term)
                 changed[beat.group] = group
         return changed

@@ -311,10 +311,13 @@ class Member(Voter):
         if self.leads and term == self.term and progress is not None:
             progress.heard_s = self._clock.monotonic_s()
 
-    def on_beat_refused(self, replica: int, term: int) -> None:
+    def on_beat_refused(self, replica: int, term: int, beat_term: int) -> None:
+        """A beat of `beat_term` was refused with `term`. Only of one of the present term that tells
+        what the follower lacks: one of an earlier leadership was too old.
+        """
         if term > self.term:
             self._step_down(term)
-        elif self.leads and term == self.term and replica in self.progress:
+        elif self.leads and beat_term == term == self.term and replica in self.progress:
             self.progress[replica].lost()
 
     # --- connections ---------------------------------------------------------------

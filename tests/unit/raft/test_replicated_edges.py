@@ -17,6 +17,7 @@ from querator.raft.messages import (
     VoteReply,
 )
 from querator.raft.peers import Received
+from querator.raft.replication import State
 from querator.raft.skew import Skew
 from tests.unit.raft.trio import G, World, future, key
 
@@ -193,3 +194,18 @@ def test_reads_and_changes_end_though_a_majority_can_only_beat():
     assert read is None
     assert isinstance(change, QueratorError)
     assert change.code is ErrorCode.OUTCOME_UNKNOWN
+
+
+def test_the_refusal_of_a_beat_of_an_earlier_leadership_says_nothing_of_the_log():
+    """A slow beat of the same node's earlier term is refused with the term that it leads in now."""
+    world = World("a", "b", "c")
+    world.added(1)
+    leader, follower = world.leader(), _followers(world)[0]
+    turns = world.nodes[leader].turns
+    assert turns is not None
+    member = turns._groups[G].member
+    replica = 1 + list(world.nodes).index(follower)
+    member.on_beat_refused(replica, member.term, member.term - 1)
+    assert member.progress[replica].state is State.REPLICATE
+    member.on_beat_refused(replica, member.term, member.term)
+    assert member.progress[replica].state is State.LOST
