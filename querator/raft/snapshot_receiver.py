@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from querator.model.limits import DELETE_ROWS_TURN_MAX, TURN_BYTES_MAX
+from querator.raft.incoming import Incoming, encode_row, read_row
 from querator.raft.messages import SnapshotChunk, SnapshotOffer, SnapshotReply
 from querator.raft.snapshot import (
     VALUE_BYTES_MAX,
@@ -56,36 +57,6 @@ STAGED_KEPT_S = 600.0
 TOLD_S = 1.0
 """The leader hears so often that work goes on which takes its time."""
 _WAITING_BYTES_MAX = 2 * WINDOW_BYTES + VALUE_BYTES_MAX
-_FORMAT = 1
-
-
-class Incoming(msgspec.Struct, frozen=True, array_like=True):
-    """The snapshot `number` of the leader of `term`: chunks up to `sequence` are in the staging
-    generation. `cleared`: nothing of an earlier one is left there but attachments.
-    """
-
-    term: int
-    number: int
-    sequence: int = 0
-    crc: int = 0
-    cleared: bool = False
-    end: End | None = None
-
-    @property
-    def name(self) -> tuple[int, int]:
-        return self.term, self.number
-
-
-class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """`installed`: term, number and index of the last snapshot that came to its end."""
-
-    format: int = _FORMAT
-    incoming: Incoming | None = None
-    installed: tuple[int, int, int] | None = None
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Row).decode
 
 
 class SnapshotReceiver:
@@ -95,7 +66,7 @@ class SnapshotReceiver:
         """What is stored. Raises StorageCorrupt."""
         self._group = group
         self._generations = generations.read(txn, group)
-        self._row = _read_row(txn, group)
+        self._row = read_row(txn, group)
         self._tables = state_tables()
         self._key_bytes = {table.letter: table.key_bytes - 8 for table in self._tables}
         self._key_bytes[ATTACHMENTS.letter] = ATTACHMENTS.key_bytes - 8
@@ -294,7 +265,7 @@ class SnapshotReceiver:
     def _store(self, txn: WriteTransaction) -> None:
         generations.write(txn, self._group, self._generations)
         key = INCOMING.key(self._group)
-        txn.put(key, seal(key, _encode(self._row)))
+        txn.put(key, seal(key, encode_row(self._row)))
         self._changed = False
 
     # --- one turn's work -----------------------------------------------------------
@@ -494,14 +465,3 @@ class SnapshotReceiver:
                 f"{ours} are here, {end.rows} and {end.attachments} were sent, and they differ",
                 distrust=True,
             )
-
-
-def _read_row(txn: ReadTransaction, group: int) -> _Row:
-    key = INCOMING.key(group)
-    stored = txn.get(key)
-    if stored is None:
-        return _Row()
-    row = _decode(unseal(key, stored, f"incoming snapshot of group {group}"))
-    if row.format != _FORMAT:
-        raise StorageCorrupt(f"group {group}: incoming snapshot of unknown format {row.format}")
-    return row
