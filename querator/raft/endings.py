@@ -37,5 +37,14 @@ def starting(group: GroupId) -> QueratorError:
     return QueratorError(ErrorCode.UNAVAILABLE, f"group {group} is starting up")
 
 
+def absent(group: GroupId) -> QueratorError:
+    """Of a call for a group that this node holds nothing of."""
+    return QueratorError(ErrorCode.NOT_LEADER, f"this node has no replica of group {group}")
+
+
+def being_deleted(group: GroupId) -> QueratorError:
+    return QueratorError(ErrorCode.UNAVAILABLE, f"group {group} is being deleted")
+
+
 def _name(leader: NodeKey | None) -> str:
     return "" if leader is None else node_name(leader)

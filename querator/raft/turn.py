@@ -42,6 +42,7 @@ from querator.model.limits import (
     PROPOSAL_TIMEOUT_MS,
 )
 from querator.model.nodes import NodeKey
+from querator.raft import endings
 from querator.raft.alarms import Alarms
 from querator.raft.batcher import Batcher
 from querator.raft.clock import Clock
@@ -255,7 +256,7 @@ class Turns:
             outcome.done.append((request.future, refusal(group_id, known) if stopped else None))
             return
         if group_id in self._deletions:
-            outcome.done.append((request.future, _being_deleted(group_id)))
+            outcome.done.append((request.future, endings.being_deleted(group_id)))
             return
         try:
             with self._environment.snapshot() as snapshot:
@@ -275,10 +276,10 @@ class Turns:
                     log_bytes_kept=self._log_bytes_kept,
                 )
         except GroupDeleted:
-            outcome.done.append((request.future, _being_deleted(group_id)))
+            outcome.done.append((request.future, endings.being_deleted(group_id)))
             return
         except StorageCorrupt as error:
-            outcome.done.append((request.future, _stopped(group_id, error)))
+            outcome.done.append((request.future, endings.stopped(group_id, error)))
             outcome.events.append(Quarantine(group_id, error))
             return
         self._groups[group_id] = group
@@ -296,7 +297,7 @@ class Turns:
             self._dirty.pop(group_id, None)
         opening = self._opening.pop(group_id, None)
         if opening is not None:
-            outcome.done.append((opening.future, _being_deleted(group_id)))
+            outcome.done.append((opening.future, endings.being_deleted(group_id)))
         self._deletions.add(request)
 
     def _ring(self, now_s: float, outcome: Outcome) -> None:
@@ -512,20 +513,7 @@ class Turns:
 
 def refusal(group_id: GroupId, group: Group | None) -> QueratorError:
     """Why a call for this group is not taken on."""
-    if group is None:
-        message = f"this node has no replica of group {group_id}"
-        return QueratorError(ErrorCode.NOT_LEADER, message)
-    return group.refusal()
-
-
-def _stopped(group_id: GroupId, defect: BaseException) -> QueratorError:
-    error = QueratorError(ErrorCode.INTERNAL, f"group {group_id} is stopped by {defect!r}")
-    error.__cause__ = defect
-    return error
-
-
-def _being_deleted(group_id: GroupId) -> QueratorError:
-    return QueratorError(ErrorCode.UNAVAILABLE, f"group {group_id} is being deleted")
+    return endings.absent(group_id) if group is None else group.refusal()
 
 
 def _us(seconds: float) -> int:
