@@ -2,9 +2,9 @@
 quota as small as a test can fill.
 """
 
-from querator import config
 from querator.cli import main
+from querator.config import settings
 
 if __name__ == "__main__":
-    config.STORAGE_QUOTA_BYTES_MIN = 1
+    settings.STORAGE_QUOTA_BYTES_MIN = 1
     main()

@@ -10,9 +10,7 @@ in capitals), TOML file, default. The fields of `Config` are the source of all o
 """
 
 import difflib
-import ipaddress
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,16 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from querator.model.limits import LOG_BYTES_KEPT, LOG_BYTES_KEPT_MIN, NODE_NAME_CHARS_MAX
+from querator.config.addresses import (
+    check_address,
+    check_name,
+    check_reachable,
+    is_any,
+    parse_address,
+    parse_peers,
+)
+from querator.config.errors import ConfigError
+from querator.model.limits import LOG_BYTES_KEPT, LOG_BYTES_KEPT_MIN
 
 ENVIRONMENT_PREFIX: Final = "QUERATOR_"
 FILE_VARIABLE: Final = "QUERATOR_CONFIG"
@@ -29,7 +36,6 @@ NEAR: Final = 0.6
 MISTAKEN: Final = 0.8
 """How alike two names are, 0 to 1, when one may be meant for the other, and when it surely is."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 LogFormat = Literal["auto", "json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -45,10 +51,6 @@ NODES_INITIAL_MAX = 7
 """
 TOKEN_BYTES_MIN = 16
 TOKEN_BYTES_MAX = 4096
-
-
-class ConfigError(Exception):
-    """A setting cannot be used; the message is one line that says which, where and why."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,11 +344,11 @@ def _check(config: Config) -> None:
         raise ConfigError("data_dir is missing: give --data-dir DIR (or --memory to keep nothing)")
     _check_tls(config)
     known = bool(config.tls_client_ca_file)
-    _check_address("listen", config.listen, insecure=config.insecure or known)
+    check_address("listen", config.listen, insecure=config.insecure or known)
     if config.listen_admin:
-        _check_address("listen_admin", config.listen_admin, insecure=config.insecure)
+        check_address("listen_admin", config.listen_admin, insecure=config.insecure)
     if config.name:
-        _check_name("name", config.name)
+        check_name("name", config.name)
     if config.peers:
         _check_cluster(config)
     else:
@@ -391,10 +393,10 @@ def _check_cluster(config: Config) -> None:
     if config.listen_peers:
         parse_address(config.listen_peers, setting="listen_peers")
     if config.advertise_client:
-        _check_reachable("advertise_client", config.advertise_client)
+        check_reachable("advertise_client", config.advertise_client)
     else:
         host, _ = parse_address(config.listen)
-        if _is_any(host):
+        if is_any(host):
             raise ConfigError(
                 f"advertise_client is missing: nobody can connect to {config.listen}; name the "
                 "address at which clients and the other nodes reach this node"
@@ -429,23 +431,6 @@ def tls_settings(config: Config) -> TlsSettings | None:
     )
 
 
-def parse_peers(text: str) -> dict[str, str]:
-    """Addresses by name, in the order of the text. Raises ConfigError."""
-    peers: dict[str, str] = {}
-    for part in text.split(","):
-        name, equals, address = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise ConfigError(f"peers: {part.strip()!r} is not NAME=HOST:PORT")
-        _check_name("peers", name)
-        if name in peers:
-            raise ConfigError(f"peers: {name} is there twice")
-        _check_reachable("peers", address)
-        if address in peers.values():
-            raise ConfigError(f"peers: {address} is there twice")
-        peers[name] = address
-    return peers
-
-
 def cluster_settings(config: Config) -> ClusterSettings | None:
     """What the settings say of the cluster, with the token read; None for a node that is alone.
 
@@ -477,64 +462,6 @@ def _read_token(path: Path) -> bytes:
             f"{TOKEN_BYTES_MAX}, for example from: openssl rand -hex 32"
         )
     return token
-
-
-def _check_name(setting: str, name: str) -> None:
-    if len(name) > NODE_NAME_CHARS_MAX or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{setting}: {name[:64]!r} is no name of a node: letters, digits, '.', '-' and '_', at "
-            f"most {NODE_NAME_CHARS_MAX}, the first a letter or digit"
-        )
-
-
-def _check_reachable(setting: str, text: str) -> None:
-    """That others can connect to it, as far as can be seen."""
-    host, port = parse_address(text, setting=setting)
-    if not port or _is_any(host):
-        raise ConfigError(f"{setting}: {text!r} is nothing that others can connect to")
-
-
-def _is_any(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-_WAY_OUT: Final = {
-    "listen": "let clients show certificates (--tls-cert-file, --tls-key-file, "
-    "--tls-client-ca-file), or ",
-    "listen_admin": "",
-}
-
-
-def _check_address(setting: str, text: str, *, insecure: bool) -> None:
-    host, _ = parse_address(text, setting=setting)
-    if not _is_loopback(host) and not insecure:
-        raise ConfigError(
-            f"{setting}: {text} can be reached from other machines, and there is no "
-            f"authentication; {_WAY_OUT[setting]}add --insecure if that is what you want"
-        )
-
-
-def parse_address(text: str, *, setting: str = "listen") -> tuple[str, int]:
-    """Host (without brackets) and port of `HOST:PORT`. Raises ConfigError, naming `setting`."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ConfigError(f"{setting}: {text!r}: write an IPv6 address as [ADDRESS]:PORT")
-    if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{setting}: {text!r} is not HOST:PORT, for example 127.0.0.1:4470")
-    return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    """Names other than `localhost` may be anything."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def markdown() -> str:

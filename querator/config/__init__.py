@@ -1,0 +1,33 @@
+"""Every setting of a node: `settings` has them, `addresses` what addresses may be."""
+
+from querator.config.addresses import parse_address
+from querator.config.errors import ConfigError
+from querator.config.settings import (
+    SETTINGS,
+    ClusterSettings,
+    Config,
+    LogFormat,
+    LogLevel,
+    Setting,
+    TlsSettings,
+    cluster_settings,
+    load,
+    markdown,
+    tls_settings,
+)
+
+__all__ = [
+    "SETTINGS",
+    "ClusterSettings",
+    "Config",
+    "ConfigError",
+    "LogFormat",
+    "LogLevel",
+    "Setting",
+    "TlsSettings",
+    "cluster_settings",
+    "load",
+    "markdown",
+    "parse_address",
+    "tls_settings",
+]

@@ -1,0 +1,85 @@
+"""Names and addresses in settings: what they may be."""
+
+import ipaddress
+import re
+from typing import Final
+
+from querator.config.errors import ConfigError
+from querator.model.limits import NODE_NAME_CHARS_MAX
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """Addresses by name, in the order of the text. Raises ConfigError."""
+    peers: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, address = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ConfigError(f"peers: {part.strip()!r} is not NAME=HOST:PORT")
+        check_name("peers", name)
+        if name in peers:
+            raise ConfigError(f"peers: {name} is there twice")
+        check_reachable("peers", address)
+        if address in peers.values():
+            raise ConfigError(f"peers: {address} is there twice")
+        peers[name] = address
+    return peers
+
+
+def check_name(setting: str, name: str) -> None:
+    if len(name) > NODE_NAME_CHARS_MAX or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{setting}: {name[:64]!r} is no name of a node: letters, digits, '.', '-' and '_', at "
+            f"most {NODE_NAME_CHARS_MAX}, the first a letter or digit"
+        )
+
+
+def check_reachable(setting: str, text: str) -> None:
+    """That others can connect to it, as far as can be seen."""
+    host, port = parse_address(text, setting=setting)
+    if not port or is_any(host):
+        raise ConfigError(f"{setting}: {text!r} is nothing that others can connect to")
+
+
+def is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+_WAY_OUT: Final = {
+    "listen": "let clients show certificates (--tls-cert-file, --tls-key-file, "
+    "--tls-client-ca-file), or ",
+    "listen_admin": "",
+}
+
+
+def check_address(setting: str, text: str, *, insecure: bool) -> None:
+    host, _ = parse_address(text, setting=setting)
+    if not _is_loopback(host) and not insecure:
+        raise ConfigError(
+            f"{setting}: {text} can be reached from other machines, and there is no "
+            f"authentication; {_WAY_OUT[setting]}add --insecure if that is what you want"
+        )
+
+
+def parse_address(text: str, *, setting: str = "listen") -> tuple[str, int]:
+    """Host (without brackets) and port of `HOST:PORT`. Raises ConfigError, naming `setting`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"{setting}: {text!r}: write an IPv6 address as [ADDRESS]:PORT")
+    if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{setting}: {text!r} is not HOST:PORT, for example 127.0.0.1:4470")
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    """Names other than `localhost` may be anything."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
