@@ -35,7 +35,8 @@ entry before the first one kept. It asks for indexes and terms only; commands ar
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Self, overload
+from operator import itemgetter
+from typing import Self
 
 import msgspec
 
@@ -44,14 +45,14 @@ from querator.model.ids import GroupId
 from querator.model.limits import (
     LOG_BYTES_KEPT,
     LOG_CACHE_BYTES,
-    LOG_ENTRY_OVERHEAD_BYTES,
     LOG_TERMS_MAX,
     LOG_UNAPPLIED_CACHE_BYTES,
     TRUNCATE_ENTRIES_TURN_MAX,
 )
 from querator.model.nodes import Replicas
 from querator.raft import configuration
-from querator.raft.library import NO_OP, LibraryJournal
+from querator.raft.library import NO_OP
+from querator.raft.library_log import LogOfLibrary
 from querator.raft.log_rows import (
     KIND_COMMAND,
     KIND_CONFIGURATION,
@@ -60,6 +61,7 @@ from querator.raft.log_rows import (
     Record,
     decode_member,
     decode_record,
+    entry_size,
     member_row,
     put_member,
     put_record,
@@ -90,7 +92,7 @@ class GroupDeleted(Exception):
     """The group is being deleted; it cannot be opened any more."""
 
 
-class Journal(LibraryJournal):  # type: ignore[misc]
+class Journal(LogOfLibrary):
     """The log, term and vote of one group. Only the raft thread calls it."""
 
     def __init__(
@@ -201,7 +203,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
     def term_at(self, index: int) -> int:
         """The term of an entry kept, or of the sentinel before them."""
         assert self._base_index <= index <= max(self.last_index, self._base_index)
-        position = bisect_right(self._runs, index, key=_run_first)
+        position = bisect_right(self._runs, index, key=itemgetter(0))
         return self._runs[position - 1][1] if position else self._base_term
 
     def record(self, txn: ReadTransaction, index: int) -> Record:
@@ -421,7 +423,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
 
     def first_of_term(self, index: int) -> int:
         """The first index kept, `index` at the most, from which on the terms equal its own."""
-        position = bisect_right(self._runs, index, key=_run_first)
+        position = bisect_right(self._runs, index, key=itemgetter(0))
         first = self._runs[position - 1][0] if position else self._base_index
         return max(first, self._base_index)
 
@@ -462,7 +464,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]
         assert index == self.last_index + 1
         assert self.last_term <= term <= self._term
         assert now_ms >= self.last_ms
-        size = _entry_size(entry)
+        size = entry_size(entry)
         self._cache[index] = Record(
             index=index,
             term=term,
@@ -484,28 +486,6 @@ class Journal(LibraryJournal):  # type: ignore[misc]
             self._configurations.append((index, configuration.decode(entry.command)))
             self._member_changed = True
 
-    def __len__(self) -> int:
-        return self.last_index - self._base_index + 1
-
-    @overload
-    def __getitem__(self, item: int) -> tuple[bytes, int, int]: ...
-
-    @overload
-    def __getitem__(self, item: slice) -> list[tuple[bytes, int, int]]: ...
-
-    def __getitem__(self, item: int | slice) -> Any:
-        """(nothing, index, term) of positions, the sentinel's being 0. Commands are not read this
-        way."""
-        if isinstance(item, slice):
-            positions = range(*item.indices(len(self)))
-            return [self[position] for position in positions]
-        if item == -1:
-            return b"", self.last_index, self.last_term
-        if not 0 <= item < len(self):
-            raise IndexError(item)
-        index = self._base_index + item
-        return b"", index, self.term_at(index)
-
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
         assert term >= self._term, "a term never goes back"
         self._term, self._vote = term, votedForNodeId
@@ -517,32 +497,6 @@ class Journal(LibraryJournal):  # type: ignore[misc]
     def getVotedForNodeId(self) -> int | None:
         return self._vote
 
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Not stored (see the module's docstring)."""
-
-    def deleteEntriesFrom(self, entryFrom: int) -> None:
-        raise AssertionError("entries are taken back by index")
-
-    def deleteEntriesTo(self, entryTo: int) -> None:
-        raise AssertionError("stock compaction never runs")
-
-    def clear(self) -> None:
-        raise AssertionError("stock snapshots are never loaded")
-
-    def onOneSecondTimer(self) -> None:
-        """Nothing is written behind the turn's back."""
-
-    def _destroy(self) -> None:
-        """The environment belongs to the node."""
-
 
 def _log_entry(record: Record, parts: tuple[bytes, ...]) -> LogEntry:
     return LogEntry(record.term, record.now_ms, record.kind, record.entry.command, parts)
-
-
-def _run_first(run: tuple[int, int]) -> int:
-    return run[0]
-
-
-def _entry_size(entry: Entry) -> int:
-    return LOG_ENTRY_OVERHEAD_BYTES + len(entry.command) + sum(map(len, entry.attachments))

@@ -10,6 +10,7 @@ import msgspec
 
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
+from querator.model.limits import LOG_ENTRY_OVERHEAD_BYTES
 from querator.model.nodes import Replicas
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.sealed import seal, unseal
@@ -145,3 +146,8 @@ def member_row(
 ) -> MemberRow:
     """`base`: index, term, bytes and time (ms) of the entry before the first."""
     return MemberRow(_MEMBER_FORMAT, False, term, vote, *base, runs, replica, configurations)
+
+
+def entry_size(entry: Entry) -> int:
+    """What an entry counts for in the bytes of a log."""
+    return LOG_ENTRY_OVERHEAD_BYTES + len(entry.command) + sum(map(len, entry.attachments))
