@@ -10,6 +10,10 @@ the node go on. Its log keeps what was acknowledged by nobody but may yet be app
 end with OUTCOME_UNKNOWN.
 
 All of this happens in the order of `raft.turn`; nothing here commits or answers.
+
+Longer than 500 lines: every way in and out of the group is here, because each must respect the
+quarantine and the office, and that is checked by reading them side by side. What has rules of its
+own (member, journal, application, arrival, copies, office, pending) is elsewhere.
 """
 
 import random

@@ -26,6 +26,8 @@ in which nothing happens costs a few bytes, and no tick.
 Space is judged before anything is taken on (`raft.space`). A transaction that fails all the same is
 the end of the process, because memory has moved on and the disk has not; whatever `turn` raises
 means that.
+
+Longer than 500 lines: the order of the steps is what keeps the promises, and is read in one place.
 """
 
 import heapq
