@@ -28,7 +28,6 @@ process alone unless `switch_interval_s` is given.
 
 import asyncio
 import contextlib
-import socket
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -38,10 +37,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import uuid_utils
 
 from querator import telemetry
-from querator.config import ClusterSettings, TlsSettings, parse_address
+from querator.config import ClusterSettings, TlsSettings, with_port
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import LOG_BYTES_KEPT
-from querator.model.nodes import NodeKey, node_name
+from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
 from querator.placement.membership import Membership
@@ -58,7 +57,7 @@ from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
 from querator.storage.environment import Environment
-from querator.storage.identity import DirectoryRefused, Empty, Identity, check_directory, claim
+from querator.storage.identity import Empty, Identity, check_alone, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
 from querator.wire.tls import Tls
@@ -349,9 +348,9 @@ class Node:
         peer port, None for a node that is alone.
         """
         if self._membership is None:
-            _check_alone(self.identity)
+            check_alone(self.identity)
             return None
-        self._listen = await asyncio.to_thread(_with_port, self._listen)
+        self._listen = await asyncio.to_thread(with_port, self._listen)
         self._running.callback(self._membership.close)
         identity = await self._membership.start(
             environment, self.identity, self._said(), clock=clock, stop=self._end_wanted
@@ -493,25 +492,3 @@ def _when_empty(*, new: bool, cluster: ClusterSettings | None) -> Empty:
     if cluster is not None:
         return Empty.TO_BE_FORMED
     return Empty.NEW_CLUSTER if new else Empty.REFUSED
-
-
-def _check_alone(identity: Identity) -> None:
-    """Raises DirectoryRefused for the data of a node of several."""
-    others = [replica.node for replica in identity.replicas if replica.node != identity.key]
-    if others or not identity.is_member:
-        names = f" with {', '.join(map(node_name, others))}" if others else ""
-        raise DirectoryRefused(
-            f"the data is of node {identity.name} of a cluster of several nodes{names}: start it "
-            f"with --name {identity.name} and --peers"
-        )
-
-
-def _with_port(listen: str) -> str:
-    """The address with a port that is free at the moment instead of port 0: other nodes are told it
-    before it is listened at.
-    """
-    host, port = parse_address(listen)
-    if port:
-        return listen
-    with socket.create_server((host, 0)) as found:
-        return f"{listen.rpartition(':')[0]}:{found.getsockname()[1]}"

@@ -35,8 +35,9 @@ class NodeView(msgspec.Struct, frozen=True):
 
 class PartitionView(msgspec.Struct, frozen=True):
     """Of the placement group the queue is empty. `learning` are nodes whose replicas are rebuilt,
-    `silent` nodes with replicas that do not answer; `lag_entries` is that of the last voter that
-    answers, None while nobody leads.
+    `leaving` nodes with replicas that the map does not want any more, `silent` nodes with replicas
+    that do not answer; `lag_entries` is that of the last voter that answers, None while nobody
+    leads.
     """
 
     namespace: str
@@ -46,6 +47,7 @@ class PartitionView(msgspec.Struct, frozen=True):
     preferred_leader: str
     nodes: tuple[str, ...]
     learning: tuple[str, ...]
+    leaving: tuple[str, ...]
     silent: tuple[str, ...]
     lag_entries: int | None
 
@@ -92,6 +94,7 @@ def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
         preferred_leader=group.preferred_leader,
         nodes=tuple(replica.node for replica in replicas),
         learning=tuple(_learning(group)),
+        leaving=tuple(_leaving(group)),
         silent=tuple(replica.node for replica in replicas if replica.node in silent),
         lag_entries=max(lags) if leader and lags else None,
     )
@@ -102,6 +105,14 @@ def _learning(group: ClusterGroup) -> Iterable[str]:
     votes = {replica.id for replica in group.replicas if replica.voter}
     for replica in group.target:
         if group.leads and replica.voter and replica.id not in votes:
+            yield replica.node
+
+
+def _leaving(group: ClusterGroup) -> Iterable[str]:
+    """Nodes with a replica that is to be removed."""
+    wanted = {replica.id for replica in group.target}
+    for replica in group.replicas:
+        if group.leads and replica.id not in wanted:
             yield replica.node
 
 
@@ -176,10 +187,14 @@ def _replica_problems(
     picture: ClusterPicture, partitions: Sequence[PartitionView]
 ) -> Iterable[str]:
     learning: Counter[str] = Counter()
+    leaving: Counter[str] = Counter()
     for one in partitions:
         learning.update(one.learning)
+        leaving.update(() if one.learning else one.leaving)
     for name, number in sorted(learning.items()):
         yield f"Node {name} is being rebuilt: {count(number, 'partition')} to go."
+    for name, number in sorted(leaving.items()):
+        yield f"Old replicas of node {name} are being removed: {count(number, 'partition')} to go."
     stopped = [one for one, group in zip(partitions, picture.groups, strict=True) if group.stopped]
     if stopped:
         yield f"{_named(stopped)} has been stopped by a defect on a node; see its log."

@@ -1,6 +1,6 @@
 """Every setting of a node: `settings` has them, `addresses` what addresses may be."""
 
-from querator.config.addresses import parse_address
+from querator.config.addresses import parse_address, with_port
 from querator.config.errors import ConfigError
 from querator.config.settings import (
     SETTINGS,
@@ -30,4 +30,5 @@ __all__ = [
     "markdown",
     "parse_address",
     "tls_settings",
+    "with_port",
 ]

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 from typing import Final
 
 from querator.config.errors import ConfigError
@@ -83,3 +84,14 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def with_port(listen: str) -> str:
+    """The address with a port that is free at the moment instead of port 0: other nodes are told it
+    before it is listened at.
+    """
+    host, port = parse_address(listen)
+    if port:
+        return listen
+    with socket.create_server((host, 0)) as found:
+        return f"{listen.rpartition(':')[0]}:{found.getsockname()[1]}"

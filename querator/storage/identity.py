@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from querator.model.ids import PLACEMENT_GROUP
-from querator.model.nodes import NodeKey, Replica, Replicas, node_key
+from querator.model.nodes import NodeKey, Replica, Replicas, node_key, node_name
 from querator.model.placement_map import PlacedNode
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt, StorageError
 from querator.storage.sealed import seal, unseal
@@ -208,3 +208,14 @@ def _store(environment: Environment, identity: Identity) -> None:
     except BaseException:
         txn.abort()
         raise
+
+
+def check_alone(identity: Identity) -> None:
+    """Raises DirectoryRefused for the data of a node of several."""
+    others = [replica.node for replica in identity.replicas if replica.node != identity.key]
+    if others or not identity.is_member:
+        names = f" with {', '.join(map(node_name, others))}" if others else ""
+        raise DirectoryRefused(
+            f"the data is of node {identity.name} of a cluster of several nodes{names}: start it "
+            f"with --name {identity.name} and --peers"
+        )

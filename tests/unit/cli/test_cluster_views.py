@@ -135,6 +135,16 @@ def test_a_replica_that_is_rebuilt():
     assert "b (learning)" in shown(told, partitions=True)
 
 
+def test_a_replica_that_was_rebuilt_and_whose_forerunner_still_counts():
+    whole = group(1)
+    rebuilt = ClusterReplica(4, "b", "2", True, 0)
+    leaving = msgspec.structs.replace(
+        whole, replicas=(*whole.replicas, rebuilt), target=(*whole.target[::2], rebuilt)
+    )
+    told = view(group(0, queue=""), leaving)
+    assert told.problems == ("Old replicas of node b are being removed: 1 partition to go.",)
+
+
 def test_replicas_that_are_behind_or_stopped():
     assert view(group(1, c=10_000)).problems == ()
     (problem,) = view(group(1, c=10_001)).problems
