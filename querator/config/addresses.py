@@ -52,8 +52,8 @@ def is_any(host: str) -> bool:
 
 _WAY_OUT: Final = {
     "listen": "let clients show certificates (--tls-cert-file, --tls-key-file, "
-    "--tls-client-ca-file), or ",
-    "listen_admin": "",
+    "--tls-client-ca-file), or add --insecure",
+    "listen_admin": "add --insecure-admin",
 }
 
 
@@ -62,7 +62,7 @@ def check_address(setting: str, text: str, *, insecure: bool) -> None:
     if not _is_loopback(host) and not insecure:
         raise ConfigError(
             f"{setting}: {text} can be reached from other machines, and there is no "
-            f"authentication; {_WAY_OUT[setting]}add --insecure if that is what you want"
+            f"authentication; {_WAY_OUT[setting]} if that is what you want"
         )
 
 

@@ -166,6 +166,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "whoever reaches `listen_admin` reads the names and counts of all queues."
         ),
     ] = False
+    insecure_admin: Annotated[
+        bool,
+        Meta(
+            description="Allow `listen_admin` alone to be an address that is not loopback. "
+            "`listen` still needs `tls_client_ca_file` then."
+        ),
+    ] = False
     storage_quota_bytes: Annotated[
         int,
         Meta(
@@ -346,7 +353,8 @@ def _check(config: Config) -> None:
     known = bool(config.tls_client_ca_file)
     check_address("listen", config.listen, insecure=config.insecure or known)
     if config.listen_admin:
-        check_address("listen_admin", config.listen_admin, insecure=config.insecure)
+        open_ = config.insecure or config.insecure_admin
+        check_address("listen_admin", config.listen_admin, insecure=open_)
     if config.name:
         check_name("name", config.name)
     if config.peers:

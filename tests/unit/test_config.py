@@ -180,10 +180,13 @@ def test_settings_of_tls_that_make_no_sense(
 def test_the_admin_port_as_the_clients_port(tmp_path: Path):
     message = problem(tmp_path, data_dir="d", listen_admin="0.0.0.0:4471")
     assert message.startswith("listen_admin: 0.0.0.0:4471")
-    assert "--insecure" in message
+    assert "add --insecure-admin" in message
     assert problem(tmp_path, data_dir="d", listen_admin="here").startswith("listen_admin: 'here'")
-    flags = {**DATA, "listen_admin": "0.0.0.0:4471", "insecure": True}
-    assert load(flags=flags, environment={}).listen_admin == "0.0.0.0:4471"
+    for switch in ("insecure", "insecure_admin"):
+        flags = {**DATA, "listen_admin": "0.0.0.0:4471", switch: True}
+        assert load(flags=flags, environment={}).listen_admin == "0.0.0.0:4471"
+    alone = problem(tmp_path, data_dir="d", listen="0.0.0.0:4470", insecure_admin=True)
+    assert alone.startswith("listen: 0.0.0.0:4470")
     assert load(flags={**DATA, "listen_admin": ""}, environment={}).listen_admin == ""
 
 
