@@ -320,8 +320,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _hint(name: str, known: Mapping[str, Any], alike: float) -> str:
-    """Names what may have been meant; empty when nothing is near."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=alike)
+    """Names what may have been meant; empty when nothing is near. What all variables begin with
+    makes none of them alike.
+    """
+    bare = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in known}
+    found = difflib.get_close_matches(
+        name.removeprefix(ENVIRONMENT_PREFIX), bare, n=3, cutoff=alike
+    )
+    near = [bare[each] for each in found]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -114,8 +114,20 @@ def test_bad_environment(tmp_path: Path, variable: str, text: str, words: list[s
 def test_variables_of_others_are_left_alone():
     environment = {
         "QUERATOR_SERVICE_HOST": "10.0.0.1",
+        "QUERATOR_SERVICE_PORT": "4470",
+        "QUERATOR_SERVICE_PORT_CLIENTS": "4470",
+        "QUERATOR_PORT": "tcp://10.0.0.1:4470",
         "QUERATOR_PORT_4470_TCP": "tcp://10.0.0.1:4470",
+        "QUERATOR_PORT_4470_TCP_PROTO": "tcp",
+        "QUERATOR_PEERS_PORT": "tcp://10.0.0.2:4472",
+        "QUERATOR_PEERS_SERVICE_HOST": "10.0.0.2",
+        # Of the other commands.
         "QUERATOR_ADDRESS": "127.0.0.1:1",
+        "QUERATOR_NAMESPACE": "default",
+        "QUERATOR_TLS": "1",
+        "QUERATOR_CA": "ca.pem",
+        "QUERATOR_CERT": "cert.pem",
+        "QUERATOR_KEY": "key.pem",
         "HOME": "/",
     }
     assert load(flags=DATA, environment=environment) == Config(data_dir="d")
