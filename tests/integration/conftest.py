@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.pod_users import Seen
 from tests.integration.pods import need_namespaces
 from tests.kustomize import ROOT
 
@@ -46,3 +47,18 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     subprocess.run(["chmod", "-R", "a-w,a+rX", str(tree)], check=True)
     return tree
+
+
+RESTARTED = pytest.StashKey[Seen]()
+"""What users saw while pods were restarted."""
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    seen = config.stash.get(RESTARTED, None)
+    if seen is not None:
+        terminalreporter.write_line(
+            f"rolling restart of pods: {seen.produced} items, longest produce {seen.stall_ms} ms, "
+            f"batches completed too late {seen.late}"
+        )

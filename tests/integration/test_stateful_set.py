@@ -1,0 +1,177 @@
+"""The pods of cluster/kubernetes, as Linux alone can run them: the container's own command and
+settings, names, certificates, probes and hooks, through a rolling restart in which every pod comes
+back with another address.
+"""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trustme
+
+from tests.integration.conftest import RESTARTED
+from tests.integration.pod_users import Seen
+from tests.integration.pods import START_S, Network, Pod, Room, network
+from tests.integration.processes import verify
+from tests.kustomize import ROOT, PodSpec, one, rendered
+
+pytestmark = pytest.mark.timeout(420)
+
+NAMESPACE = "queues"
+SERVICE = f"querator.{NAMESPACE}.svc"
+GROUP = 65532
+GIVEN = re.compile(r"Node (\S+) has given (\d+) leaderships? away")
+
+
+class Papers:
+    """Secrets, as folders of files."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._authority = trustme.CA()
+        self.token = home / "token"
+        self.token.mkdir()
+        _readable(self.token / "token", b"0123456789abcdef0123456789abcdef\n")
+
+    def issue(self, folder: str, *names: str) -> Path:
+        """As a Secret of the type kubernetes.io/tls has them."""
+        issued = self._authority.issue_cert(*names)
+        made = self.home / folder
+        made.mkdir()
+        _readable(made / "ca.crt", self._authority.cert_pem.bytes())
+        _readable(made / "tls.crt", b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+        _readable(made / "tls.key", issued.private_key_pem.bytes())
+        return made
+
+
+def _readable(path: Path, content: bytes) -> None:
+    """By root and the pods' group, as the kubelet leaves a Secret with `defaultMode: 0440`."""
+    path.write_bytes(content)
+    path.chmod(0o440)
+    os.chown(path, 0, GROUP)
+
+
+class StatefulSet:
+    """Its pods, with what they share; none of them started."""
+
+    def __init__(self, home: Path, image: Path, network: Network) -> None:
+        self.home = home
+        self.network = network
+        self.papers = Papers(home)
+        objects = rendered("base")
+        stateful_set = one(objects, "StatefulSet")["spec"]
+        service = stateful_set["serviceName"]
+        tls = self.papers.issue("tls", f"*.{service}.{NAMESPACE}.svc", SERVICE)
+        self.pods = [
+            Pod(
+                PodSpec.of(objects),
+                f"querator-{ordinal}",
+                namespace=NAMESPACE,
+                service=service,
+                network=network,
+                image=image,
+                volumes={"data": self._volume(ordinal), "token": self.papers.token, "tls": tls},
+                home=home,
+            )
+            for ordinal in range(stateful_set["replicas"])
+        ]
+
+    def _volume(self, ordinal: int) -> Path:
+        """Empty, but for what file systems put there."""
+        volume = self.home / f"volume-{ordinal}"
+        (volume / "lost+found").mkdir(parents=True, mode=0o700)
+        os.chown(volume, 0, GROUP)
+        volume.chmod(0o2775)
+        return volume
+
+    def start(self) -> None:
+        """All at once, as `podManagementPolicy: Parallel` says."""
+        for pod in self.pods:
+            pod.start()
+        for pod in self.pods:
+            pod.until_ready()
+        self.serve(self.pods)
+
+    def serve(self, pods: list[Pod]) -> None:
+        """The service for clients has these."""
+        self.network.know(SERVICE, [pod.address for pod in pods])
+
+    def restart_each(self) -> int:
+        """From the last to the first, as the controller does; it would wait some seconds more after
+        each of them (`minReadySeconds`). How many leaderships their hooks gave away.
+        """
+        given = 0
+        for pod in reversed(self.pods):
+            self.serve([other for other in self.pods if other is not pod])
+            handed_off = pod.end()
+            said = GIVEN.search(handed_off.stderr)
+            assert handed_off.returncode == 0, handed_off.stderr
+            assert said, handed_off.stderr
+            assert said[1] == pod.name
+            given += int(said[2])
+            pod.start()
+            pod.until_ready()
+            self.serve(self.pods)
+        return given
+
+    def until_well(self) -> None:
+        """By what `querator cluster status` says in a container."""
+        end = time.monotonic() + START_S
+        while (asked := self.pods[0].execute("querator", "cluster", "status")).returncode:
+            assert time.monotonic() < end, asked.stdout + asked.stderr
+            time.sleep(1)
+
+
+@contextmanager
+def users(home: Path, papers: Papers, network: Network) -> "Iterator[subprocess.Popen[str]]":
+    """The program of the users, in a room of its own."""
+    room = Room("client", home, mounts=[(network.names, "/run/names", False)], checkout=True)
+    network.join(room)
+    shown = papers.issue("client", "client")
+    files = [str(shown / name) for name in ("ca.crt", "tls.crt", "tls.key")]
+    command = [sys.executable, "-m", "tests.integration.pod_users", f"{SERVICE}:4470", *files]
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        room.command(command, environment=environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            room.close()
+
+
+def test_a_rolling_restart_is_not_noticed(
+    tmp_path: Path, image: Path, request: pytest.FixtureRequest
+):
+    with ExitStack() as stack:
+        joined = stack.enter_context(network(tmp_path))
+        stateful_set = StatefulSet(tmp_path, image, joined)
+        for pod in stateful_set.pods:
+            stack.callback(pod.kill)
+        stateful_set.start()
+        load = stack.enter_context(users(tmp_path, stateful_set.papers, joined))
+        assert load.stdout is not None
+        assert load.stdout.readline() == "served\n"
+        before = [pod.address for pod in stateful_set.pods]
+        assert stateful_set.restart_each() > 0
+        assert not {*before} & {pod.address for pod in stateful_set.pods}
+        stateful_set.until_well()
+        out, _ = load.communicate()
+        assert load.returncode == 0
+        seen = msgspec.json.decode(out, type=Seen)
+    assert (seen.completed, seen.twice) == (seen.produced, 0)
+    for ordinal in range(len(stateful_set.pods)):
+        asyncio.run(verify(tmp_path / f"volume-{ordinal}" / "data"))
+    request.config.stash[RESTARTED] = seen
