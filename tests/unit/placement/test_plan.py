@@ -1,0 +1,444 @@
+"""Plans against the rules they keep, and small ones against all arrangements that there are."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, node_key
+from querator.placement.plan import Held, Home, Placing, plan
+
+Groups = dict[GroupId, Held]
+Homes = list[Home]
+
+
+def key(name: str) -> NodeKey:
+    return node_key(name, "1")
+
+
+def homes(names: str, *, zones: str = "", drained: str = "") -> Homes:
+    """One for each letter; `zones` has their zones in the same order."""
+    named = zones or " " * len(names)
+    return [
+        Home(key(name), zone.strip(), name not in drained)
+        for name, zone in zip(names, named, strict=True)
+    ]
+
+
+def held(nodes: str, *, replicas: int = 3) -> Held:
+    """Led by the first."""
+    keys = tuple(key(name) for name in nodes)
+    return Held(keys, keys[0] if keys else None, replicas)
+
+
+def numbered(several: Iterable[Held]) -> Groups:
+    return {GroupId(number): one for number, one in enumerate(several, start=1)}
+
+
+def carried_out(groups: Groups, changes: Mapping[GroupId, Placing]) -> Groups:
+    return groups | {
+        group: Held(to.nodes, to.leader, groups[group].replicas) for group, to in changes.items()
+    }
+
+
+def planned(where: Sequence[Home], groups: Groups) -> Groups:
+    return carried_out(groups, plan(where, groups))
+
+
+def takers(where: Iterable[Home]) -> dict[NodeKey, str]:
+    return {home.node: home.zone for home in where if home.takes}
+
+
+def replicas_on(where: Iterable[Home], groups: Groups) -> dict[NodeKey, int]:
+    """Of the nodes that take replicas."""
+    count = Counter(node for one in groups.values() for node in one.nodes)
+    return {node: count[node] for node in takers(where)}
+
+
+def leads(where: Iterable[Home], groups: Groups) -> dict[NodeKey, int]:
+    count = Counter(one.leader for one in groups.values())
+    return {node: count[node] for node in takers(where)}
+
+
+def apart(numbers: Mapping[NodeKey, int]) -> int:
+    return max(numbers.values()) - min(numbers.values())
+
+
+def unevenness(numbers: Iterable[int]) -> int:
+    return sum(number * number for number in numbers)
+
+
+def placed_anew(before: Groups, after: Groups) -> int:
+    return sum(len(set(after[group].nodes) - set(before[group].nodes)) for group in before)
+
+
+# --- strategies ------------------------------------------------------------------
+
+LOST = [key("lost"), node_key("a", "0")]
+
+
+@st.composite
+def some_homes(draw, *, most: int = 7, zones: str = " xyz", least_taking: int = 1) -> Homes:
+    count = draw(st.integers(least_taking, most))
+    drained = draw(st.sets(st.integers(least_taking, most)))
+    return [
+        Home(key(name), draw(st.sampled_from(zones)).strip(), number not in drained)
+        for number, name in enumerate("abcdefg"[:count])
+    ]
+
+
+@st.composite
+def some_groups(
+    draw, where: Homes, *, most: int = 10, lost: Sequence[NodeKey] = LOST, counts=(1, 3, 5)
+) -> Groups:
+    """Replicas anywhere, too few and too many; leaders anywhere among them, or none."""
+    nodes = [home.node for home in where] + list(lost)
+    several = []
+    for _ in range(draw(st.integers(1, most))):
+        there = tuple(draw(st.lists(st.sampled_from(nodes), unique=True, max_size=5)))
+        leader = draw(st.sampled_from([*there, None]))
+        several.append(Held(there, leader, draw(st.sampled_from(counts))))
+    return numbered(several)
+
+
+@st.composite
+def some_cluster(draw) -> tuple[Homes, Groups]:
+    where = draw(some_homes())
+    return where, draw(some_groups(where))
+
+
+@st.composite
+def small_cluster(draw) -> tuple[Homes, Groups]:
+    """Small enough to look at all arrangements."""
+    where = draw(some_homes(most=5))
+    return where, draw(some_groups(where, most=5, lost=LOST[:1]))
+
+
+# --- the rules, each by itself ---------------------------------------------------
+
+
+@given(some_cluster())
+def test_every_group_has_its_replicas_on_nodes_that_take_them(cluster):
+    where, groups = cluster
+    for one in planned(where, groups).values():
+        assert len(one.nodes) == min(one.replicas, len(takers(where)))
+        assert len(set(one.nodes)) == len(one.nodes)
+        assert set(one.nodes) <= set(takers(where))
+        assert one.leader in one.nodes
+
+
+def allowed(where: Homes, replicas: int) -> list[tuple[NodeKey, ...]]:
+    """All sets of nodes with as many zones as possible and, of these, with a majority of the
+    replicas in one zone only if all have it.
+    """
+    zone = takers(where)
+    sets = list(combinations(sorted(zone), min(replicas, len(zone))))
+    most = max(len({zone[node] for node in nodes}) for nodes in sets)
+    spread = [nodes for nodes in sets if len({zone[node] for node in nodes}) == most]
+
+    def safe(nodes: tuple[NodeKey, ...]) -> bool:
+        return max(Counter(zone[node] for node in nodes).values()) <= (len(nodes) - 1) // 2
+
+    return [nodes for nodes in spread if safe(nodes)] or spread
+
+
+@given(some_cluster())
+def test_zones_are_used_as_far_as_they_go(cluster):
+    where, groups = cluster
+    for one in planned(where, groups).values():
+        assert tuple(sorted(one.nodes)) in allowed(where, one.replicas)
+
+
+@given(st.data())
+def test_without_zones_numbers_of_replicas_differ_by_one(data):
+    where = data.draw(some_homes(zones=" "))
+    groups = data.draw(some_groups(where))
+    assert apart(replicas_on(where, planned(where, groups))) <= 1
+
+
+@given(st.data())
+def test_groups_of_one_size_have_even_leaders(data):
+    where = data.draw(some_homes(zones=" "))
+    groups = data.draw(some_groups(where, counts=[data.draw(st.sampled_from([1, 3, 5]))]))
+    assert apart(leads(where, planned(where, groups))) <= 1
+
+
+@given(some_cluster())
+def test_a_plan_that_is_carried_out_is_followed_by_none(cluster):
+    where, groups = cluster
+    assert plan(where, planned(where, groups)) == {}
+
+
+@given(some_cluster(), st.randoms(use_true_random=False))
+def test_order_does_not_matter(cluster, chance):
+    where, groups = cluster
+    others = []
+    for group, one in groups.items():
+        nodes = tuple(chance.sample(one.nodes, len(one.nodes)))
+        others.append((group, Held(nodes, one.leader, one.replicas)))
+    chance.shuffle(others)
+    again = plan(chance.sample(where, len(where)), dict(others))
+    assert list(again.items()) == list(plan(where, groups).items())
+
+
+@given(some_cluster())
+def test_only_changes_are_named(cluster):
+    where, groups = cluster
+    for group, to in plan(where, groups).items():
+        assert (set(to.nodes), to.leader) != (set(groups[group].nodes), groups[group].leader)
+        assert to.nodes == tuple(sorted(to.nodes))
+        same = set(to.nodes) == set(groups[group].nodes)
+        assert (to.reason == "only the leadership moves") == same
+
+
+# --- against all arrangements ----------------------------------------------------
+
+
+def best(where: Homes, groups: Groups) -> tuple[int, int]:
+    """The least unevenness of any arrangement that the zones permit, and the fewest replicas that
+    must be placed anew for it.
+    """
+    nodes = sorted(takers(where))
+    cheapest = {(0,) * len(nodes): 0}
+    for one in groups.values():
+        following: dict[tuple[int, ...], int] = {}
+        for chosen in allowed(where, one.replicas):
+            price = len(set(chosen) - set(one.nodes))
+            for numbers, so_far in cheapest.items():
+                after = tuple(n + (node in chosen) for n, node in zip(numbers, nodes, strict=True))
+                following[after] = min(following.get(after, so_far + price), so_far + price)
+        cheapest = following
+    least = min(map(unevenness, cheapest))
+    return least, min(cost for numbers, cost in cheapest.items() if unevenness(numbers) == least)
+
+
+def best_leads(where: Homes, groups: Groups) -> int:
+    """The least unevenness of leaderships with the replicas where they are."""
+    nodes = sorted(takers(where))
+    reached = {(0,) * len(nodes)}
+    for one in groups.values():
+        reached = {
+            tuple(n + (node == leader) for n, node in zip(numbers, nodes, strict=True))
+            for numbers in reached
+            for leader in one.nodes
+        }
+    return min(map(unevenness, reached))
+
+
+@given(small_cluster())
+def test_no_arrangement_is_more_even(cluster):
+    where, groups = cluster
+    after = planned(where, groups)
+    assert unevenness(replicas_on(where, after).values()) == best(where, groups)[0]
+    assert unevenness(leads(where, after).values()) == best_leads(where, after)
+
+
+@given(small_cluster())
+def test_hardly_an_arrangement_as_even_takes_fewer_moves(cluster):
+    """Two more for even leaders of groups of different sizes. When groups shrink, those that keep
+    their leader may have to move.
+    """
+    where, groups = cluster
+    groups = {
+        group: Held(one.nodes[: one.replicas], one.leader, one.replicas)
+        for group, one in groups.items()
+    }
+    assert placed_anew(groups, planned(where, groups)) <= best(where, groups)[1] + 2
+
+
+# --- sequences -------------------------------------------------------------------
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["grow", "drain", "lose"]), st.integers(0, 50)), max_size=8
+)
+
+
+class Settled:
+    """A cluster that is settled, and changes by one node at a time."""
+
+    def __init__(self, where: Homes, replicas: int, groups: int) -> None:
+        self.where = where
+        self.groups = planned(where, numbered([held("", replicas=replicas)] * groups))
+        self._names = iter("mnopqrstu")
+
+    def grow(self, zone: str = "") -> tuple[int, int]:
+        """Replicas placed anew, and leaderships that moved."""
+        self.where = [*self.where, Home(key(next(self._names)), zone)]
+        return self._follow(self.where)
+
+    def leave(self, what: str, leaver: Home) -> tuple[int, int]:
+        self.where = [home for home in self.where if home is not leaver]
+        drained = [Home(leaver.node, leaver.zone, False)] if what == "drain" else []
+        return self._follow(self.where + drained)
+
+    def _follow(self, during: Homes) -> tuple[int, int]:
+        before, self.groups = self.groups, planned(during, self.groups)
+        assert plan(self.where, self.groups) == {}
+        moved = sum(before[group].leader != one.leader for group, one in self.groups.items())
+        return placed_anew(before, self.groups), moved
+
+
+@given(CHANGES, st.sampled_from([1, 3, 5]), st.integers(1, 60))
+def test_one_node_more_or_less_moves_its_share(changes, replicas, count):
+    """What the new node should have in the end, or what was on the one that leaves. Of leaderships
+    up to one for each node more: numbers that differ by one may be the other way round afterwards.
+    """
+    cluster = Settled(homes("abc"), replicas, count)
+    for what, number in changes:
+        nodes = len(cluster.where)
+        if what == "grow":
+            placed, led = cluster.grow()
+            assert placed <= -(-count * min(replicas, nodes + 1) // (nodes + 1))
+            assert led <= count // (nodes + 1) + nodes
+        elif nodes > 1:
+            leaver = cluster.where[number % nodes]
+            had = replicas_on(cluster.where, cluster.groups)[leaver.node]
+            had_led = leads(cluster.where, cluster.groups)[leaver.node]
+            placed, led = cluster.leave(what, leaver)
+            assert placed == (had if nodes > replicas else 0)
+            assert had_led <= led <= had_led + nodes
+
+
+@given(CHANGES, st.integers(1, 60))
+def test_one_node_more_or_less_moves_its_share_of_its_zone(changes, count):
+    """Three replicas in three zones: each zone has one of each group, whatever its nodes are."""
+    cluster = Settled(homes("abc", zones="xyz"), 3, count)
+    for what, number in changes:
+        zones = Counter(home.zone for home in cluster.where)
+        if what == "grow":
+            zone = "xyz"[number % 3]
+            placed, _ = cluster.grow(zone)
+            assert placed <= -(-count // (zones[zone] + 1))
+        elif several := [home for home in cluster.where if zones[home.zone] > 1]:
+            leaver = several[number % len(several)]
+            had = replicas_on(cluster.where, cluster.groups)[leaver.node]
+            placed, _ = cluster.leave(what, leaver)
+            assert placed == had
+
+
+@given(st.integers(3, 7), st.integers(1, 60))
+def test_more_replicas_leave_those_that_are_there(nodes, count):
+    where = homes("abcdefg"[:nodes])
+    ones = planned(where, numbered([held("", replicas=1)] * count))
+    raised = {group: Held(one.nodes, one.leader, 3) for group, one in ones.items()}
+    for group, to in plan(where, raised).items():
+        assert set(ones[group].nodes) < set(to.nodes)
+        assert to.leader == ones[group].leader
+        assert to.reason == "2 replicas more: 3 instead of 1"
+
+
+@given(st.integers(3, 7), st.integers(1, 60))
+def test_fewer_replicas_leave_the_leaders(nodes, count):
+    where = homes("abcdefg"[:nodes])
+    threes = planned(where, numbered([held("")] * count))
+    lowered = {group: Held(one.nodes, one.leader, 1) for group, one in threes.items()}
+    for group, to in plan(where, lowered).items():
+        assert to.nodes == (to.leader,) == (threes[group].leader,)
+        assert to.reason == "2 replicas fewer: 1 instead of 3"
+
+
+# --- examples --------------------------------------------------------------------
+
+
+def told(where: Homes, *several: Held) -> list[tuple[str, str, str]]:
+    """Names of nodes, the leader first, and the reason, of each group that changes."""
+    return [
+        ("".join(node[0] for node in to.nodes), to.leader[0], to.reason)
+        for to in plan(where, numbered(several)).values()
+    ]
+
+
+def test_nothing_to_plan():
+    assert plan([], {}) == {}
+    assert plan(homes("abc"), {}) == {}
+    assert plan([], numbered([held("abc")])) == {}
+    assert plan(homes("abc", drained="abc"), numbered([held("ab")])) == {}
+    assert plan(homes("abc"), numbered([held("abc"), held("bca"), held("cab")])) == {}
+
+
+def test_nodes_that_leave():
+    assert told(homes("abcd", drained="d"), held("abd")) == [
+        ("abc", "a", "node d is being drained")
+    ]
+    assert told(homes("abc"), held("dab")) == [("abc", "a", "node d is gone")]
+    assert told(homes("abc", drained="c"), held("abc")) == [
+        ("ab", "a", "node c is being drained; one replica fewer: 2 instead of 3")
+    ]
+    assert told(homes("abcd", drained="d"), held("xyd")) == [
+        ("abc", "a", "nodes x, y are gone; node d is being drained")
+    ]
+
+
+def test_numbers_of_replicas():
+    assert told(homes("abc"), held("b", replicas=1), held("a", replicas=3)) == [
+        ("abc", "a", "2 replicas more: 3 instead of 1"),
+    ]
+    assert told(homes("abcd", drained="d"), held("dab", replicas=1)) == [
+        ("b", "b", "node d is being drained; 2 replicas fewer: 1 instead of 3")
+    ]
+    assert told(homes("a"), held("")) == [("a", "a", "it has no replicas")]
+
+
+def test_a_node_that_comes():
+    ones = numbered([held("a", replicas=1), held("b", replicas=1)] * 10)
+    reasons = [to.reason for to in plan(homes("abe"), ones).values()]
+    assert set(reasons) == {
+        "evens out: node e has 0 replicas and node a 10",
+        "evens out: node e has 0 replicas and node b 10",
+    }
+    assert len(reasons) == 6
+
+
+def test_zones():
+    where = homes("abcd", zones="xxyz")
+    assert told(where, held("abc")) == [("acd", "a", "spreads over 3 zones instead of 2")]
+    five = homes("abcdef", zones="xxxyyz")
+    assert told(five, held("abcdf", replicas=5)) == [
+        ("acdef", "a", "no zone keeps a majority of its replicas")
+    ]
+
+
+def test_leaderships():
+    assert sorted(told(homes("abc"), held("abc"), held("abc"), held("abc"))) == [
+        ("abc", "b", "only the leadership moves"),
+        ("abc", "c", "only the leadership moves"),
+    ]
+    nobody = Held(held("abc").nodes, None, 3)
+    assert told(homes("abc"), held("abc"), held("bac"), nobody) == [
+        ("abc", "c", "only the leadership moves")
+    ]
+
+
+def test_replicas_change_places_when_only_that_evens_out_leaderships():
+    """All nodes have three; but what is on a has only one replica, and a must lead it."""
+    ones = [held("a", replicas=1)] * 3
+    groups = numbered([*ones, held("bcd"), held("cbd"), held("dbc")])
+    where = homes("abcd")
+    after = planned(where, groups)
+    assert set(replicas_on(where, after).values()) == {3}
+    assert apart(leads(where, after)) == 1
+    assert placed_anew(groups, after) == 2
+    assert [to.reason for to in plan(where, groups).values() if len(to.nodes) == 3] == [
+        "changes places with a replica of another group, which evens out"
+    ]
+
+
+def test_neighbours_are_scattered():
+    """Partitions of a queue are neighbours: they should neither move together, nor lie on few nodes
+    when these have others to share with.
+    """
+    where = homes("abcdef")
+    ones = planned(where[:5], numbered([held("", replicas=1)] * 150))
+    moved = plan(where, ones)
+    assert len(moved) == 25
+    assert all(sum(start <= group < start + 15 for group in moved) <= 5 for start in range(1, 136))
+    pairs = Counter(
+        pair
+        for one in planned(where, numbered([held("")] * 60)).values()
+        for pair in combinations(sorted(one.nodes), 2)
+    )
+    assert len(pairs) == 15
+    assert min(pairs.values()) >= 6, "of twelve on average"
