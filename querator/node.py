@@ -245,6 +245,7 @@ class Node:
             on_failure=self.on_failure,
             propose=None if self._cluster is None else self._propose,
             connected=self._connected,
+            newcomers=tuple if self._membership is None else self._membership.newcomers,
         )
         self._placement = observed.placement = placement
         credentials = dial_tls = None
@@ -294,6 +295,9 @@ class Node:
         placement.say(self._said())
         if self._membership is not None:
             self._membership.say(self._said())
+            # Owned: ended and awaited with the rest.
+            watch = asyncio.get_running_loop().create_task(self._membership.watch())
+            self._running.push_async_callback(_ended, watch)
             self._running.push_async_callback(self._hand_over, placement)
 
     async def _on_hand_off(self) -> None:
@@ -486,6 +490,11 @@ class Node:
         if self._placement is not None:
             self._placement.end()
         self._end_wanted.set()
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait((task,))
 
 
 def _when_empty(*, new: bool, cluster: ClusterSettings | None) -> Empty:

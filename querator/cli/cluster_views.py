@@ -121,6 +121,8 @@ def _node(
 ) -> NodeView:
     node = seen.node
     state = "down" if seen.silent else "handed off" if node.handed_off else "up"
+    if node.state != "active":
+        state = f"{state}, {node.state}"
     lags = [
         replica.lag_entries
         for group in groups
@@ -148,7 +150,9 @@ def _node(
 
 def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
     for seen in picture.nodes:
-        if seen.silent:
+        if seen.node.state != "active":
+            yield _retiring(seen, partitions)
+        elif seen.silent:
             yield (
                 f"Node {seen.node.name} is down: {seen.silent.rstrip('.')}. If its data is lost, "
                 "start it with an empty directory and then: "
@@ -183,6 +187,20 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
     yield from map(_pending, picture.pending)
 
 
+def _retiring(seen: SeenNode, partitions: Sequence[PartitionView]) -> str:
+    name = seen.node.name
+    left = sum(name in one.nodes for one in partitions if one.queue)
+    down = " It is down." if seen.silent else ""
+    if seen.node.state == "leaving":
+        return f"Node {name} is being removed: {count(left, 'partition')} to go.{down}"
+    if left:
+        return f"Node {name} is being drained: {count(left, 'partition')} to go.{down}"
+    return (
+        f"Node {name} is drained: it can be stopped, and removed with: querator node remove "
+        f"{name}.{down}"
+    )
+
+
 def _replica_problems(
     picture: ClusterPicture, partitions: Sequence[PartitionView]
 ) -> Iterable[str]:
@@ -192,7 +210,7 @@ def _replica_problems(
         learning.update(one.learning)
         leaving.update(() if one.learning else one.leaving)
     for name, number in sorted(learning.items()):
-        yield f"Node {name} is being rebuilt: {count(number, 'partition')} to go."
+        yield f"Node {name} is getting replicas: {count(number, 'partition')} to go."
     for name, number in sorted(leaving.items()):
         yield f"Old replicas of node {name} are being removed: {count(number, 'partition')} to go."
     stopped = [one for one, group in zip(partitions, picture.groups, strict=True) if group.stopped]

@@ -5,12 +5,16 @@ import click
 from querator.cli.failures import ExitCode
 from querator.cli.output import count, note, write_json
 from querator.cli.target import Target, output_option, server_options
-from querator.model.cluster import NodeHandedOff, NodeReplaced
+from querator.model.cluster import NodeHandedOff, NodeReplaced, NodeRetired
 
 
-@click.group(short_help="Prepare a node for its end, replace one that is lost.")
+@click.group(short_help="Hand off, drain, remove or replace a node.")
 def node() -> None:
-    """Prepare a node for its end, replace one that is lost."""
+    """Hand off, drain, remove or replace a node.
+
+    A node joins by itself: start it with an empty directory, a name of its own, the cluster's token
+    and --peers with at least one node of the cluster.
+    """
 
 
 @node.command(short_help="Give all leaderships of a node away, before it stops.")
@@ -76,3 +80,67 @@ def replace(name: str, target: Target, as_json: bool) -> None:
         f"Node {name} is known with its new data. {count(replaced.partitions, 'partition')} "
         "will be rebuilt; see how far it is with: querator cluster status --watch"
     )
+
+
+@node.command(short_help="Move all replicas of a node to others.")
+@click.argument("name")
+@click.option("--undo", is_flag=True, help="Let it have replicas again.")
+@server_options
+@output_option
+def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
+    """Move all replicas and leaderships of node NAME to other nodes, while all goes on.
+
+    When it has none, it can be stopped, and removed with: querator node remove. Refused when the
+    nodes that are left are fewer than the copies of a partition.
+
+    \b
+    Example:
+      querator node drain node-4 --address 127.0.0.1:4470
+    """
+
+    async def drain_node() -> NodeRetired:
+        async with target.cluster() as admin:
+            return await admin.drain(name, undo=undo)
+
+    drained = target.finish(drain_node())
+    if as_json:
+        write_json(drained)
+    elif undo:
+        note(f"Node {name} may have replicas again.")
+    else:
+        note(
+            f"Node {name} gives its replicas of {count(drained.partitions, 'partition')} to other "
+            "nodes; see how far it is with: querator cluster status --watch"
+        )
+
+
+@node.command(short_help="Remove a node for ever.")
+@click.argument("name")
+@server_options
+@output_option
+def remove(name: str, target: Target, as_json: bool) -> None:
+    """Remove node NAME for ever: one that is drained, or one that is down and will not return.
+
+    What replicas it still has are made anew on other nodes first. Its name and data are refused
+    from then on.
+
+    \b
+    Example:
+      querator node remove node-4 --address 127.0.0.1:4470
+    """
+
+    async def remove_node() -> NodeRetired:
+        async with target.cluster() as admin:
+            return await admin.remove(name)
+
+    removed = target.finish(remove_node())
+    if as_json:
+        write_json(removed)
+        return
+    left = ""
+    if removed.partitions:
+        left = (
+            f", when its replicas of {count(removed.partitions, 'partition')} are made anew on "
+            "other nodes; see how far that is with: querator cluster status --watch"
+        )
+    note(f"Node {name} is removed{left}.")

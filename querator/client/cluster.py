@@ -19,6 +19,7 @@ from querator.model.cluster import (
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
+    NodeRetired,
 )
 from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster as wire
@@ -165,6 +166,30 @@ class ClusterAdmin:
             stub = connection.cluster.ReplaceNode
             response = await connection.call(lambda left: stub(request, timeout=left))
             return wire.node_replaced(response)
+
+        return await self._first(ask)
+
+    async def drain(self, node: str, *, undo: bool = False) -> NodeRetired:
+        """Has the replicas of the node moved to others; `undo`: lets it have some again."""
+        request = pb.DrainNodeRequest(node=node, undo=undo)
+
+        async def ask(address: str) -> NodeRetired:
+            connection = self._connection(address)
+            stub = connection.cluster.DrainNode
+            response = await connection.call(lambda left: stub(request, timeout=left))
+            return wire.node_retired(response)
+
+        return await self._first(ask)
+
+    async def remove(self, node: str) -> NodeRetired:
+        """Removes the node for ever."""
+        request = pb.RemoveNodeRequest(node=node)
+
+        async def ask(address: str) -> NodeRetired:
+            connection = self._connection(address)
+            stub = connection.cluster.RemoveNode
+            response = await connection.call(lambda left: stub(request, timeout=left))
+            return wire.node_retired(response)
 
         return await self._first(ask)
 

@@ -7,7 +7,7 @@ from querator.model.ids import GroupId
 
 class ClusterNode(msgspec.Struct, frozen=True):
     """A node of the map. `connected`: to the node that tells; `handed_off`: it takes no leaderships
-    until it starts again.
+    until it starts again; `state` is a `NodeState`.
     """
 
     name: str
@@ -19,6 +19,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
     version: str
     connected: bool
     handed_off: bool
+    state: str
 
 
 class ClusterReplica(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     """A partition, or the placement group (its queue is empty), as the node that tells knows it.
 
     `leader` and `preferred_leader` are names of nodes, empty when there is none. `replicas` is what
-    the group has, `target` what it should have.
+    the group has, `target` what it should have; `moving` while it is brought there.
     """
 
     group: GroupId
@@ -53,6 +54,7 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     applied_index: int
     replicas: tuple[ClusterReplica, ...]
     target: tuple[ClusterReplica, ...]
+    moving: bool
 
 
 class ClusterPending(msgspec.Struct, frozen=True):
@@ -83,6 +85,13 @@ class NodeHandedOff(msgspec.Struct, frozen=True):
     node: str
     moved: int
     left: tuple[GroupId, ...]
+
+
+class NodeRetired(msgspec.Struct, frozen=True):
+    """A node that is drained or removed, and how many partitions have a replica on it."""
+
+    node: ClusterNode
+    partitions: int
 
 
 class NodeReplaced(msgspec.Struct, frozen=True):

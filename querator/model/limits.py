@@ -83,6 +83,7 @@ LEASE_GRACE_MS = 2 * SECOND_MS
 
 # Queues.
 PARTITIONS_MAX = 1_024
+NODES_MAX = 50
 NODE_PARTITIONS_MAX = 1_000
 ATTEMPTS_MAX = 65_535
 RELEASES_MAX = 100  # So many polite releases count as one attempt.

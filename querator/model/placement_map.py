@@ -12,6 +12,7 @@ change, so that a founding replica which is opened late begins as the others hav
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 
 import msgspec
 
@@ -20,11 +21,24 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.queues import Queue
 
 
+class NodeState(Enum):
+    """`placement.commands` says how a node gets from one to the next."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+    """Its replicas move to other nodes; it gets none."""
+    LEAVING = "leaving"
+    """As DRAINING; and when none is left, it is removed."""
+    REMOVED = "removed"
+    """Its name is kept, so that it is refused when it comes back."""
+
+
 class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
     """A node as it said itself when it last started. Addresses are `HOST:PORT`.
 
     `boots` counts the starts on this copy of its data. `handoff_boots` is the start in which the
     node last gave its leaderships away (0: in none); it is given none until it starts again.
+    `state` is what operators want of it.
     """
 
     name: str
@@ -35,6 +49,7 @@ class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
     boots: int = 1
     version: str = ""
     handoff_boots: int = 0
+    state: NodeState = NodeState.ACTIVE
 
     @property
     def key(self) -> NodeKey:
@@ -44,16 +59,27 @@ class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
     def takes_leaderships(self) -> bool:
         return self.handoff_boots < self.boots
 
+    @property
+    def takes_replicas(self) -> bool:
+        return self.state is NodeState.ACTIVE
+
+    def as_known(self, known: "PlacedNode") -> "PlacedNode":
+        """With what a node does not say of itself, as it was known before."""
+        return msgspec.structs.replace(self, handoff_boots=known.handoff_boots, state=known.state)
+
 
 class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
     """Where a group's replicas are. `next_replica` is an id that no replica of the group ever had;
-    `preferred` is the id of the replica that should lead when it can.
+    `preferred` is the id of the replica that should lead when it can. `moving`: the target has
+    changed, and the group's leader has not yet said that its configuration is the same; until then
+    the target stays.
     """
 
     founding: Replicas
     target: Replicas
     next_replica: int
     preferred: int
+    moving: bool = False
 
     def replica_on(self, node: NodeKey) -> Replica | None:
         """The replica that the node should hold."""
@@ -185,11 +211,21 @@ class PlacementMap:
 
     @property
     def nodes(self) -> tuple[PlacedNode, ...]:
-        """By name."""
-        return tuple(sorted(self._nodes.values(), key=lambda node: node.name))
+        """By name, without those that were removed."""
+        return tuple(node for node in self._by_node_name() if node.state is not NodeState.REMOVED)
+
+    @property
+    def removed(self) -> tuple[PlacedNode, ...]:
+        """By name: nodes that were removed."""
+        return tuple(node for node in self._by_node_name() if node.state is NodeState.REMOVED)
+
+    def _by_node_name(self) -> list[PlacedNode]:
+        return sorted(self._nodes.values(), key=lambda node: node.name)
 
     def node(self, name: str) -> PlacedNode | None:
-        return self._nodes.get(name)
+        """The node of this name, unless it was removed."""
+        known = self._nodes.get(name)
+        return None if known is None or known.state is NodeState.REMOVED else known
 
     @property
     def groups(self) -> Mapping[GroupId, PlacedGroup]:

@@ -51,7 +51,8 @@ def why_no_member(placed: PlacementMap, own: PlacedNode) -> str:
     """
     known = placed.node(own.name)
     if known is None:
-        return ""
+        removed = any(node.key == own.key for node in placed.removed)
+        return f"node {own.name} has been removed from its cluster" if removed else ""
     if known.incarnation != own.incarnation:
         return (
             f"node {own.name} has been replaced: its cluster knows it with other data (incarnation "

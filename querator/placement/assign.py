@@ -19,6 +19,11 @@ REPLICAS_DEFAULT: Final = 3
 """Of a partition, where there are so many nodes: any one machine may be lost."""
 
 
+def replicas_wanted(nodes: int) -> int:
+    """Of a partition, where so many nodes take replicas."""
+    return min(REPLICAS_DEFAULT, nodes)
+
+
 def assign(nodes: Sequence[PlacedNode], group: GroupId, *, replicas: int) -> PlacedGroup:
     """`nodes` by name, at least one; as many replicas as asked for, or as there are nodes."""
     assert nodes
@@ -49,4 +54,5 @@ def replaced(placed: PlacedGroup, lost: NodeKey, by: NodeKey) -> PlacedGroup:
         target=target,
         next_replica=new.id + 1,
         preferred=new.id if placed.preferred == old.id else placed.preferred,
+        moving=True,
     )

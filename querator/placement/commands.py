@@ -16,19 +16,31 @@ The life of a queue as the commands drive it; what is absent is refused or chang
 The nodes, whose names are never given to others:
 
     state      command           next       who proposes it
-    (no map)   FormCluster       known      the first leader of group 0, with the founding nodes
-    known      RegisterNode      known      the leader of group 0, when a node says other things of
+    (no map)   FormCluster       ACTIVE     the first leader of group 0, with the founding nodes
+    (none)     JoinNode          ACTIVE     a member that the node has asked
+    known      RegisterNode      the same   the leader of group 0, when a node says other things of
                                             itself than the map does
-    known      HandOffNode       known      a node that is about to stop: it gets no leaderships
+    known      HandOffNode       the same   a node that is about to stop: it gets no leaderships
                                             until it starts again
-    known      ReplaceNode       known      an operator, when a node has lost its data
+    known      ReplaceNode       the same   an operator, when a node has lost its data
+    ACTIVE     DrainNode         DRAINING   an operator; and back again
+    ACTIVE,    RemoveNode        LEAVING    an operator
+    DRAINING
+    LEAVING    NodeGone          REMOVED    the leader of group 0, when the node has no replicas
+
+Where the replicas of a group are:
+
+    state      command           next       who proposes it
+    settled    PlaceGroups       moving     the leader of group 0, as `placement.plan` says
+    moving     GroupSettled      settled    the leader of the group, when its configuration is the
+                                            target
 
 Tag 5 is not given to another command: logs of 0.1 have it.
 """
 
 import msgspec
 
-from querator.model.ids import QueueId
+from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode
 from querator.model.queues import Queue, QueueSettings
@@ -96,6 +108,56 @@ class HandOffNode(msgspec.Struct, frozen=True, array_like=True, tag=9):
     boots: int
 
 
+class JoinNode(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """A node with empty data that wants to be one of the cluster."""
+
+    node: PlacedNode
+
+
+class DrainNode(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """The node is to give its replicas away; `drain` False: it may have some again."""
+
+    name: str
+    drain: bool = True
+
+
+class RemoveNode(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """The node will not come back. Its replicas go elsewhere, and then it is gone."""
+
+    name: str
+
+
+class NodeGone(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """A node that is LEAVING has no replica any more, but for one of the placement group."""
+
+    name: str
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where the replicas of a group should be instead of where the target has them (`before`).
+    `voters` may lead, and count for majorities; `learners` only learn.
+    """
+
+    group: GroupId
+    before: tuple[NodeKey, ...]
+    voters: tuple[NodeKey, ...]
+    leader: NodeKey
+    learners: tuple[NodeKey, ...] = ()
+
+
+class PlaceGroups(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """New targets. One that was made for another state of the map changes nothing."""
+
+    places: tuple[Place, ...]
+
+
+class GroupSettled(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """The configuration of the group is its target, which had `next_replica`."""
+
+    group: GroupId
+    next_replica: int
+
+
 class ReplicasGone(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """The node holds no data any more of a queue that is being deleted."""
 
@@ -113,6 +175,12 @@ Command = (
     | ReplaceNode
     | HandOffNode
     | ReplicasGone
+    | JoinNode
+    | DrainNode
+    | RemoveNode
+    | NodeGone
+    | PlaceGroups
+    | GroupSettled
 )
 
 

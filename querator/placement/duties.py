@@ -4,6 +4,11 @@ failed is looked at anew a moment later.
     it leads               and it sees                                   it does
     the placement group    that a connected node says other things of    RegisterNode
                            itself than the map does
+    the placement group    that replicas should be elsewhere             PlaceGroups, a few at a
+                           (`placement.balancing`)                       time
+    the placement group    that a node that leaves has no replicas       NodeGone
+    a group                that it is moving, and its replicas are       GroupSettled
+                           those of the map
     a group                that its replicas are not those of the map    `placement.steps`
     a group                that the map prefers another leader, which    hands the leadership over,
                            could lead                                    a few at a time
@@ -11,7 +16,7 @@ failed is looked at anew a moment later.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -20,14 +25,24 @@ from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
-from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.placement.commands import RegisterNode
+from querator.model.placement_map import NodeState, PlacedNode, PlacementMap
+from querator.placement.balancing import council, place_of, planned
+from querator.placement.commands import (
+    Command,
+    GroupSettled,
+    JoinNode,
+    NodeGone,
+    PlaceGroups,
+    RegisterNode,
+)
 from querator.placement.standing import Propose
 from querator.placement.steps import HandOver, heir, moves_home, next_step
 from querator.raft.configuration import Change
 from querator.raft.host import Host
 
 ROUND_S = 0.5
+MOVING_MAX = 8
+"""Groups whose replicas are on their way to other nodes, in the whole cluster."""
 CHANGING_MAX = 4
 """Groups whose replicas change at once: learners that catch up cost the disk and the network."""
 HOMEWARD_MAX = 2
@@ -38,6 +53,8 @@ HANDING_MAX = 16
 """Leaderships that are handed over at once when the node is about to stop."""
 HANDING_PAUSE_S = 0.05
 
+Newcomers = Callable[[], Iterable[PlacedNode]]
+"""Nodes without a cluster that have asked this one since the last call."""
 Connected = Callable[[], Mapping[NodeKey, PlacedNode]]
 """The nodes whose connections are open, in their own words."""
 
@@ -63,14 +80,20 @@ class Duties:
         propose: Propose,
         connected: Connected,
         said: Callable[[], PlacedNode],
+        newcomers: Newcomers = tuple,
     ) -> None:
-        """`said` is what this node says of itself."""
+        """`said` is what this node says of itself; `newcomers` has who wants to join, each time
+        those that have asked since the last.
+        """
         self._host = host
         self._placed = placed
         self._node = node
         self._propose = propose
         self._connected = connected
         self._said = said
+        self._newcomers = newcomers
+        self._balanced_epoch = -1
+        """Of the last map in which everything was where it should be."""
         self._changing: set[GroupId] = set()
         self._offered_s: dict[GroupId, float] = {}
         self._led_s: dict[GroupId, float] = {}
@@ -82,6 +105,8 @@ class Duties:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._register()
+                await self._take_in()
+                await self._arrange()
                 led = [group for group in self._host.groups() if self._host.leads(group)]
                 now_s = asyncio.get_running_loop().time()
                 self._led_s = {group: self._led_s.get(group, now_s) for group in led}
@@ -90,6 +115,9 @@ class Duties:
                         if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
                             self._changing.add(group)
                             tasks.create_task(self._change(group))
+                        elif self._has_settled(group):
+                            self._changing.add(group)
+                            tasks.create_task(self._settle(group))
                 if self._handing:
                     # One may have been on its way here when the others were told.
                     await self._hand_over_some(Counter())
@@ -117,7 +145,67 @@ class Duties:
             else:
                 _log.info("placement.registered", name=said.name, boots=said.boots)
 
+    async def _take_in(self) -> None:
+        """Brings nodes that want to join into the map, whoever leads it."""
+        for node in self._newcomers():
+            placed = self._placed()
+            if not placed.nodes or placed.node(node.name) is not None:
+                continue
+            if await self._proposed(JoinNode(node)):
+                _log.info("placement.joined", name=node.name)
+
+    async def _proposed(self, command: Command) -> bool:
+        """Whether a command for the map was carried out; why not is in the log."""
+        try:
+            result = await self._propose(PLACEMENT_GROUP, command)
+        except QueratorError as error:
+            _log.info("placement.again", command=repr(command), error=str(error))
+            return False
+        if isinstance(result, Refusal):
+            _log.warning("placement.refused", command=repr(command), reason=result.message)
+            return False
+        return True
+
     # --- replicas ----------------------------------------------------------------
+
+    async def _arrange(self) -> None:
+        """Says where replicas should be, a few groups at a time, while this node leads the map."""
+        placed = self._placed()
+        if not self._host.leads(PLACEMENT_GROUP) or placed.epoch == self._balanced_epoch:
+            return
+        places = [place] if (place := council(placed)) is not None else []
+        moving = sum(known.moving for known in placed.groups.values())
+        if moving < MOVING_MAX:
+            planning = await asyncio.to_thread(planned, placed)
+            ready = [group for group in sorted(planning) if not placed.groups[group].moving]
+            places += [
+                place_of(group, placed.groups[group], planning[group])
+                for group in ready[: MOVING_MAX - moving]
+            ]
+        if places:
+            await self._proposed(PlaceGroups(tuple(places)))
+            return
+        if moving:
+            return
+        leaving = [node.name for node in placed.nodes if node.state is NodeState.LEAVING]
+        for name in leaving:
+            await self._proposed(NodeGone(name))
+        if not leaving:
+            self._balanced_epoch = placed.epoch
+
+    def _has_settled(self, group: GroupId) -> bool:
+        status, placed = self._host.status(group), self._placed().placed(group)
+        if status is None or placed is None or not placed.moving:
+            return False
+        return status.replicas == placed.target
+
+    async def _settle(self, group: GroupId) -> None:
+        try:
+            placed = self._placed().placed(group)
+            if placed is not None and self._has_settled(group) and self._host.leads(group):
+                await self._proposed(GroupSettled(group, placed.next_replica))
+        finally:
+            self._changing.discard(group)
 
     def _next(self, group: GroupId) -> Change | HandOver | None:
         status, placed = self._host.status(group), self._placed().placed(group)
@@ -242,4 +330,4 @@ def differs(said: PlacedNode, known: PlacedNode) -> bool:
     """Whether the map should learn what a node says: not of other data, nor of an earlier start."""
     if said.incarnation != known.incarnation or said.boots < known.boots:
         return False
-    return msgspec.structs.replace(said, handoff_boots=known.handoff_boots) != known
+    return said.as_known(known) != known

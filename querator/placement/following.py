@@ -10,10 +10,11 @@ it; nothing is answered to clients because of it that the leader has not answere
 import asyncio
 from collections.abc import Callable
 
-from querator.model.ids import PLACEMENT_GROUP
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.placement import rows
 from querator.placement.machine import PlacementEffects, stored_effects
 from querator.raft.host import Host
+from querator.storage import generations
 from querator.storage.environment import Environment
 
 LOOK_S = 1.0
@@ -58,6 +59,14 @@ class Follower:
         effects = await asyncio.to_thread(self._stored)
         if effects is not None:
             self._pass_on(effects)
+
+    async def stored_groups(self) -> list[GroupId]:
+        """The groups of which this node has a replica."""
+        return await asyncio.to_thread(self._stored_groups)
+
+    def _stored_groups(self) -> list[GroupId]:
+        with self._environment.snapshot() as snapshot:
+            return [GroupId(group) for group in generations.stored_groups(snapshot)]
 
     def _stored(self) -> PlacementEffects | None:
         """What is stored, if it is news."""

@@ -17,7 +17,8 @@ with the others or not at all.
                       for which it waits
                       that its data is of the cluster                         joins
                       that its name is known with other data                  waits as replacement
-                      that its name is not known                              refuses: unknown
+                      that its name was removed                               refuses: removed
+                      that its name is not known                              waits to be taken in
                       nothing, and it has waited as replacement before        waits as replacement
     not a member, of  all that found with it that they are empty, of no       founds
     no cluster, the   cluster, and would found with the same nodes
@@ -46,7 +47,8 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
     `founds_with` are the names of the nodes that its settings found a cluster with, its own among
     them. Of a node with a cluster: `nodes` are those that it knows, at `epoch` of the map (0: those
     that founded the cluster), `replicas` the target of the placement group, empty while it does not
-    know the map; a node that waits for a lost one's place knows the cluster and no nodes.
+    know the map; a node that waits for a lost one's place knows the cluster and no nodes. `removed`
+    are the names of nodes that were removed.
     """
 
     version: int
@@ -57,6 +59,7 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
     nodes: tuple[PlacedNode, ...] = ()
     founders: tuple[PlacedNode, ...] = ()
     replicas: Replicas = ()
+    removed: tuple[str, ...] = ()
 
     def find(self, name: str) -> PlacedNode | None:
         """The node of this name in its cluster."""
@@ -173,7 +176,7 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
     start = Start(newest.epoch, newest.nodes)
     known = newest.find(name)
     if known is None:
-        return start
+        return Refuse(_was_removed(name, cluster)) if name in newest.removed else start
     if known.incarnation != own.node.incarnation:
         return Refuse(
             f"node {name} has been replaced: its cluster knows it with other data (incarnation "
@@ -192,12 +195,11 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
 def _by_list(own: Starter, newest: Description) -> Decision:
     name, cluster = own.node.name, newest.cluster_id
     known = newest.find(name)
+    if known is None and name in newest.removed:
+        return Refuse(_was_removed(name, cluster))
     if known is None:
         names = ", ".join(node.name for node in newest.nodes)
-        return Refuse(
-            f"cluster {cluster} has no node {name}; its nodes are: {names}. Start with one of "
-            "these names, or with other --peers"
-        )
+        return Wait(f"cluster {cluster} ({names}) is about to take node {name} in")
     if known.incarnation != own.node.incarnation:
         return WaitAsReplacement(
             cluster,
@@ -238,6 +240,13 @@ def _found(own: Starter, said: Said) -> Decision:
         assert not isinstance(answer, str)
         found.append(answer.node)
     return Found(tuple(sorted(found, key=lambda node: node.name)))
+
+
+def _was_removed(name: str, cluster: str) -> str:
+    return (
+        f"node {name} was removed from cluster {cluster}: start with an empty directory and under "
+        "another name"
+    )
 
 
 def _several_clusters(own: Starter, heard: list[Description]) -> str:

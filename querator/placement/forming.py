@@ -92,14 +92,17 @@ def description(
             nodes=placed.nodes or identity.founders,
             founders=identity.founders,
             replicas=replicas,
+            removed=tuple(node.name for node in placed.removed),
         )
     )
 
 
-def ask(address: str, token: bytes) -> Description | str:
-    """What the node at the address says of itself, or why it does not. Blocks."""
+def ask(address: str, token: bytes, info: PeerInfo | None = None) -> Description | str:
+    """What the node at the address says of itself, or why it does not; `info` is what it is told.
+    Blocks.
+    """
     try:
-        return decode_description(query(address, token, QUERY_TIMEOUT_S))
+        return decode_description(query(address, token, QUERY_TIMEOUT_S, info=info))
     except QueryFailed as failure:
         return str(failure)
 
@@ -201,8 +204,12 @@ class Forming:
             for name, address in self._settings.peers.items()
             if name != self._identity.name
         }
+        info = None if self._identity.is_member else peer_info(self._node, "")
         answers = await asyncio.gather(
-            *(asyncio.to_thread(ask, address, self._settings.token) for address in others.values())
+            *(
+                asyncio.to_thread(ask, address, self._settings.token, info)
+                for address in others.values()
+            )
         )
         starter = Starter(
             self._node,

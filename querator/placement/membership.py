@@ -4,17 +4,21 @@ what it says to who asks.
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from querator.config import ClusterSettings
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.acquaintances import Acquaintances, why_no_member
-from querator.placement.forming import Forming, description, peer_info, placed_node
+from querator.placement.forming import Forming, ask, description, peer_info, placed_node
 from querator.placement.machine import stored_effects
 from querator.raft.clock import Clock
 from querator.raft.tcp_peers import TcpPeers
 from querator.storage.environment import Environment
 from querator.storage.identity import DirectoryRefused, Identity
+
+WATCH_S: Final = 2.0
+"""How often a node without connections asks."""
 
 
 class Membership:
@@ -94,6 +98,27 @@ class Membership:
         self._identity = identity
         return identity
 
+    async def watch(self) -> None:
+        """Until it is cancelled. A node to which nobody is connected asks whether it was removed:
+        it is told the map no more.
+        """
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if not self.peers.connected() and await self._was_removed():
+                name = self._settings.name
+                self._on_failure(DirectoryRefused(f"node {name} has been removed from its cluster"))
+                return
+
+    async def _was_removed(self) -> bool:
+        assert self._identity is not None
+        for peer in self._acquaintances.peers().values():
+            said = await asyncio.to_thread(ask, peer.address, self._settings.token)
+            if isinstance(said, str) or said.cluster_id != self._identity.cluster_id:
+                continue
+            if self._settings.name in said.removed:
+                return True
+        return False
+
     def close(self) -> None:
         """After the raft thread has ended."""
         if self._peers is not None:
@@ -106,6 +131,10 @@ class Membership:
     def connected(self) -> dict[NodeKey, PlacedNode]:
         """The nodes whose connections are open, in their own words."""
         return {key: placed_node(info) for key, info in self.peers.connected().items()}
+
+    def newcomers(self) -> tuple[PlacedNode, ...]:
+        """Nodes without a cluster that have asked this one since the last call."""
+        return tuple(map(placed_node, self.peers.newcomers()))
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
         """The other nodes of the map to which there is no connection."""

@@ -4,7 +4,9 @@ Rules that hold after every command, whatever the commands were:
 
 * a name belongs to one incarnation at a time; another takes its place by ReplaceNode alone;
 * `boots` of an incarnation never goes down: who comes with fewer holds an old copy of the data;
-* ids of replicas count up in each group and are never used again.
+* ids of replicas count up in each group and are never used again;
+* a node that was removed does not come back under its name;
+* nodes that take replicas are as many as a partition has, or no fewer than they were.
 """
 
 import msgspec
@@ -12,9 +14,20 @@ import msgspec
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
-from querator.model.placement_map import PlacedNode
-from querator.placement.assign import assign, replaced
-from querator.placement.commands import FormCluster, HandOffNode, RegisterNode, ReplaceNode
+from querator.model.limits import NODES_MAX
+from querator.model.nodes import Replica
+from querator.model.placement_map import NodeState, PlacedNode
+from querator.placement.assign import assign, replaced, replicas_wanted
+from querator.placement.commands import (
+    DrainNode,
+    FormCluster,
+    HandOffNode,
+    JoinNode,
+    NodeGone,
+    RegisterNode,
+    RemoveNode,
+    ReplaceNode,
+)
 from querator.placement.view import Change, View
 
 
@@ -37,18 +50,14 @@ def register(view: View, command: RegisterNode) -> Change:
     if isinstance(known, Refusal):
         return Change(known)
     if known.incarnation != node.incarnation:
-        message = (
-            f"node {node.name} is known with other data (incarnation {known.incarnation}, not "
-            f"{node.incarnation}); if that is lost: querator node replace {node.name}"
-        )
-        return Change(_refusal(message, node.incarnation))
+        return Change(_other_data(known, node))
     if node.boots < known.boots:
         message = (
             f"node {node.name} has been started {known.boots} times on its data and comes with "
             f"{node.boots}: an old copy of it"
         )
         return Change(_refusal(message, str(node.boots)))
-    said = msgspec.structs.replace(node, handoff_boots=known.handoff_boots)
+    said = node.as_known(known)
     return Change(Done()) if said == known else Change(Done(1), nodes=(said,))
 
 
@@ -74,7 +83,94 @@ def replace(view: View, command: ReplaceNode) -> Change:
         after = replaced(placed, known.key, node.key)
         if after is not placed:
             groups[group] = after
+    node = msgspec.structs.replace(node, state=known.state)
     return Change(Done(1), nodes=(node,), groups=groups)
+
+
+def join(view: View, command: JoinNode) -> Change:
+    node = command.node
+    known = view.map.node(node.name)
+    if known is not None:
+        return Change(Done()) if known.key == node.key else Change(_other_data(known, node))
+    if any(removed.name == node.name for removed in view.map.removed):
+        message = f"node {node.name} was removed from the cluster: start it under another name"
+        return Change(_refusal(message, node.name))
+    if len(view.map.nodes) >= NODES_MAX:
+        message = f"the cluster has {NODES_MAX} nodes, which is the limit: node {node.name} is not"
+        return Change(
+            Refusal(
+                ErrorCode.LIMIT_EXCEEDED,
+                message,
+                field="name",
+                limit=str(NODES_MAX),
+                value=node.name,
+            )
+        )
+    council = view.map.placed(PLACEMENT_GROUP)
+    if council is None:
+        return Change(Refusal(ErrorCode.UNAVAILABLE, "the cluster is being formed; try again"))
+    joined = msgspec.structs.replace(node, handoff_boots=0, state=NodeState.ACTIVE)
+    learner = Replica(council.next_replica, node.key, voter=False)
+    council = msgspec.structs.replace(
+        council,
+        target=(*council.target, learner),
+        next_replica=learner.id + 1,
+        moving=True,
+    )
+    return Change(Done(1), nodes=(joined,), groups={PLACEMENT_GROUP: council})
+
+
+def drain(view: View, command: DrainNode) -> Change:
+    known = _known(view, command.name)
+    if isinstance(known, Refusal):
+        return Change(known)
+    if known.state is NodeState.LEAVING:
+        message = f"node {known.name} is leaving the cluster"
+        return Change(_refusal(message, known.name))
+    wanted = NodeState.DRAINING if command.drain else NodeState.ACTIVE
+    if known.state is wanted:
+        return Change(Done())
+    if command.drain and (refusal := _refuse_fewer(view, known)) is not None:
+        return Change(refusal)
+    return Change(Done(1), nodes=(msgspec.structs.replace(known, state=wanted),))
+
+
+def remove(view: View, command: RemoveNode) -> Change:
+    if any(node.name == command.name for node in view.map.removed):
+        return Change(Done())
+    known = _known(view, command.name)
+    if isinstance(known, Refusal):
+        return Change(known)
+    if known.state is NodeState.LEAVING:
+        return Change(Done())
+    if known.takes_replicas and (refusal := _refuse_fewer(view, known)) is not None:
+        return Change(refusal)
+    return Change(Done(1), nodes=(msgspec.structs.replace(known, state=NodeState.LEAVING),))
+
+
+def gone(view: View, command: NodeGone) -> Change:
+    known = view.map.node(command.name)
+    if known is None or known.state is not NodeState.LEAVING:
+        return Change(Done())
+    groups = view.map.groups.values()
+    if any(placed.moving or placed.replica_on(known.key) is not None for placed in groups):
+        return Change(Refusal(ErrorCode.UNAVAILABLE, f"node {known.name} still has replicas"))
+    return Change(Done(1), nodes=(msgspec.structs.replace(known, state=NodeState.REMOVED),))
+
+
+def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:
+    """Why the node may not give its replicas away; None when it may."""
+    left = sum(node.takes_replicas for node in view.map.nodes if node.name != known.name)
+    if left == 0:
+        message = f"node {known.name} is the last one that takes replicas; add another one first"
+    elif replicas_wanted(left) < replicas_wanted(left + 1):
+        message = (
+            f"without node {known.name} there are {left} nodes that take replicas, and partitions "
+            f"have {replicas_wanted(left + 1)}; add another node first"
+        )
+    else:
+        return None
+    return _refusal(message, known.name)
 
 
 def hand_off(view: View, command: HandOffNode) -> Change:
@@ -85,6 +181,14 @@ def hand_off(view: View, command: HandOffNode) -> Change:
         return Change(Done())
     given = msgspec.structs.replace(known, handoff_boots=command.boots)
     return Change(Done(1), nodes=(given,))
+
+
+def _other_data(known: PlacedNode, node: PlacedNode) -> Refusal:
+    message = (
+        f"node {node.name} is known with other data (incarnation {known.incarnation}, not "
+        f"{node.incarnation}); if that is lost: querator node replace {node.name}"
+    )
+    return _refusal(message, node.incarnation)
 
 
 def _known(view: View, name: str) -> PlacedNode | Refusal:

@@ -10,7 +10,7 @@ giving partitions their settings) is done by the node that leads group 0.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -29,7 +29,7 @@ from querator.placement.commands import (
     HandOffNode,
     UpdateQueue,
 )
-from querator.placement.duties import Connected, Duties, HandedOver
+from querator.placement.duties import Connected, Duties, HandedOver, Newcomers
 from querator.placement.following import Follower
 from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.placement.reconcile import MachineFactory, Reconciler
@@ -46,6 +46,9 @@ AGAIN_AFTER_S_MAX = 2.0
 
 TELL_S = 1.0
 """How long the others are told that a node hands off: it does so all the same."""
+
+SURPLUS_S = 1.0
+"""Between two looks at what has moved away."""
 
 SHOWN_WITHIN_S = 1.0
 """After this a step that the map does not show is done again."""
@@ -78,10 +81,12 @@ class Placement:
         on_failure: Callable[[BaseException], None],
         propose: Propose | None = None,
         connected: Connected = dict,
+        newcomers: Newcomers = tuple,
     ) -> None:
         """`machine_for` makes the machine of a partition's group. `on_failure` is told of a defect
         that stopped the work behind the map. `propose` None: the host's own, for a node that leads
-        all groups. `connected` gives the other nodes whose connections are open.
+        all groups. `connected` gives the other nodes whose connections are open, `newcomers` those
+        that want to join.
         """
         self._host = host
         self._standing = standing
@@ -95,6 +100,7 @@ class Placement:
             propose=self._propose,
             connected=connected,
             said=lambda: self._said,
+            newcomers=newcomers,
         )
         self._follower = Follower(host, environment, self._on_heard)
         self._on_failure = on_failure
@@ -165,6 +171,7 @@ class Placement:
         if len(replicas) > 1:
             await self._follower.look()
         await self._known.wait()
+        self._reconciler.begin(await self._follower.stored_groups())
         self._running = True
         live = [queue for queue in self.map if queue.state is not QueueState.DELETING]
         await asyncio.gather(*(self._open(queue) for queue in live))
@@ -173,6 +180,7 @@ class Placement:
         self._always = (
             loop.create_task(self._run(self._duties.run)),
             loop.create_task(self._run(self._follower.run)),
+            loop.create_task(self._run(self._clear_surplus)),
         )
         if len(replicas) == 1 and self._forming is not None:
             await asyncio.wait((self._forming,))
@@ -343,25 +351,46 @@ class Placement:
     def _work(self, *, since: PlacementMap | None = None) -> None:
         """Sees to it that every queue with something left to do here has a task that does it.
 
-        `since`: the map before this one. Looked at are the queues that are pending, those that it
-        did not have, and all when nodes have changed, for these may have got other replicas.
+        `since`: the map before this one. Looked at are the queues that are pending, and those whose
+        replicas have changed.
         """
         if not self._running:
             return
         loop = asyncio.get_running_loop()
         looked_at = set(self.pending)
         if since is not None:
-            everywhere = since.nodes != self.map.nodes
             looked_at |= {
-                queue.id for queue in self.map if everywhere or since.get(queue.id) is None
+                queue.id
+                for queue in self.map
+                if any(since.groups.get(one) != self.map.groups.get(one) for one in queue.groups)
             }
-        for queue_id in looked_at:
-            if queue_id not in self._settling and self._step_for(queue_id) is not None:
-                # Owned: `_settling` keeps it, it ends itself there, and `stop` waits for it.
-                self._settling[queue_id] = loop.create_task(self._settle(queue_id))
+        self._look_at(looked_at)
         if self._forming is None and not self.map.nodes and self._host.leads(PLACEMENT_GROUP):
             # Owned: `_forming` keeps it, and `stop` waits for it.
             self._forming = loop.create_task(self._form())
+
+    def _look_at(self, queues: Iterable[QueueId]) -> None:
+        loop = asyncio.get_running_loop()
+        for queue_id in queues:
+            if queue_id not in self._settling and self._step_for(queue_id) is not None:
+                # Owned: `_settling` keeps it, it ends itself there, and `stop` waits for it.
+                self._settling[queue_id] = loop.create_task(self._settle(queue_id))
+
+    async def _clear_surplus(self) -> None:
+        """Deletes, again and again, what has moved away from this node."""
+        while True:
+            await asyncio.sleep(SURPLUS_S)
+            for group in self._reconciler.surplus(self.map):
+                try:
+                    await self._reconciler.clear(group)
+                except QueratorError as error:
+                    _log.warning("placement.clear_again", group=group, error=str(error))
+                    continue
+                _log.info("placement.cleared", group=group)
+                owner = self.map.by_group(group)
+                if owner is not None:
+                    # It may have come back meanwhile.
+                    self._look_at((owner[0].id,))
 
     def _step_for(self, queue_id: QueueId) -> Step | None:
         """What this node has to do next for the queue."""

@@ -11,6 +11,9 @@ stopped; every step may be done again, and by several nodes at once:
                              · ReplicasGone
     ACTIVE, all configured   open each group
 
+What is stored of a group that has settled without this node, or with another replica on it, is
+deleted (`surplus`): it moved elsewhere, and no majority counts on it.
+
 A group is made only after the entry that names it is applied, and its queue leaves the map only
 after the group's data is gone everywhere: no data is ever without a name.
 """
@@ -66,10 +69,12 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
 
 def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
     """With what a node begins when it has nothing of the group. A founding replica begins as all
-    others did, however late. One that came later learns first: it votes when the others, of whom
-    there is a majority without it, have let it.
+    others did, however late. One that came later, or came back, learns first: it votes when the
+    others, of whom there is a majority without it, have let it.
     """
-    if any(replica.node == node for replica in placed.founding):
+    own = placed.replica_on(node)
+    assert own is not None
+    if any((replica.id, replica.node) == (own.id, node) for replica in placed.founding):
         return placed.founding
     return learning(placed.target, node)
 
@@ -85,6 +90,32 @@ class Reconciler:
         self._node = node
         self._propose = propose
         self._open: set[GroupId] = set()
+        self._stored: set[GroupId] = set()
+        """Groups of which there may be a replica here."""
+
+    def begin(self, stored: Iterable[GroupId]) -> None:
+        """`stored` has the groups of which there is a replica here at the start."""
+        self._stored.update(stored)
+
+    def surplus(self, placed: PlacementMap) -> list[GroupId]:
+        """The groups of which there is a replica here that has moved away."""
+        return [group for group in self._stored if self._is_surplus(placed, group)]
+
+    def _is_surplus(self, placed: PlacementMap, group: GroupId) -> bool:
+        known = placed.placed(group)
+        if group == PLACEMENT_GROUP or known is None:
+            # A queue that is deleted takes its groups along (`delete`), as long as the map has it.
+            return group != PLACEMENT_GROUP
+        own, status = known.replica_on(self._node), self._host.status(group)
+        if own is None:
+            return not known.moving
+        return status is not None and status.replica != own.id
+
+    async def clear(self, group: GroupId) -> None:
+        """Deletes what this node holds of the group. Raises QueratorError; then again."""
+        await self._host.delete_group(group)
+        self._open.discard(group)
+        self._stored.discard(group)
 
     def missing(self, placed: PlacementMap, queue: Queue) -> list[GroupId]:
         """The queue's groups of which this node should hold a replica and has none open."""
@@ -108,6 +139,7 @@ class Reconciler:
         known = placed.placed(group)
         assert known is not None
         replicas = first_configuration(known, self._node)
+        self._stored.add(group)
         await self._host.create_group(group, self._machine_for(group), replicas)
         self._open.add(group)
 
@@ -128,12 +160,8 @@ class Reconciler:
 
     async def delete(self, queue: Queue) -> None:
         """Deletes what this node holds of a queue. Raises QueratorError; then again."""
-        await _all(self._delete_group(group) for group in queue.groups)
+        await _all(self.clear(group) for group in queue.groups)
         await self._accepted(PLACEMENT_GROUP, ReplicasGone(queue.id, self._node))
-
-    async def _delete_group(self, group: GroupId) -> None:
-        await self._host.delete_group(group)
-        self._open.discard(group)
 
     async def _accepted(self, group: GroupId, command: Any) -> None:
         result = await self._propose(group, command)

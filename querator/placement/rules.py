@@ -1,6 +1,7 @@
 """What each placement command does, as pure functions from a view to a change.
 
-The rules about nodes are in `placement.node_rules`.
+The rules about nodes are in `placement.node_rules`, those about replicas in
+`placement.group_rules`.
 
 Rules that hold after every command, whatever the commands were:
 
@@ -13,6 +14,9 @@ Rules that hold after every command, whatever the commands were:
   for their data is still there.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
 import msgspec
 
 from querator.model.commands import Done, Refusal
@@ -21,18 +25,24 @@ from querator.model.ids import GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement import node_rules
-from querator.placement.assign import REPLICAS_DEFAULT, assign
+from querator.placement import group_rules, node_rules
+from querator.placement.assign import assign, replicas_wanted
 from querator.placement.commands import (
     Command,
     CreateQueue,
     DeleteQueue,
+    DrainNode,
     FormCluster,
+    GroupSettled,
     HandOffNode,
+    JoinNode,
+    NodeGone,
+    PlaceGroups,
     QueueConfigured,
     QueueCreated,
     QueueUpdated,
     RegisterNode,
+    RemoveNode,
     ReplaceNode,
     ReplicasGone,
     UpdateQueue,
@@ -44,25 +54,7 @@ SETTINGS_FIELDS = QueueSettings.__struct_fields__
 
 def decide(view: View, command: Command) -> Change:
     """Raises nothing for what a client sent: a refusal is a result."""
-    match command:
-        case CreateQueue():
-            return _create(view, command)
-        case UpdateQueue():
-            return _update(view, command)
-        case DeleteQueue():
-            return _delete(view, command)
-        case QueueConfigured():
-            return _configured(view, command)
-        case ReplicasGone():
-            return _replicas_gone(view, command)
-        case FormCluster():
-            return node_rules.form(view, command)
-        case RegisterNode():
-            return node_rules.register(view, command)
-        case ReplaceNode():
-            return node_rules.replace(view, command)
-        case HandOffNode():
-            return node_rules.hand_off(view, command)
+    return _RULES[type(command)](view, command)
 
 
 def _create(view: View, command: CreateQueue) -> Change:
@@ -89,8 +81,9 @@ def _create(view: View, command: CreateQueue) -> Change:
         created_at_ms=view.now_ms,
         groups=tuple(GroupId(view.next_group + p) for p in range(partitions)),
     )
-    nodes = view.map.nodes
-    groups = {group: assign(nodes, group, replicas=REPLICAS_DEFAULT) for group in queue.groups}
+    nodes = [node for node in view.map.nodes if node.takes_replicas]
+    replicas = replicas_wanted(len(nodes))
+    groups = {group: assign(nodes, group, replicas=replicas) for group in queue.groups}
     return Change(QueueCreated(queue, created=True), put=queue, groups=groups)
 
 
@@ -304,3 +297,22 @@ def _replicas_gone(view: View, command: ReplicasGone) -> Change:
         configured=view.configured[queue.id],
         deleted_on=(*known, command.node),
     )
+
+
+_RULES: Final[Mapping[type[Command], Callable[[View, Any], Change]]] = {
+    CreateQueue: _create,
+    UpdateQueue: _update,
+    DeleteQueue: _delete,
+    QueueConfigured: _configured,
+    ReplicasGone: _replicas_gone,
+    FormCluster: node_rules.form,
+    RegisterNode: node_rules.register,
+    ReplaceNode: node_rules.replace,
+    HandOffNode: node_rules.hand_off,
+    JoinNode: node_rules.join,
+    DrainNode: node_rules.drain,
+    RemoveNode: node_rules.remove,
+    NodeGone: node_rules.gone,
+    PlaceGroups: group_rules.place,
+    GroupSettled: group_rules.settled,
+}

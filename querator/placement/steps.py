@@ -54,8 +54,11 @@ def next_step(current: Replicas, placed: PlacedGroup, *, own: int) -> Change | H
     for replica in current:
         if replica.id not in wanted and replica.id != own:
             return RemoveReplica(replica.id)
-    if own not in wanted and target:
-        return HandOver(target[0].node)
+    heirs = sorted(
+        (replica.id != placed.preferred, replica.node) for replica in target if replica.voter
+    )
+    if own not in wanted and heirs:
+        return HandOver(heirs[0][1])
     return None
 
 

@@ -42,4 +42,6 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> bool:
-        return bool(self.put or self.gone is not None or self.cluster_id or self.nodes)
+        return bool(
+            self.put or self.gone is not None or self.cluster_id or self.nodes or self.groups
+        )

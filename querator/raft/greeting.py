@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -21,9 +22,12 @@ from querator.raft.hellos import (
 )
 from querator.raft.refusals import Code, Refused
 
+NEWCOMERS_MAX: Final = 64
+"""Nodes without a cluster that are remembered; the others ask again."""
+
 
 class Greeter:
-    """The raft thread calls it, but for `describe`, which any thread may."""
+    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may."""
 
     def __init__(self, own: PeerInfo, token: bytes) -> None:
         """`token` is not empty: that would prove nothing."""
@@ -34,6 +38,7 @@ class Greeter:
         self._run = secrets.token_hex(16)
         self._dials = 0
         self._description = b""
+        self._newcomers: dict[str, PeerInfo] = {}
         # What others would refuse is better found here.
         decode_hello(encode_hello(self._hello(own.name, 0)))
 
@@ -41,6 +46,11 @@ class Greeter:
         """What queries are answered from here on."""
         assert len(description) <= PEER_DESCRIPTION_BYTES_MAX
         self._description = description
+
+    def newcomers(self) -> tuple[PeerInfo, ...]:
+        """The nodes without a cluster that have asked since the last call."""
+        asked, self._newcomers = self._newcomers, {}
+        return tuple(asked.values())
 
     def change(self, **fields: str | None) -> None:
         """Fields of `own`."""
@@ -71,6 +81,10 @@ class Greeter:
         if isinstance(hello, Query):
             if connection.dialed is not None:
                 raise Refused(Code.UNEXPECTED, "it answers with a question")
+            info = hello.info
+            if info is not None and info.cluster_id is None:
+                if len(self._newcomers) < NEWCOMERS_MAX:
+                    self._newcomers[info.name] = info
             return handshake.agree(self._description)
         connection.hello = hello
         self.judge(connection, hello, open_)

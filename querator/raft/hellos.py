@@ -62,7 +62,11 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True, tag="query"):
-    """The dialer wants the node's description and nothing else."""
+    """The dialer wants the node's description and nothing else. `info`: what it says of itself, if
+    it wants to be known: a node without a cluster.
+    """
+
+    info: PeerInfo | None = None
 
 
 class Answer(enum.Enum):

@@ -8,7 +8,7 @@ from querator.config import ConfigError, parse_address
 from querator.raft.clock import Clock, RealClock
 from querator.raft.frames import NONCE_BYTES, QUERY_LIMITS, FrameReader, Kind, frame
 from querator.raft.handshake import Handshake, State
-from querator.raft.hellos import Query, encode_hello
+from querator.raft.hellos import PeerInfo, Query, encode_hello
 from querator.raft.refusals import Refused
 
 _CLOCK: Final = RealClock()
@@ -18,16 +18,24 @@ class QueryFailed(Exception):
     """There is no answer; the message is one line that says why."""
 
 
-def query(address: str, token: bytes, timeout_s: float, *, clock: Clock = _CLOCK) -> bytes:
+def query(
+    address: str,
+    token: bytes,
+    timeout_s: float,
+    *,
+    info: PeerInfo | None = None,
+    clock: Clock = _CLOCK,
+) -> bytes:
     """The description of the node at `address` (HOST:PORT), which has proven that it knows the
-    token. Blocks, `timeout_s` at most besides resolving a name: for a thread of its own.
+    token. Blocks, `timeout_s` at most besides resolving a name: for a thread of its own. `info` is
+    what it is told of the node that asks.
 
     Raises QueryFailed.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     try:
         with socket.create_connection(parse_address(address), timeout=timeout_s) as sock:
-            return _ask(sock, token, deadline_s, clock)
+            return _ask(sock, token, Query(info), deadline_s, clock)
     except Refused as refused:
         reason = f"it refuses: {refused.reason}" if refused.by_peer else refused.reason
         raise QueryFailed(f"{address}: {reason}") from refused
@@ -38,9 +46,9 @@ def query(address: str, token: bytes, timeout_s: float, *, clock: Clock = _CLOCK
         raise QueryFailed(f"{address}: {reason}") from error
 
 
-def _ask(sock: socket.socket, token: bytes, deadline_s: float, clock: Clock) -> bytes:
+def _ask(sock: socket.socket, token: bytes, asked: Query, deadline_s: float, clock: Clock) -> bytes:
     """Raises Refused and OSError."""
-    question = encode_hello(Query())
+    question = encode_hello(asked)
     handshake, reply = Handshake.dial(token, secrets.token_bytes(NONCE_BYTES), question)
     reader = FrameReader(QUERY_LIMITS)
     _send(sock, reply)

@@ -8,7 +8,8 @@ yet dials nobody and answers only queries (`raft.query`).
     dialed ─► connecting ─┘                          one line in the log, and nothing else happens
 
 All sockets are in one epoll, whose descriptor is readable while there is something to do. Only
-`set_peers`, `set_cluster_id`, `set_description` and `connected` may be called by other threads.
+`set_peers`, `set_cluster_id`, `set_description`, `connected` and `newcomers` may be called by other
+threads.
 
 A connection ends when what arrives is damaged, when nothing arrives for PEER_SILENCE_MS_MAX (a node
 with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. The time that this
@@ -123,6 +124,10 @@ class TcpPeers:
     def set_description(self, description: bytes) -> None:
         """What a query is answered from here on."""
         self._greeter.describe(description)
+
+    def newcomers(self) -> tuple[PeerInfo, ...]:
+        """The nodes without a cluster that have asked for the description since the last call."""
+        return self._greeter.newcomers()
 
     def connected(self) -> dict[NodeKey, PeerInfo]:
         """The nodes whose connections are open, and what they said of themselves."""

@@ -18,6 +18,8 @@ class ClusterCalls:
             "GetClusterStatus": self.get_cluster_status,
             "HandOffNode": self.hand_off_node,
             "ReplaceNode": self.replace_node,
+            "DrainNode": self.drain_node,
+            "RemoveNode": self.remove_node,
         }
 
     async def get_cluster_status(self, data: bytes, _: Context) -> bytes:
@@ -31,3 +33,10 @@ class ClusterCalls:
     async def replace_node(self, data: bytes, _: Context) -> bytes:
         replaced = await self._service.replace(cluster.parse_replace(data))
         return cluster.encode_replaced(replaced)
+
+    async def drain_node(self, data: bytes, _: Context) -> bytes:
+        name, undo = cluster.parse_drain(data)
+        return cluster.encode_drained(await self._service.drain(name, undo=undo))
+
+    async def remove_node(self, data: bytes, _: Context) -> bytes:
+        return cluster.encode_removed(await self._service.remove(cluster.parse_remove(data)))

@@ -1,8 +1,12 @@
-"""The cluster for operators: what this node knows of it, handing off, replacing a lost node."""
+"""The cluster for operators: what this node knows of it, handing off, replacing a lost node,
+draining and removing.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from querator.config import ClusterSettings
 from querator.model.cluster import (
@@ -13,13 +17,14 @@ from querator.model.cluster import (
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
+    NodeRetired,
 )
 from querator.model.errors import invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_name
-from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.model.placement_map import NodeState, PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueState
-from querator.placement.commands import ReplaceNode
+from querator.placement.commands import DrainNode, RemoveNode, ReplaceNode
 from querator.placement.formation import Description
 from querator.placement.forming import ask
 
@@ -88,6 +93,7 @@ class ClusterService:
             version=node.version,
             connected=node.key == self._host.node or node.key in self._connected(),
             handed_off=not node.takes_leaderships,
+            state=node.state.value,
         )
 
     def _group(
@@ -114,6 +120,7 @@ class ClusterService:
             applied_index=0 if status is None else status.applied_index,
             replicas=() if status is None else _replicas(status.replicas, lags),
             target=_replicas(placed.replicas(group), {}),
+            moving=(known := placed.placed(group)) is not None and known.moving,
         )
 
     def _pending(self, placed: PlacementMap, queue: Queue) -> ClusterPending:
@@ -147,10 +154,7 @@ class ClusterService:
         Refused for a name that is not known, while its data is there, and when nobody waits.
         """
         placed = self._placement.map
-        known = placed.node(name)
-        if known is None:
-            names = ", ".join(node.name for node in placed.nodes)
-            raise invalid("node", f"is {name}; the nodes of the cluster are: {names}", value=name)
+        known = _known(placed, name)
         if known.key == self._host.node:
             raise invalid("node", f"is {name}, which answers you: its data is there", value=name)
         described = await self._ask(known)
@@ -166,12 +170,42 @@ class ClusterService:
                 value=name,
             )
         await self._placement.change(ReplaceNode(described.node, lost=known.incarnation))
-        groups = [
-            group
-            for group, where in placed.groups.items()
-            if group != PLACEMENT_GROUP and where.replica_on(known.key) is not None
-        ]
-        return NodeReplaced(self._node(described.node), len(groups))
+        return NodeReplaced(self._node(described.node), _partitions_on(placed, known))
+
+    # --- draining and removing ---------------------------------------------------
+
+    async def drain(self, name: str, *, undo: bool) -> NodeRetired:
+        """Has the replicas of the node moved to others, or lets it have some again."""
+        _known(self._placement.map, name)
+        await self._placement.change(DrainNode(name, drain=not undo))
+        return self._retired(name, NodeState.ACTIVE if undo else NodeState.DRAINING)
+
+    async def remove(self, name: str) -> NodeRetired:
+        """Removes the node for ever. Refused while it is up with replicas: it is to be drained."""
+        placed = self._placement.map
+        if not any(node.name == name for node in placed.removed):
+            known = _known(placed, name)
+            up = known.key == self._host.node or known.key in self._connected()
+            partitions = _partitions_on(placed, known)
+            if up and partitions:
+                raise invalid(
+                    "node",
+                    f"is {name}, which is up and has replicas of {partitions} partitions; first: "
+                    f"querator node drain {name}",
+                    value=name,
+                )
+        await self._placement.change(RemoveNode(name))
+        return self._retired(name, NodeState.LEAVING)
+
+    def _retired(self, name: str, state: NodeState) -> NodeRetired:
+        """The node, in the state that was just decided: the map of this node may be behind."""
+        placed = self._placement.map
+        known = placed.node(name)
+        if known is None:
+            known = next(node for node in placed.removed if node.name == name)
+        else:
+            known = msgspec.structs.replace(known, state=state)
+        return NodeRetired(self._node(known), _partitions_on(placed, known))
 
     async def _ask(self, known: PlacedNode) -> Description:
         """What waits at the address of the node says of itself."""
@@ -194,6 +228,21 @@ class ClusterService:
                 value=name,
             )
         return described
+
+
+def _known(placed: PlacementMap, name: str) -> PlacedNode:
+    known = placed.node(name)
+    if known is None:
+        names = ", ".join(node.name for node in placed.nodes)
+        raise invalid("node", f"is {name}; the nodes of the cluster are: {names}", value=name)
+    return known
+
+
+def _partitions_on(placed: PlacementMap, node: PlacedNode) -> int:
+    return sum(
+        group != PLACEMENT_GROUP and where.replica_on(node.key) is not None
+        for group, where in placed.groups.items()
+    )
 
 
 def _replicas(replicas: Replicas, lags: Mapping[int, int]) -> tuple[ClusterReplica, ...]:

@@ -23,7 +23,7 @@ import msgspec
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.keys import delete_group
 from querator.storage.sealed import seal, unseal
-from querator.storage.tables import GENERATIONS, INCOMING
+from querator.storage.tables import GENERATIONS, INCOMING, MEMBERS
 
 _GROUP_BITS = 48
 GENERATIONS_MAX = 1 << 16
@@ -84,6 +84,12 @@ def storage_group(group: int, generation: int) -> int:
 def group_of(storage: int) -> int:
     """The group whose rows lie under a storage group."""
     return storage % _GROUP_MAX
+
+
+def stored_groups(txn: ReadTransaction) -> set[int]:
+    """All groups of which there is a replica, whole or on its way out. Costs a look at each."""
+    start, stop = MEMBERS.letter, bytes([MEMBERS.letter[0] + 1])
+    return {group_of(int.from_bytes(key[_GROUP], "big")) for key in txn.keys(start, stop)}
 
 
 def view(txn: ReadTransaction, group: int) -> ReadTransaction:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\"\x19\n\x17GetClusterStatusRequest\"\xb3\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xab\x02\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"\xcd\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r2\x95\x02\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\"\x19\n\x17GetClusterStatusRequest\"\xc2\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xbb\x02\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"\xcd\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r2\xb0\x03\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,23 +34,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=50
   _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=75
   _globals['_CLUSTERNODE']._serialized_start=78
-  _globals['_CLUSTERNODE']._serialized_end=257
-  _globals['_CLUSTERREPLICA']._serialized_start=259
-  _globals['_CLUSTERREPLICA']._serialized_end=376
-  _globals['_CLUSTERGROUP']._serialized_start=379
-  _globals['_CLUSTERGROUP']._serialized_end=678
-  _globals['_CLUSTERPENDING']._serialized_start=680
-  _globals['_CLUSTERPENDING']._serialized_end=764
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=767
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=972
-  _globals['_HANDOFFNODEREQUEST']._serialized_start=974
-  _globals['_HANDOFFNODEREQUEST']._serialized_end=1008
-  _globals['_HANDOFFNODERESPONSE']._serialized_start=1010
-  _globals['_HANDOFFNODERESPONSE']._serialized_end=1074
-  _globals['_REPLACENODEREQUEST']._serialized_start=1076
-  _globals['_REPLACENODEREQUEST']._serialized_end=1110
-  _globals['_REPLACENODERESPONSE']._serialized_start=1112
-  _globals['_REPLACENODERESPONSE']._serialized_end=1193
-  _globals['_CLUSTERSERVICE']._serialized_start=1196
-  _globals['_CLUSTERSERVICE']._serialized_end=1473
+  _globals['_CLUSTERNODE']._serialized_end=272
+  _globals['_CLUSTERREPLICA']._serialized_start=274
+  _globals['_CLUSTERREPLICA']._serialized_end=391
+  _globals['_CLUSTERGROUP']._serialized_start=394
+  _globals['_CLUSTERGROUP']._serialized_end=709
+  _globals['_CLUSTERPENDING']._serialized_start=711
+  _globals['_CLUSTERPENDING']._serialized_end=795
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=798
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1003
+  _globals['_HANDOFFNODEREQUEST']._serialized_start=1005
+  _globals['_HANDOFFNODEREQUEST']._serialized_end=1039
+  _globals['_HANDOFFNODERESPONSE']._serialized_start=1041
+  _globals['_HANDOFFNODERESPONSE']._serialized_end=1105
+  _globals['_REPLACENODEREQUEST']._serialized_start=1107
+  _globals['_REPLACENODEREQUEST']._serialized_end=1141
+  _globals['_REPLACENODERESPONSE']._serialized_start=1143
+  _globals['_REPLACENODERESPONSE']._serialized_end=1224
+  _globals['_DRAINNODEREQUEST']._serialized_start=1226
+  _globals['_DRAINNODEREQUEST']._serialized_end=1272
+  _globals['_DRAINNODERESPONSE']._serialized_start=1274
+  _globals['_DRAINNODERESPONSE']._serialized_end=1353
+  _globals['_REMOVENODEREQUEST']._serialized_start=1355
+  _globals['_REMOVENODEREQUEST']._serialized_end=1388
+  _globals['_REMOVENODERESPONSE']._serialized_start=1390
+  _globals['_REMOVENODERESPONSE']._serialized_end=1470
+  _globals['_CLUSTERSERVICE']._serialized_start=1473
+  _globals['_CLUSTERSERVICE']._serialized_end=1905
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,7 @@ class ClusterNode(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
     HANDED_OFF_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, unique in the cluster."""
     incarnation: _builtins.str
@@ -68,6 +69,10 @@ class ClusterNode(_message.Message):
     """Whether the asked node is connected to it; true for the asked node itself."""
     handed_off: _builtins.bool
     """Whether it has handed off its leaderships and takes none until it starts again."""
+    state: _builtins.str
+    """What operators want of it: `active`, `draining` (its replicas move to other nodes) or `leaving`
+    (and then it is removed).
+    """
     def __init__(
         self,
         *,
@@ -80,10 +85,11 @@ class ClusterNode(_message.Message):
         version: _builtins.str = ...,
         connected: _builtins.bool = ...,
         handed_off: _builtins.bool = ...,
+        state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boots", b"boots", "client_address", b"client_address", "connected", b"connected", "handed_off", b"handed_off", "incarnation", b"incarnation", "name", b"name", "peer_address", b"peer_address", "version", b"version", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boots", b"boots", "client_address", b"client_address", "connected", b"connected", "handed_off", b"handed_off", "incarnation", b"incarnation", "name", b"name", "peer_address", b"peer_address", "state", b"state", "version", b"version", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -150,6 +156,7 @@ class ClusterGroup(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
     group: _builtins.int
     """Raft group; 0 is the placement group."""
     namespace: _builtins.str
@@ -172,6 +179,8 @@ class ClusterGroup(_message.Message):
     """Whether a defect has stopped the asked node's replica."""
     applied_index: _builtins.int
     """Last entry that the asked node's replica has applied."""
+    moving: _builtins.bool
+    """Whether the target has changed and the replicas are not the target yet."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterReplica]:
         """The replicas that it has, as the asked node's replica knows them."""
@@ -196,10 +205,11 @@ class ClusterGroup(_message.Message):
         applied_index: _builtins.int = ...,
         replicas: _abc.Iterable[Global___ClusterReplica] | None = ...,
         target: _abc.Iterable[Global___ClusterReplica] | None = ...,
+        moving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "group", b"group", "leader", b"leader", "leads", b"leads", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "group", b"group", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -392,3 +402,107 @@ class ReplaceNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplaceNodeResponse: _TypeAlias = ReplaceNodeResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    """DrainNodeRequest names the node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    UNDO_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Name of the node."""
+    undo: _builtins.bool
+    """Whether it is to be drained no more: it may have replicas again."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        undo: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "undo", b"undo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    """DrainNodeResponse is sent when the map says so."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    """Number of partitions with a replica on it."""
+    @_builtins.property
+    def node(self) -> Global___ClusterNode:
+        """The node as it is known from here on."""
+
+    def __init__(
+        self,
+        *,
+        node: Global___ClusterNode | None = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class RemoveNodeRequest(_message.Message):
+    """RemoveNodeRequest names the node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Name of the node."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
+
+@_typing.final
+class RemoveNodeResponse(_message.Message):
+    """RemoveNodeResponse is sent when the map says so."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    """Number of partitions with a replica on it, to be made anew elsewhere."""
+    @_builtins.property
+    def node(self) -> Global___ClusterNode:
+        """The node as it was known last."""
+
+    def __init__(
+        self,
+        *,
+        node: Global___ClusterNode | None = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015

@@ -50,6 +50,16 @@ class ClusterServiceStub:
                 request_serializer=querator_dot_v1_dot_cluster__service__pb2.ReplaceNodeRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_cluster__service__pb2.ReplaceNodeResponse.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/querator.v1.ClusterService/DrainNode',
+                request_serializer=querator_dot_v1_dot_cluster__service__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_cluster__service__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/querator.v1.ClusterService/RemoveNode',
+                request_serializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -80,6 +90,22 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
+        moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
+        still has are made anew on other nodes first. Answered when that is decided.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +123,16 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ReplaceNode,
                     request_deserializer=querator_dot_v1_dot_cluster__service__pb2.ReplaceNodeRequest.FromString,
                     response_serializer=querator_dot_v1_dot_cluster__service__pb2.ReplaceNodeResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=querator_dot_v1_dot_cluster__service__pb2.DrainNodeRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_cluster__service__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +217,60 @@ class ClusterService:
             '/querator.v1.ClusterService/ReplaceNode',
             querator_dot_v1_dot_cluster__service__pb2.ReplaceNodeRequest.SerializeToString,
             querator_dot_v1_dot_cluster__service__pb2.ReplaceNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ClusterService/DrainNode',
+            querator_dot_v1_dot_cluster__service__pb2.DrainNodeRequest.SerializeToString,
+            querator_dot_v1_dot_cluster__service__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ClusterService/RemoveNode',
+            querator_dot_v1_dot_cluster__service__pb2.RemoveNodeRequest.SerializeToString,
+            querator_dot_v1_dot_cluster__service__pb2.RemoveNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

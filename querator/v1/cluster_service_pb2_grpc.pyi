@@ -45,6 +45,14 @@ class ClusterServiceStub:
     """Lets the node that waits under this name, with empty data, take the place of the one that has
     lost its data. Its replicas are then rebuilt from the others.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.DrainNodeRequest, _cluster_service_pb2.DrainNodeResponse]
+    """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
+    moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+    """
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.RemoveNodeRequest, _cluster_service_pb2.RemoveNodeResponse]
+    """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
+    still has are made anew on other nodes first. Answered when that is decided.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -62,6 +70,14 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     ReplaceNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.ReplaceNodeRequest, _cluster_service_pb2.ReplaceNodeResponse]  # type: ignore[assignment]
     """Lets the node that waits under this name, with empty data, take the place of the one that has
     lost its data. Its replicas are then rebuilt from the others.
+    """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.DrainNodeRequest, _cluster_service_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
+    moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+    """
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.RemoveNodeRequest, _cluster_service_pb2.RemoveNodeResponse]  # type: ignore[assignment]
+    """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
+    still has are made anew on other nodes first. Answered when that is decided.
     """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -95,6 +111,26 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_cluster_service_pb2.ReplaceNodeResponse, _abc.Awaitable[_cluster_service_pb2.ReplaceNodeResponse]]:
         """Lets the node that waits under this name, with empty data, take the place of the one that has
         lost its data. Its replicas are then rebuilt from the others.
+        """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _cluster_service_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.DrainNodeResponse, _abc.Awaitable[_cluster_service_pb2.DrainNodeResponse]]:
+        """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
+        moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _cluster_service_pb2.RemoveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.RemoveNodeResponse, _abc.Awaitable[_cluster_service_pb2.RemoveNodeResponse]]:
+        """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
+        still has are made anew on other nodes first. Answered when that is decided.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,6 +10,7 @@ from querator.model.cluster import (
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
+    NodeRetired,
 )
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import GroupId
@@ -29,7 +30,21 @@ def parse_hand_off(data: bytes) -> str:
 
 def parse_replace(data: bytes) -> str:
     """The name of the node."""
-    name = door.parse_message(pb.ReplaceNodeRequest, data).node
+    return _required_name(door.parse_message(pb.ReplaceNodeRequest, data).node)
+
+
+def parse_drain(data: bytes) -> tuple[str, bool]:
+    """The name of the node, and whether it is to be drained no more."""
+    request = door.parse_message(pb.DrainNodeRequest, data)
+    return _required_name(request.node), request.undo
+
+
+def parse_remove(data: bytes) -> str:
+    """The name of the node."""
+    return _required_name(door.parse_message(pb.RemoveNodeRequest, data).node)
+
+
+def _required_name(name: str) -> str:
     if not name:
         raise invalid("node", "must not be empty")
     return _check_name(name)
@@ -72,6 +87,16 @@ def encode_replaced(replaced: NodeReplaced) -> bytes:
     ).SerializeToString()
 
 
+def encode_drained(retired: NodeRetired) -> bytes:
+    node = _node_message(retired.node)
+    return pb.DrainNodeResponse(node=node, partitions=retired.partitions).SerializeToString()
+
+
+def encode_removed(retired: NodeRetired) -> bytes:
+    node = _node_message(retired.node)
+    return pb.RemoveNodeResponse(node=node, partitions=retired.partitions).SerializeToString()
+
+
 def _node_message(node: ClusterNode) -> pb.ClusterNode:
     return pb.ClusterNode(
         name=node.name,
@@ -83,6 +108,7 @@ def _node_message(node: ClusterNode) -> pb.ClusterNode:
         version=node.version,
         connected=node.connected,
         handed_off=node.handed_off,
+        state=node.state,
     )
 
 
@@ -101,6 +127,7 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         applied_index=group.applied_index,
         replicas=map(_replica_message, group.replicas),
         target=map(_replica_message, group.target),
+        moving=group.moving,
     )
 
 
@@ -140,6 +167,10 @@ def node_replaced(message: pb.ReplaceNodeResponse) -> NodeReplaced:
     return NodeReplaced(_node(message.node), message.partitions)
 
 
+def node_retired(message: pb.DrainNodeResponse | pb.RemoveNodeResponse) -> NodeRetired:
+    return NodeRetired(_node(message.node), message.partitions)
+
+
 def _node(message: pb.ClusterNode) -> ClusterNode:
     return ClusterNode(
         name=message.name,
@@ -151,6 +182,7 @@ def _node(message: pb.ClusterNode) -> ClusterNode:
         version=message.version,
         connected=message.connected,
         handed_off=message.handed_off,
+        state=message.state,
     )
 
 
@@ -169,6 +201,7 @@ def _group(message: pb.ClusterGroup) -> ClusterGroup:
         applied_index=message.applied_index,
         replicas=tuple(map(_replica, message.replicas)),
         target=tuple(map(_replica, message.target)),
+        moving=message.moving,
     )
 
 

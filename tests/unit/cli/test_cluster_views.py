@@ -17,10 +17,12 @@ from querator.model.ids import GroupId
 NAMES = "abc"
 
 
-def seen(name: str, silent: str = "", **more: bool) -> SeenNode:
+def seen(name: str, silent: str = "", state: str = "active", **more: bool) -> SeenNode:
     flags = {"connected": True, "handed_off": False, **more}
     place = NAMES.index(name)
-    node = ClusterNode(name, "1", f"peer:{place}", f"client:{place}", "", 1, "0.1.0", **flags)
+    node = ClusterNode(
+        name, "1", f"peer:{place}", f"client:{place}", "", 1, "0.1.0", **flags, state=state
+    )
     return SeenNode(node, silent)
 
 
@@ -48,6 +50,7 @@ def group(number: int, leader: str = "a", queue: str = "q", **lags: int) -> Clus
         applied_index=10,
         replicas=replicas(**told),
         target=replicas(),
+        moving=False,
     )
 
 
@@ -131,7 +134,7 @@ def test_a_replica_that_is_rebuilt():
         target=(*whole.target[::2], ClusterReplica(4, "b", "2", True)),
     )
     told = view(group(0, queue=""), learning)
-    assert told.problems == ("Node b is being rebuilt: 1 partition to go.",)
+    assert told.problems == ("Node b is getting replicas: 1 partition to go.",)
     assert "b (learning)" in shown(told, partitions=True)
 
 

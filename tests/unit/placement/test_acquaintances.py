@@ -1,5 +1,5 @@
 from querator.config import ClusterSettings
-from querator.model.placement_map import PlacementMap
+from querator.model.placement_map import NodeState, PlacementMap
 from querator.placement.acquaintances import Acquaintances, why_no_member
 from querator.raft.hellos import KnownPeer
 from tests.unit.placement.conftest import node
@@ -39,5 +39,9 @@ def test_a_node_that_the_map_does_not_name_as_it_is():
     assert why_no_member(placed, node("a", boots=3)) == ""
     assert why_no_member(placed, node("a", boots=4)) == ""
     assert why_no_member(placed, node("x")) == ""
+    gone = node("d", state=NodeState.REMOVED)
+    placed = placed.evolve(placed.epoch + 1, nodes=(gone,))
+    assert why_no_member(placed, node("d")) == "node d has been removed from its cluster"
+    assert why_no_member(placed, node("d", "2")) == ""
     assert "has been replaced" in why_no_member(placed, node("a", "2", boots=9))
     assert "on a copy of its data" in why_no_member(placed, node("a", boots=2))

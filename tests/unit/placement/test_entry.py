@@ -1,6 +1,6 @@
 import pytest
 
-from querator.model.ids import QueueId
+from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode
 from querator.model.queues import QueueSettings
@@ -9,10 +9,17 @@ from querator.placement.commands import (
     Command,
     CreateQueue,
     DeleteQueue,
+    DrainNode,
     FormCluster,
+    GroupSettled,
     HandOffNode,
+    JoinNode,
+    NodeGone,
+    Place,
+    PlaceGroups,
     QueueConfigured,
     RegisterNode,
+    RemoveNode,
     ReplaceNode,
     ReplicasGone,
     UpdateQueue,
@@ -32,8 +39,11 @@ SETTINGS = QueueSettings(
 # [now, [[tag, ...]]] by hand from the msgpack specification. Never changed once released; a command
 # that gets a field keeps its old bytes here and adds new ones.
 SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
+A, B, C = NodeKey("a/i"), NodeKey("b/i"), NodeKey("c/i")
 NODE = PlacedNode("a", "i", "p:1", "c:2", "z", 3, "v", 2)
-NODE_BYTES = "98 a161 a169 a3703a31 a3633a32 a17a 03 a176 02"
+NODE_BYTES = "99 a161 a169 a3703a31 a3633a32 a17a 03 a176 02 a6616374697665"
+OLD_NODE_BYTES = "98 a161 a169 a3703a31 a3633a32 a17a 03 a176 02"
+"""Without a state."""
 GOLDEN: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
     (
@@ -47,6 +57,20 @@ GOLDEN: list[tuple[Command, str]] = [
     (ReplaceNode(NODE, "j"), f"93 08 {NODE_BYTES} a16a"),
     (HandOffNode("a", "i", 3), "94 09 a161 a169 03"),
     (ReplicasGone(QueueId(300), NodeKey("a/i")), "93 0a cd012c a3612f69"),
+    (JoinNode(NODE), f"92 0b {NODE_BYTES}"),
+    (DrainNode("a"), "93 0c a161 c3"),
+    (RemoveNode("a"), "92 0d a161"),
+    (NodeGone("a"), "92 0e a161"),
+    (
+        PlaceGroups((Place(GroupId(7), (A,), (A, B), A, (C,)),)),
+        "92 0f 91 95 07 91 a3612f69 92 a3612f69 a3622f69 a3612f69 91 a3632f69",
+    ),
+    (GroupSettled(GroupId(7), 5), "93 10 07 05"),
+]
+OLD: list[tuple[Command, str]] = [
+    (FormCluster("c", (NODE,)), f"93 06 a163 91 {OLD_NODE_BYTES}"),
+    (RegisterNode(NODE), f"92 07 {OLD_NODE_BYTES}"),
+    (ReplaceNode(NODE, "j"), f"93 08 {OLD_NODE_BYTES} a16a"),
 ]
 
 
@@ -54,6 +78,12 @@ GOLDEN: list[tuple[Command, str]] = [
 def test_golden_bytes(command: Command, golden: str):
     data = bytes.fromhex("01 92 cd03e8 91" + golden)
     assert entry.encode(1_000, [command]).hex() == data.hex()
+    assert entry.decode(data) == entry.Batch(1_000, (command,))
+
+
+@pytest.mark.parametrize(("command", "old"), OLD, ids=lambda value: type(value).__name__)
+def test_bytes_of_earlier_releases(command: Command, old: str):
+    data = bytes.fromhex("01 92 cd03e8 91" + old)
     assert entry.decode(data) == entry.Batch(1_000, (command,))
 
 

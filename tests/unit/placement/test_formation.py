@@ -51,8 +51,11 @@ def formed(
     nodes: tuple[PlacedNode, ...] = FOUNDERS,
     founders: tuple[PlacedNode, ...] = FOUNDERS,
     replicas: Replicas = (),
+    removed: tuple[str, ...] = (),
 ) -> Description:
-    return Description(VERSION, node(name), NAMES, cluster_id, epoch, nodes, founders, replicas)
+    return Description(
+        VERSION, node(name), NAMES, cluster_id, epoch, nodes, founders, replicas, removed
+    )
 
 
 def refused(decision: Decision, *words: str) -> None:
@@ -144,8 +147,16 @@ def test_a_replacement_joins_when_the_map_names_it():
         )
 
 
-def test_a_name_that_the_cluster_does_not_have():
-    refused(decide(starter("d"), {"a": formed("a")}), "no node d", "a, b, c")
+def test_a_name_that_the_cluster_does_not_have_yet():
+    decision = decide(starter("d"), {"a": formed("a")})
+    assert isinstance(decision, Wait)
+    assert "x (a, b, c) is about to take node d in" in decision.reason
+
+
+def test_a_name_that_was_removed():
+    said = {"a": formed("a", removed=("d",))}
+    refused(decide(starter("d"), said), "node d was removed from cluster x")
+    refused(decide(starter("d", cluster_id="x", member=True), said), "node d was removed")
 
 
 def test_peers_of_several_clusters():

@@ -95,6 +95,8 @@ def test_a_later_connection_of_the_same_process_replaces_the_one_before():
 def test_hellos_travel():
     assert decode_hello(encode_hello(A)) == A
     assert decode_hello(encode_hello(Query())) == Query()
+    asks = Query(info("d", cluster_id=None))
+    assert decode_hello(encode_hello(asks)) == asks
     name = "n" * NODE_NAME_CHARS_MAX
     long = info(name, "i" * 64, "c" * 64)
     longest = Hello(

@@ -373,9 +373,11 @@ def test_the_one_with_the_larger_name_does_not_dial(caplog):
 def test_who_asks_a_question_cannot_go_on_as_a_peer(caplog):
     a = Station(info("a"), description=b"I am a")
     with stations(a), caller(a) as sock:
-        sock.send(shaken(sock, a, Query()))
+        sock.send(shaken(sock, a, Query(info("d", cluster_id=None))))
         read_to_end(sock, a)
         assert a.events == []
+        assert a.peers.newcomers() == (info("d", cluster_id=None),)
+        assert a.peers.newcomers() == (), "told once for each question"
         assert "who asks a question has nothing more to say" in caplog.text
 
 

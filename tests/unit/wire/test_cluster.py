@@ -14,7 +14,9 @@ from querator.model.ids import GroupId
 from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster
 
-NODE = ClusterNode("a", "i", "p:1", "c:2", "z", 3, "v", connected=True, handed_off=False)
+NODE = ClusterNode(
+    "a", "i", "p:1", "c:2", "z", 3, "v", connected=True, handed_off=False, state="draining"
+)
 GROUP = ClusterGroup(
     group=GroupId(7),
     namespace="n",
@@ -29,6 +31,7 @@ GROUP = ClusterGroup(
     applied_index=99,
     replicas=(ClusterReplica(1, "a", "i", True, 0), ClusterReplica(2, "b", "j", False, 17)),
     target=(ClusterReplica(1, "a", "i", True),),
+    moving=True,
 )
 STATUS = ClusterStatus(
     cluster_id="x",

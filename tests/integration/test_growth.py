@@ -1,0 +1,91 @@
+"""A cluster that gets nodes and gives nodes away while it is used: real processes."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.members import members
+from tests.integration.test_any_node import Load, check
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def replicas(view: dict[str, Any], queue: str = "q") -> Counter[str]:
+    """Replicas of the queue's partitions, by node."""
+    return Counter(
+        name for one in view["partitions"] if one["queue"] == queue for name in one["nodes"]
+    )
+
+
+def leaders(view: dict[str, Any], queue: str = "q") -> Counter[str]:
+    return Counter(one["leader"] for one in view["partitions"] if one["queue"] == queue)
+
+
+async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
+    async with members(tmp_path, "abcde", "--initial-nodes", "3") as cluster:
+        await cluster.start("abc")
+        load = Load(",".join(cluster[name].address for name in "abc"))
+
+        async def grow_and_shrink() -> None:
+            await cluster.start("de")
+            view = await cluster.until(
+                lambda view: not view["problems"] and len(replicas(view)) == 5, "d"
+            )
+            assert max(replicas(view).values()) - min(replicas(view).values()) <= 1
+            for name in "de":
+                await cluster.querator("node", "drain", name, asked="b")
+            view = await cluster.until(lambda view: set(replicas(view)) == set("abc"), "d")
+            for name in "de":
+                await cluster.querator("node", "remove", name)
+                assert await cluster[name].end() == 6
+                assert f"node {name} has been removed" in cluster[name].said()
+                await cluster[name].launch()
+                assert f"node {name} was removed from cluster" in await cluster[name].refused()
+            await cluster.until_well()
+
+        await load.run(grow_and_shrink)
+        await check(cluster, load)
+
+
+async def test_one_node_becomes_three(tmp_path: Path):
+    async with members(tmp_path, "abc", "--initial-nodes", "1") as cluster:
+        await cluster.start("a")
+        await cluster.querator("queue", "create", "q", "--partitions", "2")
+        await cluster.querator("produce", "q", "before")
+        for name in "bc":
+            await cluster[name].start()
+            await cluster.until_well(name)
+        view = await cluster.until(lambda view: set(leaders(view).values()) == {1})
+        assert replicas(view) == Counter(a=2, b=2, c=2)
+
+        # The first node can be missed, also by the map.
+        await cluster["a"].kill()
+        _, error = await cluster.querator("node", "drain", "a", asked="b", code=3)
+        assert "add another node first" in error
+        out, _ = await cluster.querator("lease", "q", asked="b")
+        assert "before" in out
+
+
+async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew(tmp_path: Path):
+    async with members(tmp_path, "abcd", "--initial-nodes", "3") as cluster:
+        await cluster.start("abc")
+        await cluster.querator("queue", "create", "q", "--partitions", "5")
+        await cluster.querator("produce", "q", "before")
+        _, error = await cluster.querator("node", "remove", "c", code=3)
+        assert "querator node drain c" in error
+        await cluster["d"].start()
+        await cluster.until(lambda view: not view["problems"] and "d" in replicas(view))
+        await cluster["c"].kill()
+        await cluster.querator("node", "remove", "c")
+        view = await cluster.until_well("d")
+        assert replicas(view) == Counter(a=5, b=5, d=5)
+        assert [node["name"] for node in view["nodes"]] == ["a", "b", "d"]
+        await cluster["c"].launch()
+        assert "node c was removed from cluster" in await cluster["c"].refused()
+
+        # What was made anew counts.
+        await cluster["a"].kill()
+        out, _ = await cluster.querator("lease", "q", asked="d")
+        assert "before" in out
