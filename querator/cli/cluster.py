@@ -7,11 +7,12 @@ from datetime import timedelta
 import click
 from rich.live import Live
 
-from querator.cli.cluster_views import cluster_view, picture
+from querator.cli.cluster_views import cluster_view, picture, plan_picture
 from querator.cli.failures import ExitCode
 from querator.cli.output import console, write_json, write_picture
 from querator.cli.parameters import DURATION
 from querator.cli.target import Target, output_option, server_options
+from querator.model.cluster import ClusterPlan
 
 
 @click.group(short_help="Look at the cluster.")
@@ -74,3 +75,27 @@ def status(
         return
     if not well:
         raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+@cluster.command(short_help="Show which copies move where, and why.")
+@server_options
+@output_option
+def plan(target: Target, as_json: bool) -> None:
+    """Show which copies of partitions are on their way to other nodes, and which will be, and why.
+
+    Copies move by themselves, a few partitions at a time, when nodes join, are drained or removed.
+
+    \b
+    Example:
+      querator cluster plan
+    """
+
+    async def ask() -> ClusterPlan:
+        async with target.cluster() as admin:
+            return await admin.plan()
+
+    planned = target.finish(ask())
+    if as_json:
+        write_json(planned)
+    else:
+        write_picture(plan_picture(planned))

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from querator.cli.output import count, make_table
 from querator.client.cluster import ClusterPicture, SeenNode
-from querator.model.cluster import ClusterGroup, ClusterPending, ClusterReplica
+from querator.model.cluster import ClusterGroup, ClusterPending, ClusterPlan, ClusterReplica
 
 LAG_ENTRIES_MAX = 10_000
 """A replica that is further behind is worth a word."""
@@ -18,7 +18,7 @@ MAP_NAME = "(map)"
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """`state`: up, handed off, or down. `leads` and `replicas` are numbers of partitions."""
+    """`state`: up, handed off, or down, and whether it is draining or leaving. `leads` and `replicas` are numbers of partitions."""
 
     name: str
     state: str
@@ -34,10 +34,10 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """Of the placement group the queue is empty. `learning` are nodes whose replicas are rebuilt,
-    `leaving` nodes with replicas that the map does not want any more, `silent` nodes with replicas
-    that do not answer; `lag_entries` is that of the last voter that answers, None while nobody
-    leads.
+    """Of the placement group the queue is empty. `nodes` have replicas that count for majorities,
+    `learning` nodes have some that will, `leaving` nodes some that the map does not want any more;
+    `silent` nodes do not answer. `lag_entries` is that of the last voter that answers, None while
+    nobody leads.
     """
 
     namespace: str
@@ -79,7 +79,8 @@ def cluster_view(picture: ClusterPicture) -> ClusterView:
 
 
 def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
-    replicas = sorted(group.replicas or group.target, key=lambda replica: replica.node)
+    counting = [replica for replica in group.replicas or group.target if replica.voter]
+    replicas = sorted(counting, key=lambda replica: replica.node)
     leader = group.leader if group.leads else ""
     lags = [
         replica.lag_entries
@@ -269,6 +270,28 @@ def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
     parts += [Text(), _nodes_table(view), Text()]
     parts.append(_partitions_table(view) if partitions else _queues_table(view))
     return Group(*parts)
+
+
+def plan_picture(plan: ClusterPlan) -> RenderableType:
+    """What moves, and why."""
+    if not plan.moves:
+        return Text("Everything is where it should be.")
+    under_way = sum(move.moving for move in plan.moves)
+    title = f"{count(under_way, 'partition')} under way, {len(plan.moves) - under_way:,} to come."
+    table = make_table(
+        ["partition", "copies on", "will be on", "led by", "why"],
+        [
+            [
+                f"{move.queue}/{move.partition}",
+                ", ".join(move.origin),
+                ", ".join(move.to),
+                move.leader,
+                move.reason,
+            ]
+            for move in plan.moves
+        ],
+    )
+    return Group(Text(title), Text(), table)
 
 
 def _nodes_table(view: ClusterView) -> RenderableType:

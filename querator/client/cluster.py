@@ -16,6 +16,7 @@ from querator.model.cluster import (
     ClusterGroup,
     ClusterNode,
     ClusterPending,
+    ClusterPlan,
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
@@ -146,6 +147,19 @@ class ClusterAdmin:
             except ConnectionFailed:
                 continue
         return await ask(self._addresses[-1])
+
+    async def plan(self) -> ClusterPlan:
+        """Which replicas are on their way to other nodes, and which will be, and why."""
+
+        async def ask(address: str) -> ClusterPlan:
+            connection = self._connection(address)
+            stub = connection.cluster.GetClusterPlan
+            response = await connection.call(
+                lambda left: stub(pb.GetClusterPlanRequest(), timeout=left), changes=False
+            )
+            return wire.cluster_plan(response)
+
+        return await self._first(ask)
 
     async def hand_off(self, node: str) -> NodeHandedOff:
         """Of the node at the address, which must have this name unless it is empty. Raises

@@ -79,6 +79,28 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     pending: tuple[ClusterPending, ...]
 
 
+class ClusterMove(msgspec.Struct, frozen=True):
+    """A partition whose replicas or leadership will be elsewhere; names of nodes. `moving`: that is
+    under way, and `origin` is empty, for the map knows where replicas go to and not where from.
+    """
+
+    namespace: str
+    queue: str
+    partition: int
+    origin: tuple[str, ...]
+    to: tuple[str, ...]
+    leader: str
+    reason: str
+    moving: bool
+
+
+class ClusterPlan(msgspec.Struct, frozen=True):
+    """What is under way, and what comes next, at a version of the map."""
+
+    epoch: int
+    moves: tuple[ClusterMove, ...]
+
+
 class NodeHandedOff(msgspec.Struct, frozen=True):
     """`left` are the groups that nobody could take."""
 

@@ -16,6 +16,7 @@ class ClusterCalls:
     def by_method(self) -> Mapping[str, Unary]:
         return {
             "GetClusterStatus": self.get_cluster_status,
+            "GetClusterPlan": self.get_cluster_plan,
             "HandOffNode": self.hand_off_node,
             "ReplaceNode": self.replace_node,
             "DrainNode": self.drain_node,
@@ -25,6 +26,10 @@ class ClusterCalls:
     async def get_cluster_status(self, data: bytes, _: Context) -> bytes:
         cluster.parse_cluster_status(data)
         return cluster.encode_cluster_status(await self._service.status())
+
+    async def get_cluster_plan(self, data: bytes, _: Context) -> bytes:
+        cluster.parse_cluster_plan(data)
+        return cluster.encode_cluster_plan(await self._service.plan())
 
     async def hand_off_node(self, data: bytes, _: Context) -> bytes:
         handed = await self._service.hand_off(cluster.parse_hand_off(data))

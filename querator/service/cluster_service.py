@@ -11,8 +11,10 @@ import msgspec
 from querator.config import ClusterSettings
 from querator.model.cluster import (
     ClusterGroup,
+    ClusterMove,
     ClusterNode,
     ClusterPending,
+    ClusterPlan,
     ClusterReplica,
     ClusterStatus,
     NodeHandedOff,
@@ -22,11 +24,13 @@ from querator.model.cluster import (
 from querator.model.errors import invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_name
-from querator.model.placement_map import NodeState, PlacedNode, PlacementMap
+from querator.model.placement_map import NodeState, PlacedGroup, PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.placement.balancing import planned
 from querator.placement.commands import DrainNode, RemoveNode, ReplaceNode
 from querator.placement.formation import Description
 from querator.placement.forming import ask
+from querator.placement.plan import Placing
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
@@ -133,6 +137,19 @@ class ClusterService:
             waits_for = sorted(map(node_name, placed.holders(queue).difference(done)))
         return ClusterPending(queue.namespace, queue.name, doing, tuple(waits_for))
 
+    async def plan(self) -> ClusterPlan:
+        """What is under way and what comes next, as far as this node knows the map."""
+        placed = self._placement.map
+        planning = await asyncio.to_thread(planned, placed)
+        moves = []
+        for queue in sorted(placed, key=lambda queue: (queue.namespace, queue.name)):
+            for partition, group in enumerate(queue.groups):
+                known = placed.placed(group)
+                if known is None or not (known.moving or group in planning):
+                    continue
+                moves.append(_move(placed, queue, partition, known, planning.get(group)))
+        return ClusterPlan(placed.epoch, tuple(moves))
+
     # --- handing off -------------------------------------------------------------
 
     async def hand_off(self, name: str) -> NodeHandedOff:
@@ -228,6 +245,28 @@ class ClusterService:
                 value=name,
             )
         return described
+
+
+def _move(
+    placed: PlacementMap,
+    queue: Queue,
+    partition: int,
+    known: PlacedGroup,
+    placing: Placing | None,
+) -> ClusterMove:
+    """`placing`: where it should be besides; None: it is on its way to where the map has it."""
+    there = tuple(node_name(replica.node) for replica in known.target)
+    preferred = placed.preferred(queue.groups[partition])
+    leader = "" if preferred is None else node_name(preferred)
+    if placing is not None and not known.moving:
+        there_next = tuple(map(node_name, placing.nodes))
+        leader, reason = node_name(placing.leader), placing.reason
+        return ClusterMove(
+            queue.namespace, queue.name, partition, there, there_next, leader, reason, moving=False
+        )
+    return ClusterMove(
+        queue.namespace, queue.name, partition, (), there, leader, "under way", moving=True
+    )
 
 
 def _known(placed: PlacementMap, name: str) -> PlacedNode:

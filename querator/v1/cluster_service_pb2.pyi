@@ -506,3 +506,102 @@ class RemoveNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
+class GetClusterPlanRequest(_message.Message):
+    """GetClusterPlanRequest asks for everything."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClusterPlanRequest: _TypeAlias = GetClusterPlanRequest  # noqa: Y015
+
+@_typing.final
+class ClusterMove(_message.Message):
+    """ClusterMove is a partition whose replicas or leadership will be elsewhere."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue."""
+    queue: _builtins.str
+    """Name of the queue."""
+    partition: _builtins.int
+    """Partition of the queue."""
+    leader: _builtins.str
+    """Name of the node that will lead it."""
+    reason: _builtins.str
+    """Why, in words."""
+    moving: _builtins.bool
+    """Whether that is under way."""
+    @_builtins.property
+    def origin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the nodes that should have its replicas as yet; empty while it is moving."""
+
+    @_builtins.property
+    def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the nodes that will have them."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        origin: _abc.Iterable[_builtins.str] | None = ...,
+        to: _abc.Iterable[_builtins.str] | None = ...,
+        leader: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        moving: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader", "moving", b"moving", "namespace", b"namespace", "origin", b"origin", "partition", b"partition", "queue", b"queue", "reason", b"reason", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterMove: _TypeAlias = ClusterMove  # noqa: Y015
+
+@_typing.final
+class GetClusterPlanResponse(_message.Message):
+    """GetClusterPlanResponse is what the asked node makes of the map that it knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Version of the placement map."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterMove]:
+        """By namespace, queue and partition."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        moves: _abc.Iterable[Global___ClusterMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClusterPlanResponse: _TypeAlias = GetClusterPlanResponse  # noqa: Y015

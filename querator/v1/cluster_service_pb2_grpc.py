@@ -40,6 +40,11 @@ class ClusterServiceStub:
                 request_serializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterStatusRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterStatusResponse.FromString,
                 _registered_method=True)
+        self.GetClusterPlan = channel.unary_unary(
+                '/querator.v1.ClusterService/GetClusterPlan',
+                request_serializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterPlanRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterPlanResponse.FromString,
+                _registered_method=True)
         self.HandOffNode = channel.unary_unary(
                 '/querator.v1.ClusterService/HandOffNode',
                 request_serializer=querator_dot_v1_dot_cluster__service__pb2.HandOffNodeRequest.SerializeToString,
@@ -69,6 +74,13 @@ class ClusterServiceServicer:
     def GetClusterStatus(self, request, context):
         """Returns what the asked node knows of the cluster. Of a partition the node that leads it knows
         most: ask each node, and take the answer of the one that leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetClusterPlan(self, request, context):
+        """Returns which replicas are on their way to other nodes, and which will be, and why.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,6 +125,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.GetClusterStatus,
                     request_deserializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterStatusRequest.FromString,
                     response_serializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterStatusResponse.SerializeToString,
+            ),
+            'GetClusterPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetClusterPlan,
+                    request_deserializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterPlanRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_cluster__service__pb2.GetClusterPlanResponse.SerializeToString,
             ),
             'HandOffNode': grpc.unary_unary_rpc_method_handler(
                     servicer.HandOffNode,
@@ -163,6 +180,33 @@ class ClusterService:
             '/querator.v1.ClusterService/GetClusterStatus',
             querator_dot_v1_dot_cluster__service__pb2.GetClusterStatusRequest.SerializeToString,
             querator_dot_v1_dot_cluster__service__pb2.GetClusterStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetClusterPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ClusterService/GetClusterPlan',
+            querator_dot_v1_dot_cluster__service__pb2.GetClusterPlanRequest.SerializeToString,
+            querator_dot_v1_dot_cluster__service__pb2.GetClusterPlanResponse.FromString,
             options,
             channel_credentials,
             insecure,

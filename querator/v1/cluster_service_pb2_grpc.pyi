@@ -37,6 +37,8 @@ class ClusterServiceStub:
     """Returns what the asked node knows of the cluster. Of a partition the node that leads it knows
     most: ask each node, and take the answer of the one that leads.
     """
+    GetClusterPlan: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.GetClusterPlanRequest, _cluster_service_pb2.GetClusterPlanResponse]
+    """Returns which replicas are on their way to other nodes, and which will be, and why."""
     HandOffNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.HandOffNodeRequest, _cluster_service_pb2.HandOffNodeResponse]
     """Gives all leaderships of the asked node to others; it gets none back until it starts again.
     Answered within 10 s, whether or not all could be given away.
@@ -63,6 +65,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Returns what the asked node knows of the cluster. Of a partition the node that leads it knows
     most: ask each node, and take the answer of the one that leads.
     """
+    GetClusterPlan: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.GetClusterPlanRequest, _cluster_service_pb2.GetClusterPlanResponse]  # type: ignore[assignment]
+    """Returns which replicas are on their way to other nodes, and which will be, and why."""
     HandOffNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.HandOffNodeRequest, _cluster_service_pb2.HandOffNodeResponse]  # type: ignore[assignment]
     """Gives all leaderships of the asked node to others; it gets none back until it starts again.
     Answered within 10 s, whether or not all could be given away.
@@ -92,6 +96,14 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns what the asked node knows of the cluster. Of a partition the node that leads it knows
         most: ask each node, and take the answer of the one that leads.
         """
+
+    @_abc_1.abstractmethod
+    def GetClusterPlan(
+        self,
+        request: _cluster_service_pb2.GetClusterPlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.GetClusterPlanResponse, _abc.Awaitable[_cluster_service_pb2.GetClusterPlanResponse]]:
+        """Returns which replicas are on their way to other nodes, and which will be, and why."""
 
     @_abc_1.abstractmethod
     def HandOffNode(

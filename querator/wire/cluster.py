@@ -4,8 +4,10 @@ SDK reads with it what the server has written.
 
 from querator.model.cluster import (
     ClusterGroup,
+    ClusterMove,
     ClusterNode,
     ClusterPending,
+    ClusterPlan,
     ClusterReplica,
     ClusterStatus,
     NodeHandedOff,
@@ -21,6 +23,10 @@ from querator.wire import door
 
 def parse_cluster_status(data: bytes) -> None:
     door.parse_message(pb.GetClusterStatusRequest, data)
+
+
+def parse_cluster_plan(data: bytes) -> None:
+    door.parse_message(pb.GetClusterPlanRequest, data)
 
 
 def parse_hand_off(data: bytes) -> str:
@@ -71,6 +77,25 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
                 waits_for=one.waits_for,
             )
             for one in status.pending
+        ],
+    ).SerializeToString()
+
+
+def encode_cluster_plan(plan: ClusterPlan) -> bytes:
+    return pb.GetClusterPlanResponse(
+        epoch=plan.epoch,
+        moves=[
+            pb.ClusterMove(
+                namespace=move.namespace,
+                queue=move.queue,
+                partition=move.partition,
+                origin=move.origin,
+                to=move.to,
+                leader=move.leader,
+                reason=move.reason,
+                moving=move.moving,
+            )
+            for move in plan.moves
         ],
     ).SerializeToString()
 
@@ -155,6 +180,25 @@ def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:
         pending=tuple(
             ClusterPending(one.namespace, one.queue, one.doing, tuple(one.waits_for))
             for one in message.pending
+        ),
+    )
+
+
+def cluster_plan(message: pb.GetClusterPlanResponse) -> ClusterPlan:
+    return ClusterPlan(
+        epoch=message.epoch,
+        moves=tuple(
+            ClusterMove(
+                namespace=move.namespace,
+                queue=move.queue,
+                partition=move.partition,
+                origin=tuple(move.origin),
+                to=tuple(move.to),
+                leader=move.leader,
+                reason=move.reason,
+                moving=move.moving,
+            )
+            for move in message.moves
         ),
     )
 

@@ -34,8 +34,12 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
                 lambda view: not view["problems"] and len(replicas(view)) == 5, "d"
             )
             assert max(replicas(view).values()) - min(replicas(view).values()) <= 1
+            out, _ = await cluster.querator("cluster", "plan")
+            assert "Everything is where it should be." in out
             for name in "de":
                 await cluster.querator("node", "drain", name, asked="b")
+            out, _ = await cluster.querator("cluster", "plan", asked="e")
+            assert "is being drained" in out or "under way" in out
             view = await cluster.until(lambda view: set(replicas(view)) == set("abc"), "d")
             for name in "de":
                 await cluster.querator("node", "remove", name)

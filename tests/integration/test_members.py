@@ -301,18 +301,6 @@ async def test_a_member_is_not_started_alone(tmp_path: Path):
         assert "--peers" in line
 
 
-async def test_names_that_a_cluster_does_not_have(tmp_path: Path):
-    async with members(tmp_path) as cluster:
-        await cluster.start()
-        port, client_port = free_ports(2)
-        options = ["--peers", f"{cluster.peers},d=127.0.0.1:{port}", "--initial-nodes", "3"]
-        options += ["--cluster-token-file", str(cluster.token)]
-        fourth = Member("d", tmp_path, client_port=client_port, options=options)
-        await fourth.launch()
-        line = await fourth.refused()
-        assert "has no node d; its nodes are: a, b, c" in line
-
-
 async def test_settings_that_differ_form_nothing(tmp_path: Path):
     async with members(tmp_path) as cluster:
         cluster["c"].options += ["--initial-nodes", "2"]

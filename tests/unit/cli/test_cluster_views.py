@@ -4,12 +4,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from querator.cli.cluster_views import ClusterView, cluster_view, picture
+from querator.cli.cluster_views import ClusterView, cluster_view, picture, plan_picture
 from querator.client.cluster import ClusterPicture, SeenNode
 from querator.model.cluster import (
     ClusterGroup,
+    ClusterMove,
     ClusterNode,
     ClusterPending,
+    ClusterPlan,
     ClusterReplica,
 )
 from querator.model.ids import GroupId
@@ -146,6 +148,58 @@ def test_a_replica_that_was_rebuilt_and_whose_forerunner_still_counts():
     )
     told = view(group(0, queue=""), leaving)
     assert told.problems == ("Old replicas of node b are being removed: 1 partition to go.",)
+
+
+@pytest.mark.parametrize(
+    ("silent", "state", "words"),
+    [
+        ("", "draining", "Node c is being drained: 2 partitions to go."),
+        ("", "leaving", "Node c is being removed: 2 partitions to go."),
+        ("gone", "leaving", "Node c is being removed: 2 partitions to go. It is down."),
+    ],
+)
+def test_a_node_that_goes(silent: str, state: str, words: str):
+    told = view(nodes=(seen("a"), seen("b"), seen("c", silent, state)))
+    assert told.problems[0] == words
+    assert told.nodes[2].state == f"{'down' if silent else 'up'}, {state}"
+
+
+def test_a_node_that_is_drained():
+    elsewhere = msgspec.structs.replace(
+        group(1), replicas=replicas(a=0, b=0, c=0)[:2], target=replicas()[:2]
+    )
+    told = view(
+        group(0, queue=""), elsewhere, nodes=(seen("a"), seen("b"), seen("c", state="draining"))
+    )
+    assert told.problems == (
+        "Node c is drained: it can be stopped, and removed with: querator node remove c.",
+    )
+
+
+def test_learners_of_the_map_do_not_count():
+    map_ = group(0, queue="")
+    learner = msgspec.structs.replace(map_.replicas[2], voter=False)
+    follows = msgspec.structs.replace(
+        map_, replicas=(*map_.replicas[:2], learner), target=(*map_.target[:2], learner)
+    )
+    told = view(follows, group(1))
+    assert told.problems == ()
+    assert told.partitions[0].nodes == ("a", "b")
+
+
+def test_the_plan():
+    console = Console(width=200, highlight=False, markup=False)
+    moves = (
+        ClusterMove("n", "q", 0, (), ("a", "b", "d"), "a", "under way", moving=True),
+        ClusterMove("n", "q", 1, ("a", "b", "c"), ("a", "b", "d"), "d", "evens out", moving=False),
+    )
+    with console.capture() as captured:
+        console.print(plan_picture(ClusterPlan(7, moves)))
+        console.print(plan_picture(ClusterPlan(8, ())))
+    text = captured.get()
+    assert "1 partition under way, 1 to come." in text
+    assert "q/1 a, b, c a, b, d d evens out" in " ".join(text.split())
+    assert "Everything is where it should be." in text
 
 
 def test_replicas_that_are_behind_or_stopped():

@@ -2,12 +2,15 @@ import pytest
 
 from querator.model.cluster import (
     ClusterGroup,
+    ClusterMove,
     ClusterNode,
     ClusterPending,
+    ClusterPlan,
     ClusterReplica,
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
+    NodeRetired,
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
@@ -41,6 +44,27 @@ STATUS = ClusterStatus(
     groups=(GROUP,),
     pending=(ClusterPending("n", "q", "deleting", ("b", "c")),),
 )
+
+
+def test_a_plan_there_and_back():
+    plan = ClusterPlan(
+        7, (ClusterMove("n", "q", 1, ("a", "b"), ("a", "c"), "c", "it drains", moving=True),)
+    )
+    data = cluster.encode_cluster_plan(plan)
+    assert cluster.cluster_plan(pb.GetClusterPlanResponse.FromString(data)) == plan
+
+
+def test_a_node_that_goes_there_and_back():
+    retired = NodeRetired(NODE, 3)
+    drained = pb.DrainNodeResponse.FromString(cluster.encode_drained(retired))
+    removed = pb.RemoveNodeResponse.FromString(cluster.encode_removed(retired))
+    assert cluster.node_retired(drained) == cluster.node_retired(removed) == retired
+    request = pb.DrainNodeRequest(node="d", undo=True).SerializeToString()
+    assert cluster.parse_drain(request) == ("d", True)
+    assert cluster.parse_remove(pb.RemoveNodeRequest(node="d").SerializeToString()) == "d"
+    for parse in (cluster.parse_drain, cluster.parse_remove):
+        with pytest.raises(QueratorError, match="must not be empty"):
+            parse(b"")
 
 
 def test_a_status_there_and_back():
