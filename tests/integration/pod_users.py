@@ -22,6 +22,10 @@ QUEUE = "mail"
 PARTITIONS = 6
 BATCH = 10
 PAUSE_S = 0.02
+REQUEST_TIMEOUT = timedelta(seconds=20)
+"""A user who must wait longer sees an error. gRPC by itself would keep to a node's old address for
+30 s.
+"""
 FIRST_ITEMS = 200
 LEASE = timedelta(seconds=10)
 END_S = 60
@@ -125,7 +129,7 @@ def say(line: str) -> None:
 
 
 async def run(address: str, tls: Tls) -> None:
-    async with Client(address, tls=tls) as client:
+    async with Client(address, tls=tls, request_timeout=REQUEST_TIMEOUT) as client:
         say(msgspec.json.encode(await Users(client).run()).decode())
 
 

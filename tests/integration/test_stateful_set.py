@@ -155,23 +155,45 @@ def users(home: Path, papers: Papers, network: Network) -> "Iterator[subprocess.
 def test_a_rolling_restart_is_not_noticed(
     tmp_path: Path, image: Path, request: pytest.FixtureRequest
 ):
-    with ExitStack() as stack:
-        joined = stack.enter_context(network(tmp_path))
-        stateful_set = StatefulSet(tmp_path, image, joined)
-        for pod in stateful_set.pods:
-            stack.callback(pod.kill)
-        stateful_set.start()
-        load = stack.enter_context(users(tmp_path, stateful_set.papers, joined))
-        assert load.stdout is not None
-        assert load.stdout.readline() == "served\n"
+    with running(tmp_path, image) as (stateful_set, load):
         before = [pod.address for pod in stateful_set.pods]
         assert stateful_set.restart_each() > 0
         assert not {*before} & {pod.address for pod in stateful_set.pods}
         stateful_set.until_well()
-        out, _ = load.communicate()
-        assert load.returncode == 0
-        seen = msgspec.json.decode(out, type=Seen)
+        seen = ended(load)
     assert (seen.completed, seen.twice) == (seen.produced, 0)
     for ordinal in range(len(stateful_set.pods)):
         asyncio.run(verify(tmp_path / f"volume-{ordinal}" / "data"))
     request.config.stash[RESTARTED] = seen
+
+
+def test_users_follow_all_pods_to_other_addresses(tmp_path: Path, image: Path):
+    with running(tmp_path, image) as (stateful_set, load):
+        stateful_set.serve([])
+        for pod in stateful_set.pods:
+            pod.kill()
+        stateful_set.start()
+        seen = ended(load)
+    assert (seen.completed, seen.twice) == (seen.produced, 0)
+
+
+@contextmanager
+def running(home: Path, image: Path) -> "Iterator[tuple[StatefulSet, subprocess.Popen[str]]]":
+    """The pods, and users who have had their first items."""
+    with ExitStack() as stack:
+        joined = stack.enter_context(network(home))
+        stateful_set = StatefulSet(home, image, joined)
+        for pod in stateful_set.pods:
+            stack.callback(pod.kill)
+        stateful_set.start()
+        load = stack.enter_context(users(home, stateful_set.papers, joined))
+        assert load.stdout is not None
+        assert load.stdout.readline() == "served\n"
+        yield stateful_set, load
+
+
+def ended(load: "subprocess.Popen[str]") -> Seen:
+    """What the users saw, who end now. None of them saw an error."""
+    out, _ = load.communicate()
+    assert load.returncode == 0
+    return msgspec.json.decode(out, type=Seen)
