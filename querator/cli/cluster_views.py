@@ -18,7 +18,9 @@ MAP_NAME = "(map)"
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """`state`: up, handed off, or down, and whether it is draining or leaving. `leads` and `replicas` are numbers of partitions."""
+    """`state`: up, handed off, or down, and whether it is draining or leaving. `leads` and
+    `replicas` are numbers of partitions.
+    """
 
     name: str
     state: str
