@@ -239,11 +239,26 @@ class Network(Generic[M]):
         lane.extra_us, lane.bytes_per_s = extra_us, bytes_per_s
 
     def heal(self) -> None:
-        """Nothing is blocked or slow any more; connections come back by themselves."""
+        """Nothing is blocked or slow any more, not even what is on its way; connections come back
+        by themselves.
+        """
         for lane in self._lanes.values():
             lane.extra_us = lane.bytes_per_s = 0
+            self._hurry(lane)
             while lane.blocks:
                 self.unblock(lane.sender, lane.receiver)
+
+    def _hurry(self, lane: Lane[M]) -> None:
+        """What a slow link would still be busy with for long arrives at the network's own speed."""
+        nature, now_us = self.nature, self._timeline.now_us
+        lane.free_us = min(lane.free_us, now_us)
+        lane.last_us = now_us
+        for item in lane.items:
+            lane.free_us = max(lane.free_us, now_us) + item.size * SECOND // nature.bytes_per_s
+            item.arrives_us = lane.last_us = max(
+                lane.last_us, min(item.arrives_us, lane.free_us + nature.latency_us)
+            )
+            self._timeline.at(item.arrives_us, lambda: self._pump(lane))
 
     def _lapse(self, lane: Lane[M], epoch: int) -> None:
         if lane.blocks and self._epochs.get(_pair(lane.sender, lane.receiver)) == epoch:
