@@ -121,8 +121,8 @@ def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
 def remove(name: str, target: Target, as_json: bool) -> None:
     """Remove node NAME for ever: one that is drained, or one that is down and will not return.
 
-    What replicas it still has are made anew on other nodes first. Its name and data are refused
-    from then on.
+    What replicas it still has are made anew on other nodes first. Its data is refused from then on,
+    and its name until: querator node readmit.
 
     \b
     Example:
@@ -144,3 +144,22 @@ def remove(name: str, target: Target, as_json: bool) -> None:
             "other nodes; see how far that is with: querator cluster status --watch"
         )
     note(f"Node {name} is removed{left}.")
+
+
+@node.command(short_help="Let the name of a removed node be used again.")
+@click.argument("name")
+@server_options
+def readmit(name: str, target: Target) -> None:
+    """Let the name of node NAME, which was removed, be used again, by a node with empty data.
+
+    \b
+    Example:
+      querator node readmit node-4 --address 127.0.0.1:4470
+    """
+
+    async def readmit_node() -> None:
+        async with target.cluster() as admin:
+            await admin.readmit(name)
+
+    target.finish(readmit_node())
+    note(f"A node {name} with empty data may join.")

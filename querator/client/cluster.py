@@ -207,6 +207,17 @@ class ClusterAdmin:
 
         return await self._first(ask)
 
+    async def readmit(self, node: str) -> None:
+        """Lets the name of a removed node be used again."""
+        request = pb.ReadmitNodeRequest(node=node)
+
+        async def ask(address: str) -> None:
+            connection = self._connection(address)
+            stub = connection.cluster.ReadmitNode
+            await connection.call(lambda left: stub(request, timeout=left))
+
+        await self._first(ask)
+
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
     """Of each group of the newest map what the view says that knows most."""

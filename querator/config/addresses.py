@@ -12,15 +12,19 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
 def parse_peers(text: str) -> dict[str, str]:
-    """Addresses by name, in the order of the text. Raises ConfigError."""
+    """Addresses by name, in the order of the text. A repetition says nothing: so one text for all
+    can end with the node's own. Raises ConfigError.
+    """
     peers: dict[str, str] = {}
     for part in text.split(","):
         name, equals, address = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise ConfigError(f"peers: {part.strip()!r} is not NAME=HOST:PORT")
         check_name("peers", name)
+        if peers.get(name) == address:
+            continue
         if name in peers:
-            raise ConfigError(f"peers: {name} is there twice")
+            raise ConfigError(f"peers: {name} is there twice, with {peers[name]} and {address}")
         check_reachable("peers", address)
         if address in peers.values():
             raise ConfigError(f"peers: {address} is there twice")

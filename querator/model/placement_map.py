@@ -13,6 +13,7 @@ change, so that a founding replica which is opened late begins as the others hav
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -31,6 +32,11 @@ class NodeState(Enum):
     """As DRAINING; and when none is left, it is removed."""
     REMOVED = "removed"
     """Its name is kept, so that it is refused when it comes back."""
+    FORGOTTEN = "forgotten"
+    """As REMOVED; but its name may be used again, with other data."""
+
+
+_GONE: Final = (NodeState.REMOVED, NodeState.FORGOTTEN)
 
 
 class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
@@ -212,12 +218,12 @@ class PlacementMap:
     @property
     def nodes(self) -> tuple[PlacedNode, ...]:
         """By name, without those that were removed."""
-        return tuple(node for node in self._by_node_name() if node.state is not NodeState.REMOVED)
+        return tuple(node for node in self._by_node_name() if node.state not in _GONE)
 
     @property
     def removed(self) -> tuple[PlacedNode, ...]:
-        """By name: nodes that were removed."""
-        return tuple(node for node in self._by_node_name() if node.state is NodeState.REMOVED)
+        """By name: nodes that were removed, also those whose names may be used again."""
+        return tuple(node for node in self._by_node_name() if node.state in _GONE)
 
     def _by_node_name(self) -> list[PlacedNode]:
         return sorted(self._nodes.values(), key=lambda node: node.name)
@@ -225,7 +231,7 @@ class PlacementMap:
     def node(self, name: str) -> PlacedNode | None:
         """The node of this name, unless it was removed."""
         known = self._nodes.get(name)
-        return None if known is None or known.state is NodeState.REMOVED else known
+        return None if known is None or known.state in _GONE else known
 
     @property
     def groups(self) -> Mapping[GroupId, PlacedGroup]:

@@ -13,7 +13,7 @@ The life of a queue as the commands drive it; what is absent is refused or chang
     DELETING   ReplicasGone      DELETING   each node, when its data of the queue is gone
     DELETING   ReplicasGone      (none)     the last node of those that held any
 
-The nodes, whose names are never given to others:
+The nodes, whose names are not given to others unless an operator says so:
 
     state      command           next       who proposes it
     (no map)   FormCluster       ACTIVE     the first leader of group 0, with the founding nodes
@@ -27,6 +27,8 @@ The nodes, whose names are never given to others:
     ACTIVE,    RemoveNode        LEAVING    an operator
     DRAINING
     LEAVING    NodeGone          REMOVED    the leader of group 0, when the node has no replicas
+    REMOVED    ReadmitNode       FORGOTTEN  an operator
+    FORGOTTEN  JoinNode          ACTIVE     as above, with other data
 
 Where the replicas of a group are:
 
@@ -133,6 +135,12 @@ class NodeGone(msgspec.Struct, frozen=True, array_like=True, tag=14):
     name: str
 
 
+class ReadmitNode(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """The name of a removed node may be used again."""
+
+    name: str
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True):
     """Where the replicas of a group should be instead of where the target has them (`before`).
     `voters` may lead, and count for majorities; `learners` only learn.
@@ -179,6 +187,7 @@ Command = (
     | DrainNode
     | RemoveNode
     | NodeGone
+    | ReadmitNode
     | PlaceGroups
     | GroupSettled
 )

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 import msgspec
 
 from querator.model.nodes import Replicas
-from querator.model.placement_map import PlacedNode
+from querator.model.placement_map import NodeState, PlacedNode
 from querator.placement.standing import founding, learning
 
 VERSION = 1
@@ -48,7 +48,7 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
     them. Of a node with a cluster: `nodes` are those that it knows, at `epoch` of the map (0: those
     that founded the cluster), `replicas` the target of the placement group, empty while it does not
     know the map; a node that waits for a lost one's place knows the cluster and no nodes. `removed`
-    are the names of nodes that were removed.
+    are the nodes that were removed.
     """
 
     version: int
@@ -59,7 +59,14 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
     nodes: tuple[PlacedNode, ...] = ()
     founders: tuple[PlacedNode, ...] = ()
     replicas: Replicas = ()
-    removed: tuple[str, ...] = ()
+    removed: tuple[PlacedNode, ...] = ()
+
+    def bars(self, node: PlacedNode) -> bool:
+        """Whether the node was removed, or has the name of one that was and is not readmitted."""
+        return any(
+            one.key == node.key or (one.name == node.name and one.state is NodeState.REMOVED)
+            for one in self.removed
+        )
 
     def find(self, name: str) -> PlacedNode | None:
         """The node of this name in its cluster."""
@@ -176,7 +183,7 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
     start = Start(newest.epoch, newest.nodes)
     known = newest.find(name)
     if known is None:
-        return Refuse(_was_removed(name, cluster)) if name in newest.removed else start
+        return Refuse(_was_removed(name, cluster)) if newest.bars(own.node) else start
     if known.incarnation != own.node.incarnation:
         return Refuse(
             f"node {name} has been replaced: its cluster knows it with other data (incarnation "
@@ -195,7 +202,7 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
 def _by_list(own: Starter, newest: Description) -> Decision:
     name, cluster = own.node.name, newest.cluster_id
     known = newest.find(name)
-    if known is None and name in newest.removed:
+    if known is None and newest.bars(own.node):
         return Refuse(_was_removed(name, cluster))
     if known is None:
         names = ", ".join(node.name for node in newest.nodes)
@@ -245,7 +252,7 @@ def _found(own: Starter, said: Said) -> Decision:
 def _was_removed(name: str, cluster: str) -> str:
     return (
         f"node {name} was removed from cluster {cluster}: start with an empty directory and under "
-        "another name"
+        f"another name, or first: querator node readmit {name}"
     )
 
 

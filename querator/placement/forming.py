@@ -92,7 +92,7 @@ def description(
             nodes=placed.nodes or identity.founders,
             founders=identity.founders,
             replicas=replicas,
-            removed=tuple(node.name for node in placed.removed),
+            removed=placed.removed,
         )
     )
 

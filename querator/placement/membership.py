@@ -115,7 +115,7 @@ class Membership:
             said = await asyncio.to_thread(ask, peer.address, self._settings.token)
             if isinstance(said, str) or said.cluster_id != self._identity.cluster_id:
                 continue
-            if self._settings.name in said.removed:
+            if any(node.key == self._identity.key for node in said.removed):
                 return True
         return False
 

@@ -5,7 +5,7 @@ Rules that hold after every command, whatever the commands were:
 * a name belongs to one incarnation at a time; another takes its place by ReplaceNode alone;
 * `boots` of an incarnation never goes down: who comes with fewer holds an old copy of the data;
 * ids of replicas count up in each group and are never used again;
-* a node that was removed does not come back under its name;
+* the data of a node that was removed does not come back, nor its name, unless it was readmitted;
 * nodes that take replicas are as many as a partition has, or no fewer than they were.
 """
 
@@ -24,6 +24,7 @@ from querator.placement.commands import (
     HandOffNode,
     JoinNode,
     NodeGone,
+    ReadmitNode,
     RegisterNode,
     RemoveNode,
     ReplaceNode,
@@ -92,8 +93,14 @@ def join(view: View, command: JoinNode) -> Change:
     known = view.map.node(node.name)
     if known is not None:
         return Change(Done()) if known.key == node.key else Change(_other_data(known, node))
-    if any(removed.name == node.name for removed in view.map.removed):
-        message = f"node {node.name} was removed from the cluster: start it under another name"
+    if any(removed.key == node.key for removed in view.map.removed):
+        message = f"node {node.name} was removed from the cluster: start it with empty data"
+        return Change(_refusal(message, node.name))
+    if _barred(view, node.name):
+        message = (
+            f"node {node.name} was removed from the cluster: start it under another name, or "
+            f"first: querator node readmit {node.name}"
+        )
         return Change(_refusal(message, node.name))
     if len(view.map.nodes) >= NODES_MAX:
         message = f"the cluster has {NODES_MAX} nodes, which is the limit: node {node.name} is not"
@@ -136,7 +143,7 @@ def drain(view: View, command: DrainNode) -> Change:
 
 
 def remove(view: View, command: RemoveNode) -> Change:
-    if any(node.name == command.name for node in view.map.removed):
+    if _barred(view, command.name):
         return Change(Done())
     known = _known(view, command.name)
     if isinstance(known, Refusal):
@@ -156,6 +163,20 @@ def gone(view: View, command: NodeGone) -> Change:
     if any(placed.moving or placed.replica_on(known.key) is not None for placed in groups):
         return Change(Refusal(ErrorCode.UNAVAILABLE, f"node {known.name} still has replicas"))
     return Change(Done(1), nodes=(msgspec.structs.replace(known, state=NodeState.REMOVED),))
+
+
+def readmit(view: View, command: ReadmitNode) -> Change:
+    gone = next((node for node in view.map.removed if node.name == command.name), None)
+    if gone is None:
+        message = f"node {command.name} is not among the nodes that were removed"
+        return Change(_refusal(message, command.name))
+    if gone.state is NodeState.FORGOTTEN:
+        return Change(Done())
+    return Change(Done(1), nodes=(msgspec.structs.replace(gone, state=NodeState.FORGOTTEN),))
+
+
+def _barred(view: View, name: str) -> bool:
+    return any(node.name == name and node.state is NodeState.REMOVED for node in view.map.removed)
 
 
 def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:

@@ -41,6 +41,7 @@ from querator.placement.commands import (
     QueueConfigured,
     QueueCreated,
     QueueUpdated,
+    ReadmitNode,
     RegisterNode,
     RemoveNode,
     ReplaceNode,
@@ -313,6 +314,7 @@ _RULES: Final[Mapping[type[Command], Callable[[View, Any], Change]]] = {
     DrainNode: node_rules.drain,
     RemoveNode: node_rules.remove,
     NodeGone: node_rules.gone,
+    ReadmitNode: node_rules.readmit,
     PlaceGroups: group_rules.place,
     GroupSettled: group_rules.settled,
 }

@@ -21,6 +21,7 @@ class ClusterCalls:
             "ReplaceNode": self.replace_node,
             "DrainNode": self.drain_node,
             "RemoveNode": self.remove_node,
+            "ReadmitNode": self.readmit_node,
         }
 
     async def get_cluster_status(self, data: bytes, _: Context) -> bytes:
@@ -45,3 +46,7 @@ class ClusterCalls:
 
     async def remove_node(self, data: bytes, _: Context) -> bytes:
         return cluster.encode_removed(await self._service.remove(cluster.parse_remove(data)))
+
+    async def readmit_node(self, data: bytes, _: Context) -> bytes:
+        await self._service.readmit(cluster.parse_readmit(data))
+        return cluster.encode_readmitted()

@@ -27,7 +27,7 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_name
 from querator.model.placement_map import NodeState, PlacedGroup, PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.placement.balancing import planned
-from querator.placement.commands import DrainNode, RemoveNode, ReplaceNode
+from querator.placement.commands import DrainNode, ReadmitNode, RemoveNode, ReplaceNode
 from querator.placement.formation import Description
 from querator.placement.forming import ask
 from querator.placement.plan import Placing
@@ -200,8 +200,8 @@ class ClusterService:
     async def remove(self, name: str) -> NodeRetired:
         """Removes the node for ever. Refused while it is up with replicas: it is to be drained."""
         placed = self._placement.map
-        if not any(node.name == name for node in placed.removed):
-            known = _known(placed, name)
+        known = placed.node(name)
+        if known is not None:
             up = known.key == self._host.node or known.key in self._connected()
             partitions = _partitions_on(placed, known)
             if up and partitions:
@@ -213,6 +213,10 @@ class ClusterService:
                 )
         await self._placement.change(RemoveNode(name))
         return self._retired(name, NodeState.LEAVING)
+
+    async def readmit(self, name: str) -> None:
+        """Lets the name of a removed node be used again."""
+        await self._placement.change(ReadmitNode(name))
 
     def _retired(self, name: str, state: NodeState) -> NodeRetired:
         """The node, in the state that was just decided: the map of this node may be behind."""

@@ -65,6 +65,11 @@ class ClusterServiceStub:
                 request_serializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeResponse.FromString,
                 _registered_method=True)
+        self.ReadmitNode = channel.unary_unary(
+                '/querator.v1.ClusterService/ReadmitNode',
+                request_serializer=querator_dot_v1_dot_cluster__service__pb2.ReadmitNodeRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_cluster__service__pb2.ReadmitNodeResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -118,6 +123,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadmitNode(self, request, context):
+        """Lets the name of a removed node be used again, by one with empty data.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -150,6 +162,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.RemoveNode,
                     request_deserializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeRequest.FromString,
                     response_serializer=querator_dot_v1_dot_cluster__service__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'ReadmitNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadmitNode,
+                    request_deserializer=querator_dot_v1_dot_cluster__service__pb2.ReadmitNodeRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_cluster__service__pb2.ReadmitNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -315,6 +332,33 @@ class ClusterService:
             '/querator.v1.ClusterService/RemoveNode',
             querator_dot_v1_dot_cluster__service__pb2.RemoveNodeRequest.SerializeToString,
             querator_dot_v1_dot_cluster__service__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadmitNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ClusterService/ReadmitNode',
+            querator_dot_v1_dot_cluster__service__pb2.ReadmitNodeRequest.SerializeToString,
+            querator_dot_v1_dot_cluster__service__pb2.ReadmitNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,8 @@ class ClusterServiceStub:
     """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
     still has are made anew on other nodes first. Answered when that is decided.
     """
+    ReadmitNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.ReadmitNodeRequest, _cluster_service_pb2.ReadmitNodeResponse]
+    """Lets the name of a removed node be used again, by one with empty data."""
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -83,6 +85,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
     still has are made anew on other nodes first. Answered when that is decided.
     """
+    ReadmitNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.ReadmitNodeRequest, _cluster_service_pb2.ReadmitNodeResponse]  # type: ignore[assignment]
+    """Lets the name of a removed node be used again, by one with empty data."""
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """ClusterService shows the cluster to operators and moves work between its nodes."""
@@ -144,5 +148,13 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
         still has are made anew on other nodes first. Answered when that is decided.
         """
+
+    @_abc_1.abstractmethod
+    def ReadmitNode(
+        self,
+        request: _cluster_service_pb2.ReadmitNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.ReadmitNodeResponse, _abc.Awaitable[_cluster_service_pb2.ReadmitNodeResponse]]:
+        """Lets the name of a removed node be used again, by one with empty data."""
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

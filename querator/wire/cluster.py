@@ -50,6 +50,11 @@ def parse_remove(data: bytes) -> str:
     return _required_name(door.parse_message(pb.RemoveNodeRequest, data).node)
 
 
+def parse_readmit(data: bytes) -> str:
+    """The name of the node."""
+    return _required_name(door.parse_message(pb.ReadmitNodeRequest, data).node)
+
+
 def _required_name(name: str) -> str:
     if not name:
         raise invalid("node", "must not be empty")
@@ -120,6 +125,10 @@ def encode_drained(retired: NodeRetired) -> bytes:
 def encode_removed(retired: NodeRetired) -> bytes:
     node = _node_message(retired.node)
     return pb.RemoveNodeResponse(node=node, partitions=retired.partitions).SerializeToString()
+
+
+def encode_readmitted() -> bytes:
+    return pb.ReadmitNodeResponse().SerializeToString()
 
 
 def _node_message(node: ClusterNode) -> pb.ClusterNode:

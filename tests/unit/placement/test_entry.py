@@ -18,6 +18,7 @@ from querator.placement.commands import (
     Place,
     PlaceGroups,
     QueueConfigured,
+    ReadmitNode,
     RegisterNode,
     RemoveNode,
     ReplaceNode,
@@ -61,6 +62,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (DrainNode("a"), "93 0c a161 c3"),
     (RemoveNode("a"), "92 0d a161"),
     (NodeGone("a"), "92 0e a161"),
+    (ReadmitNode("a"), "92 11 a161"),
     (
         PlaceGroups((Place(GroupId(7), (A,), (A, B), A, (C,)),)),
         "92 0f 91 95 07 91 a3612f69 92 a3612f69 a3622f69 a3612f69 91 a3632f69",

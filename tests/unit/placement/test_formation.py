@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
-from querator.model.placement_map import PlacedNode
+from querator.model.placement_map import NodeState, PlacedNode
 from querator.placement.formation import (
     VERSION,
     Decision,
@@ -51,7 +51,7 @@ def formed(
     nodes: tuple[PlacedNode, ...] = FOUNDERS,
     founders: tuple[PlacedNode, ...] = FOUNDERS,
     replicas: Replicas = (),
-    removed: tuple[str, ...] = (),
+    removed: tuple[PlacedNode, ...] = (),
 ) -> Description:
     return Description(
         VERSION, node(name), NAMES, cluster_id, epoch, nodes, founders, replicas, removed
@@ -154,8 +154,11 @@ def test_a_name_that_the_cluster_does_not_have_yet():
 
 
 def test_a_name_that_was_removed():
-    said = {"a": formed("a", removed=("d",))}
-    refused(decide(starter("d"), said), "node d was removed from cluster x")
+    said: Said = {"a": formed("a", removed=(node("d", "9", state=NodeState.REMOVED),))}
+    refused(decide(starter("d"), said), "node d was removed from cluster x", "node readmit d")
+    said = {"a": formed("a", removed=(node("d", "9", state=NodeState.FORGOTTEN),))}
+    assert isinstance(decide(starter("d"), said), Wait)
+    said = {"a": formed("a", removed=(node("d", state=NodeState.FORGOTTEN),))}
     refused(decide(starter("d", cluster_id="x", member=True), said), "node d was removed")
 
 

@@ -27,6 +27,7 @@ from querator.placement.commands import (
     NodeGone,
     Place,
     PlaceGroups,
+    ReadmitNode,
     RegisterNode,
     RemoveNode,
     ReplaceNode,
@@ -90,8 +91,8 @@ def test_who_may_not_join(three: Group):
     arrange(three)
     settle(three, PLACEMENT_GROUP)
     assert three.propose(NodeGone("d")) == Done(1)
-    refused(three.propose(JoinNode(node("d"))), "node d was removed", "another name")
-    refused(three.propose(JoinNode(node("d", "2"))), "node d was removed")
+    refused(three.propose(JoinNode(node("d"))), "node d was removed", "empty data")
+    refused(three.propose(JoinNode(node("d", "2"))), "node d was removed", "node readmit d")
     for number in range(NODES_MAX - 3):
         assert three.propose(JoinNode(node(f"n{number}"))) == Done(1)
     result = three.propose(JoinNode(node("z")))
@@ -153,6 +154,25 @@ def test_a_node_leaves_when_nothing_is_on_it(three: Group):
     assert three.propose(NodeGone("c")) == Done()
     assert three.propose(RemoveNode("c")) == Done()
     assert voters(placed(three, PLACEMENT_GROUP).target) == {1, 2, 4}
+
+
+def test_a_removed_name_is_used_again(three: Group):
+    refused(three.propose(ReadmitNode("c")), "c is not among the nodes that were removed")
+    three.propose(JoinNode(node("d")))
+    settle(three, PLACEMENT_GROUP)
+    three.propose(RemoveNode("d"))
+    arrange(three)
+    settle(three, PLACEMENT_GROUP)
+    three.propose(NodeGone("d"))
+    assert three.propose(ReadmitNode("d")) == Done(1)
+    assert three.propose(ReadmitNode("d")) == Done()
+    refused(three.propose(JoinNode(node("d"))), "node d was removed", "empty data")
+    refused(three.propose(RemoveNode("d")), "no node d")
+    assert three.propose(JoinNode(node("d", "2"))) == Done(1)
+    assert three.map.node("d") == node("d", "2")
+    assert three.map.removed == ()
+    three.restart()
+    assert three.map.node("d") == node("d", "2")
 
 
 # --- where replicas are ----------------------------------------------------------------------
