@@ -311,6 +311,13 @@ class Pod:
                 assert time.monotonic() < end, f"{probe} of {self.name} fails:\n{self.said()}"
                 time.sleep(PROBE_PAUSE_S)
 
+    def stays_ready(self, seconds: float) -> None:
+        """Probes on for so long. Raises AssertionError when it is not ready once."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.passes("readinessProbe"), f"{self.name} is ready no more:\n{self.said()}"
+            time.sleep(PROBE_PAUSE_S)
+
     def end(self) -> "subprocess.CompletedProcess[str]":
         """As the kubelet does: preStop, SIGTERM, SIGKILL when the grace period has passed. What
         preStop came to. Raises AssertionError when the container does not end well in time.

@@ -69,6 +69,7 @@ class StatefulSet:
         objects = rendered("base")
         stateful_set = one(objects, "StatefulSet")["spec"]
         service = stateful_set["serviceName"]
+        self.ready_s = stateful_set["minReadySeconds"]
         tls = self.papers.issue("tls", f"*.{service}.{NAMESPACE}.svc", SERVICE)
         self.pods = [
             Pod(
@@ -105,8 +106,8 @@ class StatefulSet:
         self.network.know(SERVICE, [pod.address for pod in pods])
 
     def restart_each(self) -> int:
-        """From the last to the first, as the controller does; it would wait some seconds more after
-        each of them (`minReadySeconds`). How many leaderships their hooks gave away.
+        """From the last to the first, as the controller does. How many leaderships their hooks gave
+        away.
         """
         given = 0
         for pod in reversed(self.pods):
@@ -120,6 +121,7 @@ class StatefulSet:
             pod.start()
             pod.until_ready()
             self.serve(self.pods)
+            pod.stays_ready(self.ready_s)
         return given
 
     def until_well(self) -> None:
