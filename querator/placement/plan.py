@@ -250,7 +250,7 @@ class _Spread:
             steps = [(self._find(one, other), one, other) for one, other in pairwise(path)]
             found = [(group, *way) for group, *way in steps if group is not None]
             if len(found) == len(steps):
-                for group, one, other in reversed(found):
+                for group, one, other in found:
                     move(group, one, other)
 
     def _path(self, start: int, within: int) -> tuple[list[int], int]:
