@@ -78,17 +78,26 @@ def test_what_the_api_does_not_know_is_found():
 def test_the_settings_are_accepted_and_form_one_cluster(variant: str):
     replicas = one(rendered(variant), "StatefulSet")["spec"]["replicas"]
     nodes = [settings(variant, ordinal) for ordinal in range(replicas)]
-    assert {node.peers for node in nodes} == {nodes[0].peers}
     assert {node.initial_nodes for node in nodes} == {replicas}
     addresses = parse_peers(nodes[0].peers)
     assert [*addresses] == [node.name for node in nodes]
     for node in nodes:
+        assert parse_peers(node.peers) == addresses
         assert node.advertise_client == f"{node.name}.querator-peers.queues.svc:4470"
         host, port = parse_address(addresses[node.name])
         assert host == f"{node.name}.querator-peers"
         assert parse_address(node.listen_peers)[1] == port == pod(variant).port("peers")
         assert parse_address(node.listen)[1] == pod(variant).port("clients")
         assert parse_address(node.listen_admin)[1] == pod(variant).port("admin")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_later_pod_knows_the_first_ones_and_itself(variant: str):
+    first, later = settings(variant), settings(variant, 7)
+    assert later.initial_nodes == first.initial_nodes
+    addresses = parse_peers(later.peers)
+    assert [*addresses] == [*parse_peers(first.peers), "querator-7"]
+    assert addresses["querator-7"] == "querator-7.querator-peers:4472"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
