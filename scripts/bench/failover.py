@@ -10,6 +10,7 @@ Three nodes, and a steady load of single items on a queue with one partition per
 
 and once all leaderships are home it is the next partition's turn. Pauses count from the event on,
 in the partition that had the longest one: time without an acknowledgement, and without a delivery.
+Beside them stands what the disk itself took for a small synced write: all nodes share it.
 Nothing may be lost or completed twice, and no client may see an error. Writes failover.json and
 failover.md; the exit code is 1 if the books do not balance.
 """
@@ -29,12 +30,15 @@ import msgspec
 from querator import Client
 from querator.client.values import PartitionStats
 from scripts.bench.cluster import admin_of, until_well
+from scripts.bench.disk import Disk, probing
 from scripts.bench.pulse import Books, pulse
 from scripts.bench.report import machine, named, versions
 from scripts.bench.servers import Servers
 
 NODES = 3
 QUEUE = "pulse"
+BREATH_SECONDS = 1.0
+"""After a window nothing happens to the nodes: the pause that follows it must not reach into it."""
 GOALS_MS = {"killed": 2_000, "handed off": 200}
 
 
@@ -50,7 +54,7 @@ class Event(msgspec.Struct, frozen=True):
 
 class Pauses(msgspec.Struct, frozen=True):
     """The longest in the window of an event. `item_ms`: how long an item waited for its delivery
-    that was acknowledged in it.
+    that was acknowledged in it; `disk_ms`: a synced write.
     """
 
     kind: str
@@ -59,6 +63,7 @@ class Pauses(msgspec.Struct, frozen=True):
     produce_ms: float
     delivery_ms: float
     item_ms: float
+    disk_ms: float
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -123,6 +128,7 @@ class Trial:
         event = Event(kind, node, partition, since_s, since_s + self._window)
         self.events.append(event)
         print(f"{len(self.events)}: {node}, which led partition {partition}, {kind}", flush=True)
+        await asyncio.sleep(BREATH_SECONDS)
 
     async def _leader(self, partition: int) -> str:
         async with admin_of(self._servers.address) as admin:
@@ -148,9 +154,10 @@ async def measure(arguments: argparse.Namespace) -> Results:
             async with Client(servers.address) as client:
                 await client.create_queue(QUEUE, partitions=NODES)
                 await until_well(servers.address)
-                async with pulse(
-                    servers.address, QUEUE, partitions=NODES, rate=arguments.rate
-                ) as books:
+                async with (
+                    probing(Path(name)) as disk,
+                    pulse(servers.address, QUEUE, partitions=NODES, rate=arguments.rate) as books,
+                ):
                     began_s = time.monotonic()
                     await trial.run(arguments.kills, arguments.transfers)
                     ended_s = time.monotonic()
@@ -161,27 +168,31 @@ async def measure(arguments: argparse.Namespace) -> Results:
         machine=machine(),
         versions=versions(),
         rate=arguments.rate,
-        events=[_pauses(books, event) for event in trial.events],
-        otherwise=_otherwise(books, trial.events, began_s, ended_s),
+        events=[_pauses(books, disk, event) for event in trial.events],
+        otherwise=_otherwise(books, disk, trial.events, began_s, ended_s),
         total=total,
         errors=books.errors,
         problems=books.problems(total),
     )
 
 
-def _pauses(books: Books, event: Event) -> Pauses:
+def _pauses(books: Books, disk: Disk, event: Event) -> Pauses:
     produce_s, delivery_s, item_s = books.pauses(event.since_s, event.until_s)
+    disk_s = disk.longest(event.since_s, event.until_s)
     return Pauses(
-        event.kind, event.node, event.partition, _ms(produce_s), _ms(delivery_s), _ms(item_s)
-    )
+        event.kind, event.node, event.partition,
+        _ms(produce_s), _ms(delivery_s), _ms(item_s), _ms(disk_s),
+    )  # fmt: skip
 
 
-def _otherwise(books: Books, events: list[Event], began_s: float, ended_s: float) -> Pauses:
+def _otherwise(
+    books: Books, disk: Disk, events: list[Event], began_s: float, ended_s: float
+) -> Pauses:
     """The longest between the windows: while nodes come back, and leaderships come home."""
     starts = [began_s, *(event.until_s for event in events)]
     ends = [*(event.since_s for event in events), ended_s]
     between = [
-        _pauses(books, Event("", "", 0, since_s, until_s))
+        _pauses(books, disk, Event("", "", 0, since_s, until_s))
         for since_s, until_s in zip(starts, ends, strict=True)
         if since_s < until_s
     ]
@@ -190,6 +201,7 @@ def _otherwise(books: Books, events: list[Event], began_s: float, ended_s: float
         max(pauses.produce_ms for pauses in between),
         max(pauses.delivery_ms for pauses in between),
         max(pauses.item_ms for pauses in between),
+        max(pauses.disk_ms for pauses in between),
     )  # fmt: skip
 
 
@@ -199,8 +211,9 @@ def _ms(seconds: float) -> float:
 
 HEAD = """\
 | the leader of a partition is | times | no acknowledgement, ms: median, max | \
-no delivery, ms: median, max | longest wait of an item, ms: median, max | goal |
-|---|---|---|---|---|---|
+no delivery, ms: median, max | longest wait of an item, ms: median, max | \
+slowest write of the disk, ms: median, max | goal |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -232,7 +245,11 @@ def _row(kind: str, events: list[Pauses]) -> str:
         met = max(*produce, *delivery) < GOALS_MS[kind]
         goal = f"< {GOALS_MS[kind]:,}: {'met' if met else '**missed**'}"
     waits = cell([event.item_ms for event in events])
-    return f"| {kind} | {len(events)} | {cell(produce)} | {cell(delivery)} | {waits} | {goal} |\n"
+    disk = cell([event.disk_ms for event in events])
+    return (
+        f"| {kind} | {len(events)} | {cell(produce)} | {cell(delivery)} | {waits} | {disk} "
+        f"| {goal} |\n"
+    )
 
 
 async def main() -> None:
