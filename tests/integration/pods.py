@@ -161,6 +161,12 @@ def _let_go(holder: "subprocess.Popen[str]") -> None:
     holder.stdout.close()
 
 
+NAMES_BY_THE_SYSTEM: Final = {"GRPC_DNS_RESOLVER": "native"}
+"""gRPC's own resolver takes all names of a hosts file that share an address for one host with all
+of their addresses: the name of a service would make its pods one.
+"""
+
+
 class Network:
     """Joins rooms, and is where probes come from. Every room gets an address of its own, never used
     before, as pods do.
@@ -248,6 +254,7 @@ class Pod:
         self._environment = {
             "PATH": f"{image}/bin:{os.defpath}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            **NAMES_BY_THE_SYSTEM,
             **spec.environment(name=name, namespace=namespace),
         }
         self._room: Room | None = None

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import trustme
 
 from tests.integration.conftest import RESTARTED
 from tests.integration.pod_users import Seen
-from tests.integration.pods import START_S, Network, Pod, Room, network
+from tests.integration.pods import NAMES_BY_THE_SYSTEM, START_S, Network, Pod, Room, network
 from tests.integration.processes import verify
 from tests.kustomize import ROOT, PodSpec, one, rendered
 
@@ -66,24 +66,32 @@ class StatefulSet:
         self.home = home
         self.network = network
         self.papers = Papers(home)
-        objects = rendered("base")
-        stateful_set = one(objects, "StatefulSet")["spec"]
-        service = stateful_set["serviceName"]
+        self._image = image
+        self._objects = rendered("base")
+        stateful_set = one(self._objects, "StatefulSet")["spec"]
+        self._service = stateful_set["serviceName"]
         self.ready_s = stateful_set["minReadySeconds"]
-        tls = self.papers.issue("tls", f"*.{service}.{NAMESPACE}.svc", SERVICE)
-        self.pods = [
-            Pod(
-                PodSpec.of(objects),
-                f"querator-{ordinal}",
-                namespace=NAMESPACE,
-                service=service,
-                network=network,
-                image=image,
-                volumes={"data": self._volume(ordinal), "token": self.papers.token, "tls": tls},
-                home=home,
-            )
-            for ordinal in range(stateful_set["replicas"])
-        ]
+        self._tls = self.papers.issue("tls", f"*.{self._service}.{NAMESPACE}.svc", SERVICE)
+        self.pods: list[Pod] = []
+        for _ in range(stateful_set["replicas"]):
+            self.add()
+
+    def add(self) -> Pod:
+        """One more, not started."""
+        ordinal = len(self.pods)
+        volume = self._volume(ordinal)
+        pod = Pod(
+            PodSpec.of(self._objects),
+            f"querator-{ordinal}",
+            namespace=NAMESPACE,
+            service=self._service,
+            network=self.network,
+            image=self._image,
+            volumes={"data": volume, "token": self.papers.token, "tls": self._tls},
+            home=self.home,
+        )
+        self.pods.append(pod)
+        return pod
 
     def _volume(self, ordinal: int) -> Path:
         """Empty, but for what file systems put there."""
@@ -100,6 +108,10 @@ class StatefulSet:
         for pod in self.pods:
             pod.until_ready()
         self.serve(self.pods)
+
+    def kill(self) -> None:
+        for pod in self.pods:
+            pod.kill()
 
     def serve(self, pods: list[Pod]) -> None:
         """The service for clients has these."""
@@ -125,11 +137,39 @@ class StatefulSet:
         return given
 
     def until_well(self) -> None:
+        self.until(lambda asked: not asked.returncode)
+
+    def until(self, condition: "Callable[[subprocess.CompletedProcess[str]], bool]") -> None:
         """By what `querator cluster status` says in a container."""
         end = time.monotonic() + START_S
-        while (asked := self.pods[0].execute("querator", "cluster", "status")).returncode:
+        while not condition(asked := self.pods[0].execute("querator", "cluster", "status")):
             assert time.monotonic() < end, asked.stdout + asked.stderr
             time.sleep(1)
+
+    def grow(self, number: int) -> None:
+        """`kubectl scale`: more pods, all at once, on empty volumes."""
+        added = [self.add() for _ in range(number)]
+        for pod in added:
+            pod.start()
+        for pod in added:
+            pod.until_ready()
+        self.serve(self.pods)
+        self.until_well()
+
+    def shrink(self) -> None:
+        """By the pod with the highest number, as docs/kubernetes.md says."""
+        pod = self.pods[-1]
+        self.node("drain", pod.name)
+        self.until(lambda asked: f"Node {pod.name} is drained" in asked.stdout)
+        self.serve(self.pods[:-1])
+        assert pod.end().returncode == 0
+        self.node("remove", pod.name)
+        self.pods.pop()
+        self.until_well()
+
+    def node(self, command: str, name: str) -> None:
+        done = self.pods[0].execute("querator", "node", command, name)
+        assert done.returncode == 0, done.stderr
 
 
 @contextmanager
@@ -140,7 +180,7 @@ def users(home: Path, papers: Papers, network: Network) -> "Iterator[subprocess.
     shown = papers.issue("client", "client")
     files = [str(shown / name) for name in ("ca.crt", "tls.crt", "tls.key")]
     command = [sys.executable, "-m", "tests.integration.pod_users", f"{SERVICE}:4470", *files]
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), **NAMES_BY_THE_SYSTEM}
     with subprocess.Popen(
         room.command(command, environment=environment),
         stdin=subprocess.PIPE,
@@ -172,9 +212,17 @@ def test_a_rolling_restart_is_not_noticed(
 def test_users_follow_all_pods_to_other_addresses(tmp_path: Path, image: Path):
     with running(tmp_path, image) as (stateful_set, load):
         stateful_set.serve([])
-        for pod in stateful_set.pods:
-            pod.kill()
+        stateful_set.kill()
         stateful_set.start()
+        seen = ended(load)
+    assert (seen.completed, seen.twice) == (seen.produced, 0)
+
+
+def test_the_set_is_scaled_to_five_and_back_to_three(tmp_path: Path, image: Path):
+    with running(tmp_path, image) as (stateful_set, load):
+        stateful_set.grow(2)
+        stateful_set.shrink()
+        stateful_set.shrink()
         seen = ended(load)
     assert (seen.completed, seen.twice) == (seen.produced, 0)
 
@@ -185,8 +233,7 @@ def running(home: Path, image: Path) -> "Iterator[tuple[StatefulSet, subprocess.
     with ExitStack() as stack:
         joined = stack.enter_context(network(home))
         stateful_set = StatefulSet(home, image, joined)
-        for pod in stateful_set.pods:
-            stack.callback(pod.kill)
+        stack.callback(stateful_set.kill)
         stateful_set.start()
         load = stack.enter_context(users(home, stateful_set.papers, joined))
         assert load.stdout is not None
