@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from random import Random
 
 from hypothesis import given
@@ -64,6 +64,10 @@ def leads(where: Iterable[Home], groups: Groups) -> dict[NodeKey, int]:
     return {node: count[node] for node in takers(where)}
 
 
+def moved_leads(before: Groups, after: Groups) -> int:
+    return sum(before[group].leader != one.leader for group, one in after.items())
+
+
 def apart(numbers: Mapping[NodeKey, int]) -> int:
     return max(numbers.values()) - min(numbers.values())
 
@@ -82,9 +86,10 @@ LOST = [key("lost"), node_key("a", "0")]
 
 
 @st.composite
-def some_homes(draw, *, most: int = 7, zones: str = " xyz", least_taking: int = 1) -> Homes:
-    count = draw(st.integers(least_taking, most))
-    drained = draw(st.sets(st.integers(least_taking, most)))
+def some_homes(draw, *, most: int = 7, zones: str = " xyz") -> Homes:
+    """The first takes replicas."""
+    count = draw(st.integers(1, most))
+    drained = draw(st.sets(st.integers(1, most)))
     return [
         Home(key(name), draw(st.sampled_from(zones)).strip(), number not in drained)
         for number, name in enumerate("abcdefg"[:count])
@@ -154,11 +159,9 @@ def allowed(where: Homes, replicas: int) -> list[tuple[NodeKey, ...]]:
     sets = list(combinations(sorted(zone), min(replicas, len(zone))))
     most = max(len({zone[node] for node in nodes}) for nodes in sets)
     spread = [nodes for nodes in sets if len({zone[node] for node in nodes}) == most]
-
-    def safe(nodes: tuple[NodeKey, ...]) -> bool:
-        return max(Counter(zone[node] for node in nodes).values()) <= (len(nodes) - 1) // 2
-
-    return [nodes for nodes in spread if safe(nodes)] or spread
+    minority = (len(sets[0]) - 1) // 2
+    fullest = [max(Counter(zone[node] for node in nodes).values()) for nodes in spread]
+    return [one for one, full in zip(spread, fullest, strict=True) if full <= minority] or spread
 
 
 @given(some_cluster(), st.booleans())
@@ -172,17 +175,13 @@ def test_zones_are_used_as_far_as_they_go(cluster, settled):
 
 
 @given(st.data())
-def test_without_zones_numbers_of_replicas_differ_by_one(data):
+def test_without_zones_numbers_differ_by_one(data):
+    """Those of leaderships if groups are of one size."""
     where = data.draw(some_homes(zones=" "))
-    groups = data.draw(some_groups(where))
-    assert apart(replicas_on(where, planned(where, groups))) <= 1
-
-
-@given(st.data())
-def test_groups_of_one_size_have_even_leaders(data):
-    where = data.draw(some_homes(zones=" "))
-    groups = data.draw(some_groups(where, counts=[data.draw(st.sampled_from([1, 3, 5]))]))
-    assert apart(leads(where, planned(where, groups))) <= 1
+    counts = data.draw(st.sampled_from([(1, 3, 5), (1,), (3,), (5,)]))
+    after = planned(where, data.draw(some_groups(where, counts=counts)))
+    assert apart(replicas_on(where, after)) <= 1
+    assert len(counts) > 1 or apart(leads(where, after)) <= 1
 
 
 @given(some_cluster() | large_cluster())
@@ -218,64 +217,67 @@ def test_only_changes_are_named(cluster):
 # --- against all arrangements ----------------------------------------------------
 
 
-def best(where: Homes, groups: Groups) -> tuple[int, int]:
-    """The least unevenness of any arrangement that the zones permit, and the fewest replicas that
-    must be placed anew for it.
-    """
+Options = Iterable[tuple[tuple[NodeKey, ...], int]]
+"""Which nodes something may be on, and what that costs."""
+
+
+def best(where: Homes, several: Iterable[Options]) -> tuple[int, int]:
+    """The least unevenness of any choice of options, and the lowest cost of one as even."""
     nodes = sorted(takers(where))
     cheapest = {(0,) * len(nodes): 0}
-    for one in groups.values():
+    for options in several:
         following: dict[tuple[int, ...], int] = {}
-        for chosen in allowed(where, one.replicas):
-            price = len(set(chosen) - set(one.nodes))
-            for numbers, so_far in cheapest.items():
-                after = tuple(n + (node in chosen) for n, node in zip(numbers, nodes, strict=True))
-                following[after] = min(following.get(after, so_far + price), so_far + price)
+        for (chosen, price), (numbers, cost) in product(options, cheapest.items()):
+            after = tuple(n + (node in chosen) for n, node in zip(numbers, nodes, strict=True))
+            following[after] = min(following.get(after, cost + price), cost + price)
         cheapest = following
     least = min(map(unevenness, cheapest))
     return least, min(cost for numbers, cost in cheapest.items() if unevenness(numbers) == least)
+
+
+def best_replicas(where: Homes, groups: Groups) -> tuple[int, int]:
+    """At the cost of replicas that are placed anew."""
+    return best(
+        where,
+        [
+            [(nodes, len(set(nodes) - set(one.nodes))) for nodes in allowed(where, one.replicas)]
+            for one in groups.values()
+        ],
+    )
 
 
 def best_leads(where: Homes, groups: Groups, before: Groups) -> tuple[int, int]:
-    """The least unevenness of leaderships with the replicas where they are, and the fewest that
-    must move for it.
-    """
-    nodes = sorted(takers(where))
-    cheapest = {(0,) * len(nodes): 0}
-    for group, one in groups.items():
-        following: dict[tuple[int, ...], int] = {}
-        for leader in one.nodes:
-            price = leader != before[group].leader
-            for numbers, so_far in cheapest.items():
-                after = tuple(n + (node == leader) for n, node in zip(numbers, nodes, strict=True))
-                following[after] = min(following.get(after, so_far + price), so_far + price)
-        cheapest = following
-    least = min(map(unevenness, cheapest))
-    return least, min(cost for numbers, cost in cheapest.items() if unevenness(numbers) == least)
+    """With the replicas where they are, at the cost of leaderships that move."""
+    return best(
+        where,
+        [
+            [((node,), int(node != before[group].leader)) for node in one.nodes]
+            for group, one in groups.items()
+        ],
+    )
 
 
 @given(small_cluster())
 def test_no_arrangement_is_more_even(cluster):
     where, groups = cluster
     after = planned(where, groups)
-    assert unevenness(replicas_on(where, after).values()) == best(where, groups)[0]
+    assert unevenness(replicas_on(where, after).values()) == best_replicas(where, groups)[0]
     least, fewest = best_leads(where, after, groups)
     assert unevenness(leads(where, after).values()) == least
-    moved = sum(one.leader != groups[group].leader for group, one in after.items())
-    assert moved <= fewest
+    assert moved_leads(groups, after) <= fewest + 1
 
 
-@given(small_cluster())
-def test_hardly_an_arrangement_as_even_takes_fewer_moves(cluster):
-    """Two more for even leaders of groups of different sizes. When groups shrink, those that keep
-    their leader may have to move.
+@given(small_cluster(), st.sampled_from([1, 3, 5]))
+def test_hardly_an_arrangement_as_even_takes_fewer_moves(cluster, replicas):
+    """None in 399 of 400 random clusters; the paths are shortest ones each by itself, not all
+    together. Groups of one size that do not shrink, for even leaderships and the staying of leaders
+    are worth moves.
     """
     where, groups = cluster
     groups = {
-        group: Held(one.nodes[: one.replicas], one.leader, one.replicas)
-        for group, one in groups.items()
+        group: Held(one.nodes[:replicas], one.leader, replicas) for group, one in groups.items()
     }
-    assert placed_anew(groups, planned(where, groups)) <= best(where, groups)[1] + 2
+    assert placed_anew(groups, planned(where, groups)) <= best_replicas(where, groups)[1] + 2
 
 
 # --- sequences -------------------------------------------------------------------
@@ -298,22 +300,25 @@ class Settled:
         self.where = [*self.where, Home(key(next(self._names)), zone)]
         return self._follow(self.where)
 
-    def leave(self, what: str, leaver: Home) -> tuple[int, int]:
+    def leave(self, leaver: Home, *, drained: bool = True) -> tuple[int, int, int, int]:
+        """Replicas it had and leaderships, and as above."""
+        had = replicas_on(self.where, self.groups)[leaver.node]
+        led = leads(self.where, self.groups)[leaver.node]
         self.where = [home for home in self.where if home is not leaver]
-        drained = [Home(leaver.node, leaver.zone, False)] if what == "drain" else []
-        return self._follow(self.where + drained)
+        leaving = [Home(leaver.node, leaver.zone, False)] if drained else []
+        return had, led, *self._follow(self.where + leaving)
 
     def _follow(self, during: Homes) -> tuple[int, int]:
         before, self.groups = self.groups, planned(during, self.groups)
         assert plan(self.where, self.groups) == {}
-        moved = sum(before[group].leader != one.leader for group, one in self.groups.items())
-        return placed_anew(before, self.groups), moved
+        return placed_anew(before, self.groups), moved_leads(before, self.groups)
 
 
 @given(CHANGES, st.integers(3, 7), st.sampled_from([1, 3, 5]), st.integers(1, 60))
 def test_one_node_more_or_less_moves_its_share(changes, nodes, replicas, count):
-    """What the new node should have in the end, or what was on the one that leaves. Of leaderships
-    up to one for each node more: numbers that differ by one may be the other way round afterwards.
+    """What the new node should have in the end, or what was on the one that leaves. Where groups
+    are on most nodes, what they lose may fit only where it is not missing, and others make room:
+    a few more for numbers that differ by one, rarely (see the next test).
     """
     cluster = Settled(homes("abcdefg"[:nodes]), replicas, count)
     for what, number in changes:
@@ -321,14 +326,26 @@ def test_one_node_more_or_less_moves_its_share(changes, nodes, replicas, count):
         if what == "grow":
             placed, led = cluster.grow()
             assert placed <= -(-count * min(replicas, nodes + 1) // (nodes + 1))
-            assert led <= count // (nodes + 1) + nodes
+            assert led <= count // (nodes + 1) + 2 * nodes
         elif nodes > 1:
             leaver = cluster.where[number % nodes]
-            had = replicas_on(cluster.where, cluster.groups)[leaver.node]
-            had_led = leads(cluster.where, cluster.groups)[leaver.node]
-            placed, led = cluster.leave(what, leaver)
-            assert placed == (had if nodes > replicas else 0)
+            had, had_led, placed, led = cluster.leave(leaver, drained=what == "drain")
+            share = had if nodes > replicas else 0
+            assert share <= placed <= share + nodes
             assert had_led <= led <= had_led + nodes
+
+
+def test_hardly_more_moves_than_must():
+    """Nodes that leave 9, 8, … and 5 with 20 to 50 groups of three: all in all."""
+    must, more, must_lead, more_lead = 0, 0, 0, 0
+    for nodes, count in product(range(5, 10), (20, 35, 50)):
+        cluster = Settled(homes("abcdefghi"[:nodes]), 3, count)
+        while len(cluster.where) >= 5:
+            had, had_led, placed, led = cluster.leave(cluster.where[0])
+            must, must_lead = must + had, must_lead + had_led
+            more, more_lead = more + placed - had, more_lead + led - had_led
+    assert more <= must // 1000
+    assert more_lead <= must_lead // 100
 
 
 @given(CHANGES, st.integers(1, 60))
@@ -342,9 +359,7 @@ def test_one_node_more_or_less_moves_its_share_of_its_zone(changes, count):
             placed, _ = cluster.grow(zone)
             assert placed <= -(-count // (zones[zone] + 1))
         elif several := [home for home in cluster.where if zones[home.zone] > 1]:
-            leaver = several[number % len(several)]
-            had = replicas_on(cluster.where, cluster.groups)[leaver.node]
-            placed, _ = cluster.leave(what, leaver)
+            had, _, placed, _ = cluster.leave(several[number % len(several)])
             assert placed == had
 
 
@@ -353,7 +368,9 @@ def test_more_replicas_leave_those_that_are_there(nodes, count):
     where = homes("abcdefg"[:nodes])
     ones = planned(where, numbered([held("", replicas=1)] * count))
     raised = {group: Held(one.nodes, one.leader, 3) for group, one in ones.items()}
-    for group, to in plan(where, raised).items():
+    changes = plan(where, raised)
+    assert set(changes) == set(ones)
+    for group, to in changes.items():
         assert set(ones[group].nodes) < set(to.nodes)
         assert to.leader == ones[group].leader
         assert to.reason == "2 replicas more: 3 instead of 1"
@@ -432,9 +449,8 @@ def test_a_node_that_comes():
 def test_zones():
     where = homes("abcd", zones="xxyz")
     assert told(where, held("abc")) == [("acd", "a", "spreads over 3 zones instead of 2")]
-    assert told(homes("abcd", zones="xxxy"), held("abc")) == [
-        ("acd", "a", "spreads over 2 zones instead of 1")
-    ]
+    two = homes("abcd", zones="xxxy")
+    assert told(two, held("abc")) == [("acd", "a", "spreads over 2 zones instead of 1")]
     five = homes("abcdef", zones="xxxyyz")
     assert told(five, held("abcdf", replicas=5)) == [
         ("acdef", "a", "no zone keeps a majority of its replicas")
@@ -450,19 +466,6 @@ def test_leaderships():
     assert told(homes("abc"), held("abc"), held("bac"), nobody) == [
         ("abc", "c", "only the leadership moves")
     ]
-
-
-def test_leaderships_move_by_way_of_others():
-    """a and d lead three each, e and f one; d gives one to e by way of b and c, where what b gives
-    is what it gets from a.
-    """
-    groups = [held("abc"), held("bf"), held("ce"), held("db"), held("ef"), held("fe")]
-    groups = [Held(one.nodes, one.leader, len(one.nodes)) for one in groups]
-    where = homes("abcdef")
-    all_groups = numbered([*groups, *(held(node, replicas=1) for node in "aabcdd")])
-    changes = plan(where, all_groups)
-    assert {to.reason for to in changes.values()} == {"only the leadership moves"}
-    assert set(leads(where, carried_out(all_groups, changes)).values()) == {2}
 
 
 def test_replicas_change_places_when_only_that_evens_out_leaderships():
