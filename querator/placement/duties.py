@@ -36,7 +36,7 @@ from querator.placement.commands import (
     RegisterNode,
 )
 from querator.placement.standing import Propose
-from querator.placement.steps import HandOver, heir, moves_home, next_step
+from querator.placement.steps import HandOver, has_settled, heir, moves_home, next_step
 from querator.raft.configuration import Change
 from querator.raft.host import Host
 
@@ -195,9 +195,7 @@ class Duties:
 
     def _has_settled(self, group: GroupId) -> bool:
         status, placed = self._host.status(group), self._placed().placed(group)
-        if status is None or placed is None or not placed.moving:
-            return False
-        return status.replicas == placed.target
+        return status is not None and placed is not None and has_settled(status, placed)
 
     async def _settle(self, group: GroupId) -> None:
         try:

@@ -62,6 +62,17 @@ def next_step(current: Replicas, placed: PlacedGroup, *, own: int) -> Change | H
     return None
 
 
+def has_settled(status: GroupStatus, placed: PlacedGroup) -> bool:
+    """Whether a group that is moving has arrived: its leader knows that the target is committed as
+    its configuration. Before that a node that is out of it must not lose its data.
+    """
+    return (
+        placed.moving
+        and status.replicas == placed.target
+        and status.replicas_index <= status.commit_index
+    )
+
+
 def may_take_over(status: GroupStatus, able: Collection[NodeKey]) -> list[ReplicaStatus]:
     """The followers that could lead in a moment, of those on nodes that are `able` to."""
     return [

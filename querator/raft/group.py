@@ -593,5 +593,6 @@ class Group:
             quarantined=self.quarantined is not None,
             replica=self.member.id,
             replicas=self.journal.replicas,
+            replicas_index=self.journal.replicas_index,
             followers=self.member.followers(),
         )

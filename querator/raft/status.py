@@ -20,7 +20,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 class GroupStatus(msgspec.Struct, frozen=True):
     """A group as of its last synced turn. `leader` is a node, None when not known; `followers` is
-    empty unless this replica leads.
+    empty unless this replica leads. `replicas` are those of the last configuration in the log,
+    which is entry `replicas_index` (0: the first) and may not be committed yet.
     """
 
     term: int
@@ -36,4 +37,5 @@ class GroupStatus(msgspec.Struct, frozen=True):
     quarantined: bool
     replica: int
     replicas: Replicas
+    replicas_index: int
     followers: tuple[ReplicaStatus, ...]

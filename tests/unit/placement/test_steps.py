@@ -14,6 +14,7 @@ from querator.placement.duties import differs
 from querator.placement.steps import (
     SETTLED_S,
     HandOver,
+    has_settled,
     heir,
     may_take_over,
     moves_home,
@@ -51,6 +52,7 @@ def status(*, replicas: Replicas = THREE, log_last: int = 5_000, **matches: int)
         quarantined=False,
         replica=1,
         replicas=replicas,
+        replicas_index=log_last,
         followers=followers,
     )
 
@@ -69,6 +71,16 @@ def test_the_steps_of_a_replacement():
     assert steps == [AddLearner(4, B2), Promote(4), RemoveReplica(2)]
     assert set(current) == set(TARGET)
     assert next_step(THREE, placed(THREE), own=2) is None
+
+
+def test_a_group_has_settled_when_its_configuration_is_committed():
+    moving = msgspec.structs.replace(placed(TARGET), moving=True)
+    arrived = status(replicas=TARGET)
+    assert has_settled(arrived, moving)
+    assert not has_settled(arrived, placed(TARGET)), "it was said before"
+    assert not has_settled(status(), moving)
+    # The entry that removes b/1 may yet be replaced by another leader's.
+    assert not has_settled(msgspec.structs.replace(arrived, commit_index=4_999), moving)
 
 
 def test_a_map_that_is_behind_changes_nothing():

@@ -37,6 +37,7 @@ def status(*followers: tuple[NodeKey, int], leader: NodeKey | None = ITSELF) -> 
         quarantined=False,
         replica=1,
         replicas=(),
+        replicas_index=0,
         followers=tuple(
             ReplicaStatus(number, node, voter=True, state="replicate", match=match, heard_s=0.0)
             for number, (node, match) in enumerate(followers, 2)
