@@ -56,17 +56,15 @@ class Elsewhere(Protocol):
     """What a desk says to the other nodes."""
 
     def wanting(self, desk: "LeaseDesk") -> None:
-        """What is known of has been shared out among those who wait."""
+        """Somebody is left waiting."""
         ...
 
     def asked(self, desk: "LeaseDesk", view: PartitionView) -> None:
         """Another node is about to be asked for a lease."""
         ...
 
-    def answered(self, desk: "LeaseDesk", view: PartitionView, asked: str) -> None:
-        """A lease has been answered: what is left may go to other nodes. `asked`: which one it was
-        first sent to, empty for this one.
-        """
+    def answered(self, view: PartitionView) -> None:
+        """A lease has been answered: what is left may go to other nodes."""
         ...
 
 
@@ -172,11 +170,6 @@ class LeaseDesk:
             items += sum(waiter.items_max for waiter in there)
         return waiters, items
 
-    def served(self) -> tuple[int, int]:
-        """As `demand`, of all who would take what comes, those being asked for among them."""
-        patient = [waiter for waiter in self._members if waiter.patient]
-        return len(patient), sum(waiter.items_max for waiter in patient)
-
     # --- what happens to the queue -----------------------------------------------------------
 
     def look(self, view: PartitionView) -> None:
@@ -244,7 +237,7 @@ class LeaseDesk:
             self._ask(view, asking if view.local else _within_a_frame(asking))
         if self._hasty:
             self._dismiss()
-        if self._elsewhere is not None and self._members:
+        if self._elsewhere is not None and (self._parked or self._pinned):
             self._elsewhere.wanting(self)
 
     def _unpin(self) -> None:
@@ -305,8 +298,7 @@ class LeaseDesk:
                     waiter.lease_timeout_ms,
                 )
             )
-        asked = "" if view.local else view.leader
-        then = partial(self._answered, view, asked, asks, self._clock.monotonic_s())
+        then = partial(self._answered, view, asks, self._clock.monotonic_s())
         if self._elsewhere is not None and not view.local:
             self._elsewhere.asked(self, view)
         self._router.post(view, Lease(tuple(callers)), then=then)
@@ -332,7 +324,6 @@ class LeaseDesk:
     def _answered(
         self,
         view: PartitionView,
-        asked: str,
         asks: list[_Ask],
         asked_s: float,
         outcome: Accepted | QueratorError,
@@ -342,7 +333,7 @@ class LeaseDesk:
         if self._elsewhere is not None:
             if not view.local:
                 view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
-            self._elsewhere.answered(self, view, asked)
+            self._elsewhere.answered(view)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
