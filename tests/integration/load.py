@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from querator.v1.queue_service_pb2_grpc import QueueServiceAsyncStub
 
 LEASE_TIMEOUT_S = 2
+PATIENCE_S = LEASE_TIMEOUT_S + 4
+"""Whoever gets nothing for so long may take it that nothing is left."""
 CALL_TIMEOUT_S = 5
 STRAGGLER_S = 0.15
 """A lease call with an answer that took so long may have left partitions behind that had granted
@@ -185,8 +187,11 @@ class Load:
             for number in count(1):
                 if self.gone.is_set() and not until_empty:
                     return
+                began_s = time.monotonic()
                 batches = await self._lease(stub, name, f"{name}-{number}", until_empty)
-                if batches is None or (until_empty and not batches):
+                # One that is empty before its time had been granted what came too late to be used.
+                waited = time.monotonic() - began_s >= PATIENCE_S
+                if batches is None or (until_empty and not batches and waited):
                     return
                 for batch in batches:
                     await self._settle(stub, name, batch, settle_all=until_empty)
@@ -203,7 +208,7 @@ class Load:
             request_id=request_id,
             max_items=most,
             lease_timeout=Duration(seconds=LEASE_TIMEOUT_S),
-            wait_timeout=Duration(seconds=LEASE_TIMEOUT_S + 4 if patient else 1),
+            wait_timeout=Duration(seconds=PATIENCE_S if patient else 1),
         )
         pending = self.recorder.begin(name, self.queue, Lease(most, request_id, LEASE_TIMEOUT_S))
         tries = 0
