@@ -1,8 +1,11 @@
 """What this node's desks want of partitions that other nodes lead.
 
 Told to those nodes when somebody has to wait, and each second as long as somebody does; they offer
-what they have (`service.offers`). What was told holds until a lease is asked of the node, for that
-lowers it there. Nothing is told while whoever comes is served at once.
+what they have (`service.offers`). What was told holds until a lease is asked of the node, or has
+been answered, for that lowers it there.
+
+While everybody is served at once by other partitions it is told all the same, once in SERVED_S at
+the most: what a node has that nobody here knows of must not wait until there is nothing else left.
 """
 
 import asyncio
@@ -11,10 +14,11 @@ import msgspec
 
 from querator.model.ids import QueueId
 from querator.service.forwarder import Forwarder
-from querator.service.views import PartitionView
 from querator.service.waiters import LeaseDesk
 
 AGAIN_S = 1.0
+SERVED_S = 0.05
+"""Told so often at the most while nobody has to wait."""
 GROWN = 2
 """It is told at once that so many times as many wait."""
 
@@ -31,14 +35,21 @@ class Demands:
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
         self._told: dict[tuple[LeaseDesk, str], _Told] = {}
+        self._served_s: dict[LeaseDesk, float] = {}
+        """When it was last told of a desk that everybody is served there."""
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self, desk: LeaseDesk) -> None:
         """The desk has shared out what it knows of, or partitions of its queue are led anew."""
+        now_s = self._loop.time()
         waiters, items = desk.demand()
         if not waiters:
-            return
-        now_s = self._loop.time()
+            if now_s < self._served_s.get(desk, 0.0) + SERVED_S:
+                return
+            waiters, items = desk.served()
+            if not waiters:
+                return
+            self._served_s[desk] = now_s
         for node in _leaders(desk):
             told = self._told.get((desk, node))
             if (
@@ -50,9 +61,9 @@ class Demands:
                 self._forwarder.demand(node, desk.queue_id, waiters=waiters, items=items)
         self._set_timer()
 
-    def asked(self, desk: LeaseDesk, view: PartitionView) -> None:
-        """A lease was asked of the node that leads the partition."""
-        self._told.pop((desk, view.leader), None)
+    def lowered(self, desk: LeaseDesk, node: str) -> None:
+        """A lease is asked of the node, or has been answered by it."""
+        self._told.pop((desk, node), None)
 
     def declined(self, node: str, queue_id: QueueId, desk: LeaseDesk | None) -> None:
         """Something was offered that nobody waits for."""
@@ -69,6 +80,7 @@ class Demands:
         """The queue is gone."""
         for key in [key for key in self._told if key[0] is desk]:
             del self._told[key]
+        self._served_s.pop(desk, None)
 
     def _say_again(self) -> None:
         self._timer = None

@@ -63,10 +63,13 @@ class Neighbours:
         self._demands.look(desk)
 
     def asked(self, desk: LeaseDesk, view: PartitionView) -> None:
-        self._demands.asked(desk, view)
+        self._demands.lowered(desk, view.leader)
 
-    def answered(self, view: PartitionView) -> None:
+    def answered(self, desk: LeaseDesk, view: PartitionView, asked: str) -> None:
         self._offers.share(view)
+        # The command may have followed its leader.
+        for node in filter(None, {asked, view.leader}):
+            self._demands.lowered(desk, node)
 
     # --- what the partitions say -------------------------------------------------------------
 
@@ -119,8 +122,10 @@ class Neighbours:
         desk = self._desks.get(owner[0].id)
         if items and (desk is None or not desk.demand()[0]):
             self._demands.declined(node, owner[0].id, desk)
-        else:
-            self._note(node, group, items)
+            if desk is None or not desk.served()[0]:
+                return
+        # Who is being served asks there next, for what others have not taken until then.
+        self._note(node, group, items)
 
     async def look_around(self, queue: Queue) -> None:
         """Asks what is ready elsewhere, for callers who do not wait. Nodes that do not answer

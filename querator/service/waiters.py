@@ -56,15 +56,17 @@ class Elsewhere(Protocol):
     """What a desk says to the other nodes."""
 
     def wanting(self, desk: "LeaseDesk") -> None:
-        """Somebody is left waiting."""
+        """What is known of has been shared out among those who wait."""
         ...
 
     def asked(self, desk: "LeaseDesk", view: PartitionView) -> None:
         """Another node is about to be asked for a lease."""
         ...
 
-    def answered(self, view: PartitionView) -> None:
-        """A lease has been answered: what is left may go to other nodes."""
+    def answered(self, desk: "LeaseDesk", view: PartitionView, asked: str) -> None:
+        """A lease has been answered: what is left may go to other nodes. `asked`: which one it was
+        first sent to, empty for this one.
+        """
         ...
 
 
@@ -170,6 +172,11 @@ class LeaseDesk:
             items += sum(waiter.items_max for waiter in there)
         return waiters, items
 
+    def served(self) -> tuple[int, int]:
+        """As `demand`, of all who would take what comes, those being asked for among them."""
+        patient = [waiter for waiter in self._members if waiter.patient]
+        return len(patient), sum(waiter.items_max for waiter in patient)
+
     # --- what happens to the queue -----------------------------------------------------------
 
     def look(self, view: PartitionView) -> None:
@@ -237,7 +244,7 @@ class LeaseDesk:
             self._ask(view, asking if view.local else _within_a_frame(asking))
         if self._hasty:
             self._dismiss()
-        if self._elsewhere is not None and (self._parked or self._pinned):
+        if self._elsewhere is not None and self._members:
             self._elsewhere.wanting(self)
 
     def _unpin(self) -> None:
@@ -298,7 +305,8 @@ class LeaseDesk:
                     waiter.lease_timeout_ms,
                 )
             )
-        then = partial(self._answered, view, asks, self._clock.monotonic_s())
+        asked = "" if view.local else view.leader
+        then = partial(self._answered, view, asked, asks, self._clock.monotonic_s())
         if self._elsewhere is not None and not view.local:
             self._elsewhere.asked(self, view)
         self._router.post(view, Lease(tuple(callers)), then=then)
@@ -324,6 +332,7 @@ class LeaseDesk:
     def _answered(
         self,
         view: PartitionView,
+        asked: str,
         asks: list[_Ask],
         asked_s: float,
         outcome: Accepted | QueratorError,
@@ -333,7 +342,7 @@ class LeaseDesk:
         if self._elsewhere is not None:
             if not view.local:
                 view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
-            self._elsewhere.answered(view)
+            self._elsewhere.answered(self, view, asked)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)

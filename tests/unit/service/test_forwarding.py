@@ -13,7 +13,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
 from querator.raft.clock import SimulatedClock
-from querator.service import neighbours, router
+from querator.service import demands, neighbours, router
 from tests.unit.service.serving import (
     LONG_MS,
     code,
@@ -158,6 +158,53 @@ async def test_who_waits_no_longer_gives_back_what_it_is_offered():
         await stage.produce("a", b"x")
         assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"x"]
         assert stage.leases() == 1
+
+
+async def test_who_is_served_here_all_the_time_gets_what_another_node_takes():
+    async with staged("a", "b", partitions=2) as stage:
+        for number in range(100):
+            await stage.produce("b", b"%d" % number)
+        subscription = await stage.members["b"].subscribe(
+            SubscribeCall("default", "q", "c", 1, 3 * MIB)
+        )
+        subscription.grant(1, 0)
+        await subscription.next()
+        await stage.produce("a", b"there")
+        for _ in range(50):
+            subscription.grant(1, 0)
+            [batch] = (await subscription.next()).batches
+            if payloads(batch) == [b"there"]:
+                break
+        else:
+            pytest.fail("what this node leads is emptied first")
+        await subscription.close(polite=True)
+
+
+async def test_who_waits_beside_a_lease_is_not_forgotten_when_that_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(demands, "AGAIN_S", 3_600.0)
+    async with staged("a", "b") as stage:
+        there = stage.members["a"].neighbours
+        assert there is not None
+        propose, asked, joined = there.propose, asyncio.Event(), asyncio.Event()
+
+        async def propose_when_both_wait(*call: Any) -> Any:
+            asked.set()
+            await joined.wait()
+            return await propose(*call)
+
+        first = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        monkeypatch.setattr(there, "propose", lambda *call: start(propose_when_both_wait(*call)))
+        await stage.produce("a", b"x")
+        await asked.wait()
+        second = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        joined.set()
+        assert payloads(*(await first).batches) == [b"x"]
+        await stage.produce("a", b"y")
+        assert payloads(*(await second).batches) == [b"y"]
 
 
 async def test_a_call_follows_the_leader():
