@@ -21,6 +21,10 @@ VOTERS: Final = ((7, 5), (3, 3), (0, 1))
 """Of the placement group: from so many nodes that take replicas on, so many."""
 
 
+MOVING_MAX: Final = 8
+"""Groups whose replicas are on their way to other nodes, in the whole cluster."""
+
+
 def homes(placed: PlacementMap) -> tuple[Home, ...]:
     return tuple(Home(node.key, node.zone, node.takes_replicas) for node in placed.nodes)
 
@@ -42,7 +46,21 @@ def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
     return plan(homes(placed), held)
 
 
-def place_of(group: GroupId, known: PlacedGroup, placing: Placing) -> Place:
+def next_places(placed: PlacementMap, planning: Mapping[GroupId, Placing]) -> tuple[Place, ...]:
+    """What to say next of the plan that was made of this map, so that at most MOVING_MAX groups are
+    moving; and of the placement group, whenever it should change.
+    """
+    moving = sum(known.moving for known in placed.groups.values())
+    ready = [group for group in sorted(planning) if not placed.groups[group].moving]
+    places = [
+        _place(group, placed.groups[group], planning[group])
+        for group in ready[: max(0, MOVING_MAX - moving)]
+    ]
+    seats = council(placed)
+    return tuple(places) if seats is None else (seats, *places)
+
+
+def _place(group: GroupId, known: PlacedGroup, placing: Placing) -> Place:
     before = tuple(replica.node for replica in known.target)
     return Place(group, before, placing.nodes, placing.leader)
 

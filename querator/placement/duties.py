@@ -2,6 +2,7 @@
 failed is looked at anew a moment later.
 
     it leads               and it sees                                   it does
+    anything, or nothing   that a node without a cluster has asked it    JoinNode
     the placement group    that a connected node says other things of    RegisterNode
                            itself than the map does
     the placement group    that replicas should be elsewhere             PlaceGroups, a few at a
@@ -26,7 +27,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import NodeState, PlacedNode, PlacementMap
-from querator.placement.balancing import council, place_of, planned
+from querator.placement.balancing import next_places, planned
 from querator.placement.commands import (
     Command,
     GroupSettled,
@@ -35,14 +36,13 @@ from querator.placement.commands import (
     PlaceGroups,
     RegisterNode,
 )
+from querator.placement.plan import Placing
 from querator.placement.standing import Propose
 from querator.placement.steps import HandOver, has_settled, heir, moves_home, next_step
 from querator.raft.configuration import Change
 from querator.raft.host import Host
 
 ROUND_S = 0.5
-MOVING_MAX = 8
-"""Groups whose replicas are on their way to other nodes, in the whole cluster."""
 CHANGING_MAX = 4
 """Groups whose replicas change at once: learners that catch up cost the disk and the network."""
 HOMEWARD_MAX = 2
@@ -92,6 +92,9 @@ class Duties:
         self._connected = connected
         self._said = said
         self._newcomers = newcomers
+        self._joining: set[str] = set()
+        self._plan: tuple[int, Mapping[GroupId, Placing]] = (-1, {})
+        """Of the map of an epoch."""
         self._balanced_epoch = -1
         """Of the last map in which everything was where it should be."""
         self._changing: set[GroupId] = set()
@@ -105,8 +108,11 @@ class Duties:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._register()
-                await self._take_in()
                 await self._arrange()
+                for newcomer in self._newcomers():
+                    if self._may_join(newcomer):
+                        self._joining.add(newcomer.name)
+                        tasks.create_task(self._take_in(newcomer))
                 led = [group for group in self._host.groups() if self._host.leads(group)]
                 now_s = asyncio.get_running_loop().time()
                 self._led_s = {group: self._led_s.get(group, now_s) for group in led}
@@ -135,24 +141,21 @@ class Duties:
             known = self._placed().node(said.name)
             if known is None or not differs(said, known):
                 continue
-            try:
-                result = await self._propose(PLACEMENT_GROUP, RegisterNode(said))
-            except QueratorError as error:
-                _log.info("placement.register_again", name=said.name, error=str(error))
-                return
-            if isinstance(result, Refusal):
-                _log.warning("placement.register_refused", name=said.name, reason=result.message)
-            else:
+            if await self._proposed(RegisterNode(said)):
                 _log.info("placement.registered", name=said.name, boots=said.boots)
 
-    async def _take_in(self) -> None:
-        """Brings nodes that want to join into the map, whoever leads it."""
-        for node in self._newcomers():
-            placed = self._placed()
-            if not placed.nodes or placed.node(node.name) is not None:
-                continue
-            if await self._proposed(JoinNode(node)):
-                _log.info("placement.joined", name=node.name)
+    def _may_join(self, newcomer: PlacedNode) -> bool:
+        placed = self._placed()
+        known = placed.node(newcomer.name)
+        return bool(placed.nodes) and known is None and newcomer.name not in self._joining
+
+    async def _take_in(self, newcomer: PlacedNode) -> None:
+        """Brings a node that wants to join into the map, whoever leads it."""
+        try:
+            if await self._proposed(JoinNode(newcomer)):
+                _log.info("placement.joined", name=newcomer.name)
+        finally:
+            self._joining.discard(newcomer.name)
 
     async def _proposed(self, command: Command) -> bool:
         """Whether a command for the map was carried out; why not is in the log."""
@@ -173,19 +176,12 @@ class Duties:
         placed = self._placed()
         if not self._host.leads(PLACEMENT_GROUP) or placed.epoch == self._balanced_epoch:
             return
-        places = [place] if (place := council(placed)) is not None else []
-        moving = sum(known.moving for known in placed.groups.values())
-        if moving < MOVING_MAX:
-            planning = await asyncio.to_thread(planned, placed)
-            ready = [group for group in sorted(planning) if not placed.groups[group].moving]
-            places += [
-                place_of(group, placed.groups[group], planning[group])
-                for group in ready[: MOVING_MAX - moving]
-            ]
-        if places:
-            await self._proposed(PlaceGroups(tuple(places)))
+        if placed.epoch != self._plan[0]:
+            self._plan = placed.epoch, await asyncio.to_thread(planned, placed)
+        if places := next_places(placed, self._plan[1]):
+            await self._proposed(PlaceGroups(places))
             return
-        if moving:
+        if any(known.moving for known in placed.groups.values()):
             return
         leaving = [node.name for node in placed.nodes if node.state is NodeState.LEAVING]
         for name in leaving:

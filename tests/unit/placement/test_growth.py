@@ -18,7 +18,7 @@ from querator.model.limits import NODES_MAX
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.placement_map import NodeState, PlacedGroup
 from querator.model.queues import QueueSettings
-from querator.placement.balancing import council, place_of, planned
+from querator.placement.balancing import MOVING_MAX, council, next_places, planned
 from querator.placement.commands import (
     CreateQueue,
     DrainNode,
@@ -222,14 +222,8 @@ def test_only_the_leadership_moves(three: Group):
 
 def arrange(group: Group) -> int:
     """Says where replicas should be, as the leader of the map does; how many groups change."""
-    places = [] if (place := council(group.map)) is None else [place]
-    places += [
-        place_of(id_, placed(group, id_), placing)
-        for id_, placing in planned(group.map).items()
-        if not placed(group, id_).moving
-    ]
-    result = group.propose(PlaceGroups(tuple(places)))
-    return int(result.changed)
+    places = next_places(group.map, planned(group.map))
+    return int(group.propose(PlaceGroups(places)).changed)
 
 
 def test_a_council_of_five_from_seven_nodes_on(three: Group):
@@ -244,6 +238,19 @@ def test_a_council_of_five_from_seven_nodes_on(three: Group):
     voting = [replica.node[0] for replica in target if replica.voter]
     assert voting == ["a", "b", "c", "d", "e"], "d is in a zone of its own"
     assert council(three.map) is None
+
+
+def test_few_groups_move_at_once(three: Group):
+    three.propose(CreateQueue("n", "large", QueueSettings(partitions=60)))
+    three.propose(JoinNode(node("d")))
+    moved: set[GroupId] = set()
+    while arrange(three):
+        moving = {id_ for id_, one in three.map.groups.items() if one.moving}
+        assert len(moving) <= MOVING_MAX
+        assert arrange(three) == 0, "until some have settled"
+        settle(three, min(moving))
+        moved |= moving
+    assert len(moved) > MOVING_MAX
 
 
 class Model:
