@@ -12,7 +12,6 @@ from querator.cli.failures import ExitCode
 from querator.cli.output import console, write_json, write_picture
 from querator.cli.parameters import DURATION
 from querator.cli.target import Target, output_option, server_options
-from querator.model.cluster import ClusterPlan
 
 
 @click.group(short_help="Look at the cluster.")
@@ -90,11 +89,7 @@ def plan(target: Target, as_json: bool) -> None:
       querator cluster plan
     """
 
-    async def ask() -> ClusterPlan:
-        async with target.cluster() as admin:
-            return await admin.plan()
-
-    planned = target.finish(ask())
+    planned = target.ask_cluster(lambda admin: admin.plan())
     if as_json:
         write_json(planned)
     else:

@@ -5,7 +5,6 @@ import click
 from querator.cli.failures import ExitCode
 from querator.cli.output import count, note, write_json
 from querator.cli.target import Target, output_option, server_options
-from querator.model.cluster import NodeHandedOff, NodeReplaced, NodeRetired
 
 
 @click.group(short_help="Hand off, drain, remove or replace a node.")
@@ -35,11 +34,7 @@ def handoff(name: str, target: Target, as_json: bool) -> None:
     if "," in target.address:
         raise click.UsageError("--address must be that of the node that is to hand off alone.")
 
-    async def hand_off() -> NodeHandedOff:
-        async with target.cluster() as admin:
-            return await admin.hand_off(name)
-
-    handed = target.finish(hand_off())
+    handed = target.ask_cluster(lambda admin: admin.hand_off(name))
     if as_json:
         write_json(handed)
     else:
@@ -68,11 +63,7 @@ def replace(name: str, target: Target, as_json: bool) -> None:
       querator node replace node-2 --address 127.0.0.1:4470
     """
 
-    async def replace_node() -> NodeReplaced:
-        async with target.cluster() as admin:
-            return await admin.replace(name)
-
-    replaced = target.finish(replace_node())
+    replaced = target.ask_cluster(lambda admin: admin.replace(name))
     if as_json:
         write_json(replaced)
         return
@@ -98,11 +89,7 @@ def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
       querator node drain node-4 --address 127.0.0.1:4470
     """
 
-    async def drain_node() -> NodeRetired:
-        async with target.cluster() as admin:
-            return await admin.drain(name, undo=undo)
-
-    drained = target.finish(drain_node())
+    drained = target.ask_cluster(lambda admin: admin.drain(name, undo=undo))
     if as_json:
         write_json(drained)
     elif undo:
@@ -129,11 +116,7 @@ def remove(name: str, target: Target, as_json: bool) -> None:
       querator node remove node-4 --address 127.0.0.1:4470
     """
 
-    async def remove_node() -> NodeRetired:
-        async with target.cluster() as admin:
-            return await admin.remove(name)
-
-    removed = target.finish(remove_node())
+    removed = target.ask_cluster(lambda admin: admin.remove(name))
     if as_json:
         write_json(removed)
         return
@@ -157,9 +140,5 @@ def readmit(name: str, target: Target) -> None:
       querator node readmit node-4 --address 127.0.0.1:4470
     """
 
-    async def readmit_node() -> None:
-        async with target.cluster() as admin:
-            await admin.readmit(name)
-
-    target.finish(readmit_node())
+    target.ask_cluster(lambda admin: admin.readmit(name))
     note(f"A node {name} with empty data may join.")

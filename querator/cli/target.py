@@ -52,6 +52,15 @@ class Target:
 
         return self.finish(connected())
 
+    def ask_cluster(self, main: Callable[[ClusterAdmin], Awaitable[_Result]]) -> _Result:
+        """As `run`, with what operators talk through."""
+
+        async def connected() -> _Result:
+            async with self.cluster() as admin:
+                return await main(admin)
+
+        return self.finish(connected())
+
     def finish(self, main: Coroutine[Any, Any, _Result]) -> _Result:
         """Runs `main` to its end. Raises `Failure` for the client's errors."""
         with explained(self.address):

@@ -4,6 +4,7 @@ things that are done to nodes.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -26,6 +27,7 @@ from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster as wire
 from querator.wire.tls import Tls
 
+M = TypeVar("M")
 R = TypeVar("R")
 
 NODE_SECONDS = 2.0
@@ -148,18 +150,29 @@ class ClusterAdmin:
                 continue
         return await ask(self._addresses[-1])
 
-    async def plan(self) -> ClusterPlan:
-        """Which replicas are on their way to other nodes, and which will be, and why."""
+    async def _call(
+        self,
+        send: Callable[[Connection, float], Awaitable[M]],
+        read: Callable[[M], R],
+        *,
+        changes: bool = True,
+    ) -> R:
+        """What the first node that can be reached answers to what is sent, read."""
 
-        async def ask(address: str) -> ClusterPlan:
+        async def ask(address: str) -> R:
             connection = self._connection(address)
-            stub = connection.cluster.GetClusterPlan
-            response = await connection.call(
-                lambda left: stub(pb.GetClusterPlanRequest(), timeout=left), changes=False
-            )
-            return wire.cluster_plan(response)
+            return read(await connection.call(partial(send, connection), changes=changes))
 
         return await self._first(ask)
+
+    async def plan(self) -> ClusterPlan:
+        """Which replicas are on their way to other nodes, and which will be, and why."""
+        request = pb.GetClusterPlanRequest()
+        return await self._call(
+            lambda to, left: to.cluster.GetClusterPlan(request, timeout=left),
+            wire.cluster_plan,
+            changes=False,
+        )
 
     async def hand_off(self, node: str) -> NodeHandedOff:
         """Of the node at the address, which must have this name unless it is empty. Raises
@@ -173,50 +186,32 @@ class ClusterAdmin:
         return wire.node_handed_off(await connection.call(lambda left: stub(request, timeout=left)))
 
     async def replace(self, node: str) -> NodeReplaced:
+        """Lets the node that waits under this name take the place of the one that lost its data."""
         request = pb.ReplaceNodeRequest(node=node)
-
-        async def ask(address: str) -> NodeReplaced:
-            connection = self._connection(address)
-            stub = connection.cluster.ReplaceNode
-            response = await connection.call(lambda left: stub(request, timeout=left))
-            return wire.node_replaced(response)
-
-        return await self._first(ask)
+        return await self._call(
+            lambda to, left: to.cluster.ReplaceNode(request, timeout=left), wire.node_replaced
+        )
 
     async def drain(self, node: str, *, undo: bool = False) -> NodeRetired:
         """Has the replicas of the node moved to others; `undo`: lets it have some again."""
         request = pb.DrainNodeRequest(node=node, undo=undo)
-
-        async def ask(address: str) -> NodeRetired:
-            connection = self._connection(address)
-            stub = connection.cluster.DrainNode
-            response = await connection.call(lambda left: stub(request, timeout=left))
-            return wire.node_retired(response)
-
-        return await self._first(ask)
+        return await self._call(
+            lambda to, left: to.cluster.DrainNode(request, timeout=left), wire.node_retired
+        )
 
     async def remove(self, node: str) -> NodeRetired:
         """Removes the node for ever."""
         request = pb.RemoveNodeRequest(node=node)
-
-        async def ask(address: str) -> NodeRetired:
-            connection = self._connection(address)
-            stub = connection.cluster.RemoveNode
-            response = await connection.call(lambda left: stub(request, timeout=left))
-            return wire.node_retired(response)
-
-        return await self._first(ask)
+        return await self._call(
+            lambda to, left: to.cluster.RemoveNode(request, timeout=left), wire.node_retired
+        )
 
     async def readmit(self, node: str) -> None:
         """Lets the name of a removed node be used again."""
         request = pb.ReadmitNodeRequest(node=node)
-
-        async def ask(address: str) -> None:
-            connection = self._connection(address)
-            stub = connection.cluster.ReadmitNode
-            await connection.call(lambda left: stub(request, timeout=left))
-
-        await self._first(ask)
+        await self._call(
+            lambda to, left: to.cluster.ReadmitNode(request, timeout=left), lambda _: None
+        )
 
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
