@@ -78,6 +78,18 @@ def encode_items(items: Iterable[AnyItem]) -> Encoded:
     return Encoded(pieces, size, count)
 
 
+def cut(items: list[AnyItem], bytes_max: int) -> Iterable[Encoded]:
+    """The items in parts of at most so many bytes; a larger one is a part of its own. Raises as
+    `encode_items` does.
+    """
+    encoded = encode_items(items)
+    if encoded.size <= bytes_max or encoded.items == 1:
+        yield encoded
+        return
+    for part in (items[: len(items) // 2], items[len(items) // 2 :]):
+        yield from cut(part, bytes_max)
+
+
 _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]
 
 

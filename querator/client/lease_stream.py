@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
 from querator.client.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.line import Line
 from querator.client.nodes import Nodes
 from querator.client.results import lease_lost
 from querator.client.rpc_errors import from_frame, is_of_the_node
@@ -92,7 +93,7 @@ class LeaseTalker:
         self._frames: dict[int, SettleFrame] = {}
         self._unsent: deque[SettleFrame] = deque()
         self._next_number = 1
-        self._readers: deque[asyncio.Future[None]] = deque()
+        self._readers = Line()
         self._quiet: list[asyncio.Future[None]] = []
         self._trying_since: float | None = None
         self._end: Exception | None = None
@@ -109,7 +110,7 @@ class LeaseTalker:
 
     def stop(self) -> None:
         self.stopping = True
-        self._wake_readers()
+        self._readers.wake_all()
 
     async def next_batch(self, idle_seconds: float | None) -> LeasedBatch | None:
         """The next run of items; None after `stop`, or when nothing came for so long."""
@@ -161,16 +162,9 @@ class LeaseTalker:
             self.parts.extend(batch)
 
     async def _wait_for_delivery(self) -> None:
-        reader: asyncio.Future[None] = self._loop.create_future()
-        self._readers.append(reader)
-        if self._worth_granting():
+        if self._worth_granting(reader_comes=True):
             self._stream.wake()
-        try:
-            await reader
-        except asyncio.CancelledError:
-            if reader.done() and not reader.cancelled():
-                self._wake_readers(1)
-            raise
+        await self._readers.wait()
 
     def still_leased(self, batch: LeasedBatch) -> bool:
         """Whether the batch may be handed out: its lease has not ended, as far as is known."""
@@ -283,7 +277,7 @@ class LeaseTalker:
             return self._grant()
         return None
 
-    def _worth_granting(self) -> bool:
+    def _worth_granting(self, *, reader_comes: bool = False) -> bool:
         """Whether the server may be told of so much more that it is worth a frame: enough for a
         whole delivery, or anything at all if somebody waits for it.
         """
@@ -291,7 +285,7 @@ class LeaseTalker:
         size = self._prefetch_bytes - self._held_bytes - self._credit_bytes
         if items >= self._portion or size > self._prefetch_bytes // 4:
             return True
-        if not self._readers or self._ready:
+        if not (reader_comes or self._readers) or self._ready:
             return False
         return (items > 0 and not self._credit) or (size > 0 and self._credit_bytes <= 0)
 
@@ -344,15 +338,7 @@ class LeaseTalker:
             self._ready.append(batch)
         self._came = now
         # As many as may find something; who reads whole runs may find that they are gone.
-        self._wake_readers(sum(len(message.items) for message in leased.batches))
-
-    def _wake_readers(self, count: int | None = None) -> None:
-        count = len(self._readers) if count is None else count
-        while count and self._readers:
-            reader = self._readers.popleft()
-            if not reader.done():
-                reader.set_result(None)
-                count -= 1
+        self._readers.wake(sum(len(message.items) for message in leased.batches))
 
     def _answered(
         self,
@@ -432,7 +418,7 @@ class LeaseTalker:
         for frame in frames.values():
             frame.fail(unanswered() if frame.maybe_executed else self._end_error())
         self._check_quiet()
-        self._wake_readers()
+        self._readers.wake_all()
 
     def _end_error(self) -> RequestError:
         if isinstance(self._end, RequestError):

@@ -10,7 +10,6 @@ gathers while the one before it is being stored, and the nodes have fewer of the
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 from itertools import islice
@@ -29,7 +28,8 @@ from querator.client.errors import (
     make_error,
 )
 from querator.client.home import Home
-from querator.client.items import AnyItem, encode_items, produce_frame
+from querator.client.items import AnyItem, cut, encode_items, produce_frame
+from querator.client.line import Line
 from querator.client.nodes import Nodes
 from querator.client.results import produced_runs
 from querator.client.rpc_errors import from_frame, is_of_the_node
@@ -88,7 +88,7 @@ class Producer:
         self._stream = Stream(nodes, "ProduceStream", self)
         self._open = Gathered()
         self._next_number = 1
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = Line()
         self._idle: list[tuple[int, asyncio.Future[None]]] = []
         self._submit_failures: list[RequestError] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -148,7 +148,7 @@ class Producer:
         source = iter(items)
         count = 0
         while chunk := list(islice(source, self._batch_items)):
-            for pieces, size, number in self._cut(chunk):
+            for pieces, size, number in cut(chunk, self._batch_bytes):
                 await self._slot()
                 sink = FutureSink(self._loop)
                 sinks.append((number, sink))
@@ -205,7 +205,7 @@ class Producer:
     async def _join(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
         again = False
         while not self._has_open_place(again):
-            await self._wait_for_room(again)
+            await self._room.wait(first=again)
             again = True
         return self._add(item)
 
@@ -237,16 +237,7 @@ class Producer:
             batch.timer.cancel()
         self._open = Gathered()
         self._send(batch.pieces, batch.size, len(batch.futures), batch)
-        self._wake_room(self._batch_items)
-
-    def _cut(self, chunk: list[AnyItem]) -> Iterable[tuple[list[bytes], int, int]]:
-        """The chunk as requests of at most `batch_bytes` (one larger item is a request)."""
-        encoded = encode_items(chunk)
-        if encoded.size <= self._batch_bytes or encoded.items == 1:
-            yield encoded
-            return
-        for part in (chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]):
-            yield from self._cut(part)
+        self._room.wake(self._batch_items)
 
     # The window.
 
@@ -264,29 +255,8 @@ class Producer:
                 and (again or not self._room)
             ):
                 return
-            await self._wait_for_room(again)
+            await self._room.wait(first=again)
             again = True
-
-    async def _wait_for_room(self, again: bool) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        if again:
-            self._room.appendleft(waiter)
-        else:
-            self._room.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                # It was woken and will not use its turn.
-                self._wake_room(1)
-            raise
-
-    def _wake_room(self, count: int) -> None:
-        while count and self._room:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1
 
     def _send(self, pieces: list[bytes], size: int, count: int, sink: Sink) -> None:
         request = Request(
@@ -308,7 +278,7 @@ class Producer:
         if self._open.futures and (self._open.due or not len(self._window)):
             self._open.due = True
             self._seal_if_due()
-        self._wake_room(self._batch_items if not self._open.due else 1)
+        self._room.wake(self._batch_items if not self._open.due else 1)
         waiting, self._idle = self._idle, []
         for last, idle in waiting:
             if not self._answered_upto(last):
@@ -488,7 +458,7 @@ class Producer:
             self._fail(request, self._window.unknown(request) if request.sequence else reason)
         self._open.failed(reason)
         self._open = Gathered()
-        self._wake_room(len(self._room))
+        self._room.wake_all()
         for _, idle in self._idle:
             if not idle.done():
                 idle.set_result(None)

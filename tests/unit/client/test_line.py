@@ -1,0 +1,52 @@
+"""Whose turn it is."""
+
+import asyncio
+
+from querator.client.line import Line
+
+
+async def standing(line: Line, count: int) -> list["asyncio.Task[None]"]:
+    """Tasks that wait in the line, in their order."""
+    tasks = []
+    for _ in range(count):
+        tasks.append(asyncio.get_running_loop().create_task(line.wait()))
+        await asyncio.sleep(0)
+    assert len(line) == count
+    return tasks
+
+
+async def test_turns_come_in_order():
+    line = Line()
+    tasks = await standing(line, 3)
+    line.wake(2)
+    await asyncio.wait(tasks[:2])
+    assert [task.done() for task in tasks] == [True, True, False]
+    assert len(line) == 1
+    line.wake_all()
+    await asyncio.wait(tasks)
+    line.wake(5)
+    assert not len(line)
+
+
+async def test_who_could_not_use_a_turn_is_the_first_again():
+    line = Line()
+    tasks = await standing(line, 1)
+    again = asyncio.get_running_loop().create_task(line.wait(first=True))
+    await asyncio.sleep(0)
+    line.wake(1)
+    await again
+    assert not tasks[0].done()
+    line.wake_all()
+    await tasks[0]
+
+
+async def test_a_turn_that_is_not_used_is_passed_on():
+    line = Line()
+    tasks = await standing(line, 3)
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    line.wake(1)
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+    assert tasks[1].cancelled()
+    assert not tasks[2].cancelled()
