@@ -43,7 +43,7 @@ from querator.model.limits import LOG_BYTES_KEPT
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
-from querator.placement.membership import Membership
+from querator.placement.membership import Membership, stored_map
 from querator.placement.placement import Placement
 from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
@@ -113,7 +113,7 @@ class Node:
             raise ValueError("give one of data_dir, memory=True and environment")
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._environment = environment
-        self._empty = _when_empty(new=new or memory, cluster=cluster)
+        self._empty = _when_empty(new=new or (memory and cluster is None), cluster=cluster)
         self._name = name if cluster is None else cluster.name
         self._cluster = cluster
         self._membership: Membership | None = None
@@ -352,7 +352,8 @@ class Node:
         peer port, None for a node that is alone.
         """
         if self._membership is None:
-            check_alone(self.identity)
+            placed = await asyncio.to_thread(stored_map, environment)
+            check_alone(self.identity, placed)
             return None
         self._listen = await asyncio.to_thread(with_port, self._listen)
         self._running.callback(self._membership.close)
@@ -498,6 +499,8 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 
 
 def _when_empty(*, new: bool, cluster: ClusterSettings | None) -> Empty:
-    if cluster is not None:
+    if new:
+        return Empty.NEW_CLUSTER
+    if cluster is not None and cluster.founds_with:
         return Empty.TO_BE_FORMED
-    return Empty.NEW_CLUSTER if new else Empty.REFUSED
+    return Empty.REFUSED

@@ -269,9 +269,21 @@ def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
     well = "All is well." if not view.problems else f"{count(len(view.problems), 'thing')} to know:"
     parts: list[RenderableType] = [Text(f"{title} {well}")]
     parts += [Text(f"  - {problem}") for problem in view.problems]
+    parts += [Text(hint) for hint in _hints(view)]
     parts += [Text(), _nodes_table(view), Text()]
     parts.append(_partitions_table(view) if partitions else _queues_table(view))
     return Group(*parts)
+
+
+def _hints(view: ClusterView) -> Iterable[str]:
+    """What is well, and yet not all that there could be."""
+    for node in view.nodes:
+        if not node.peer_address:
+            yield (
+                f"Other nodes cannot join: {node.name} was started without an address for them. "
+                f"To grow the cluster start it with --name {node.name}, --cluster-token-file and "
+                "--listen-peers."
+            )
 
 
 def plan_picture(plan: ClusterPlan) -> RenderableType:

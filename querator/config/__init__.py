@@ -1,7 +1,10 @@
-"""Every setting of a node: `settings` has them, `addresses` what addresses may be."""
+"""Every setting of a node: `settings` has them, `loading` says where they come from, `checks` what
+they demand of each other, `addresses` what addresses may be.
+"""
 
 from querator.config.addresses import parse_address, with_port
 from querator.config.errors import ConfigError
+from querator.config.loading import load
 from querator.config.settings import (
     SETTINGS,
     ClusterSettings,
@@ -11,7 +14,6 @@ from querator.config.settings import (
     Setting,
     TlsSettings,
     cluster_settings,
-    load,
     markdown,
     tls_settings,
 )

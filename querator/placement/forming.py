@@ -199,11 +199,9 @@ class Forming:
             await asyncio.to_thread(attendant.stop)
 
     async def _decision(self) -> Decision:
-        others = {
-            name: address
-            for name, address in self._settings.peers.items()
-            if name != self._identity.name
-        }
+        known = {name: peer.address for name, peer in self._acquaintances.peers().items()}
+        others = {**known, **self._settings.peers}
+        others.pop(self._identity.name, None)
         info = None if self._identity.is_member else peer_info(self._node, "")
         answers = await asyncio.gather(
             *(

@@ -67,7 +67,7 @@ class Membership:
         cannot listen.
         """
         self._node, known = node, self._acquaintances
-        placed = await asyncio.to_thread(_stored_map, environment)
+        placed = await asyncio.to_thread(stored_map, environment)
         known.learn(placed.epoch, placed.nodes or identity.founders)
         forming = Forming(
             self._settings,
@@ -154,6 +154,7 @@ class Membership:
             self.peers.set_description(told)
 
 
-def _stored_map(environment: Environment) -> PlacementMap:
+def stored_map(environment: Environment) -> PlacementMap:
+    """The map as this node last kept it. Blocks. Raises StorageError."""
     with environment.snapshot() as snapshot:
         return stored_effects(snapshot).map

@@ -184,6 +184,11 @@ def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:
     left = sum(node.takes_replicas for node in view.map.nodes if node.name != known.name)
     if left == 0:
         message = f"node {known.name} is the last one that takes replicas; add another one first"
+        if not known.peer_address:
+            message += (
+                f": other nodes can join it when it is started with --name {known.name}, "
+                "--cluster-token-file and --listen-peers"
+            )
     elif replicas_wanted(left) < replicas_wanted(left + 1):
         message = (
             f"without node {known.name} there are {left} nodes that take replicas, and partitions "

@@ -21,7 +21,7 @@ import msgspec
 
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key, node_name
-from querator.model.placement_map import PlacedNode
+from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt, StorageError
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import NODE
@@ -210,12 +210,16 @@ def _store(environment: Environment, identity: Identity) -> None:
         raise
 
 
-def check_alone(identity: Identity) -> None:
-    """Raises DirectoryRefused for the data of a node of several."""
-    others = [replica.node for replica in identity.replicas if replica.node != identity.key]
+def check_alone(identity: Identity, placed: PlacementMap) -> None:
+    """Raises DirectoryRefused for the data of a node of several: by what it began with, or by the
+    map that it has kept.
+    """
+    others = {node_name(replica.node) for replica in identity.replicas}
+    others |= {node.name for node in placed.nodes}
+    others.discard(identity.name)
     if others or not identity.is_member:
-        names = f" with {', '.join(map(node_name, others))}" if others else ""
+        names = f" with {', '.join(sorted(others))}" if others else ""
         raise DirectoryRefused(
             f"the data is of node {identity.name} of a cluster of several nodes{names}: start it "
-            f"with --name {identity.name} and --peers"
+            f"with --name {identity.name}, --cluster-token-file and --peers (or --listen-peers)"
         )

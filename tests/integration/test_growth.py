@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.members import members
+from tests.integration.members import Members, members
 from tests.integration.test_any_node import Load, check
 
 pytestmark = pytest.mark.timeout(180)
@@ -93,3 +93,67 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
         await cluster["a"].kill()
         out, _ = await cluster.querator("lease", "q", asked="d")
         assert "before" in out
+
+
+def alone(cluster: Members, *more: str) -> list[str]:
+    """Options of node a, when it is started alone."""
+    cluster["a"].options = list(more)
+    return cluster["a"].options
+
+
+async def test_a_node_that_began_alone_is_joined_by_others_while_it_works(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        at = cluster.peers.split(",")[0].removeprefix("a=")
+        options = alone(cluster, "--cluster-token-file", str(cluster.token), "--listen-peers", at)
+        await cluster["a"].launch()
+        assert "add --new" in await cluster["a"].refused()
+        options.append("--new")
+        await cluster.start("a")
+        load = Load(",".join(cluster[name].address for name in "abc"))
+
+        async def grow() -> None:
+            await cluster.start("b")
+            view = await cluster.until_well("b")
+            assert replicas(view) == Counter(a=6, b=6)
+            await cluster.start("c")
+            view = await cluster.until_well("c")
+            assert replicas(view) == Counter(a=6, b=6, c=6)
+            # It comes back with what it was told at first, and may be missed.
+            assert await cluster["a"].stop() == 0
+            await cluster.start("a")
+            await cluster.until_well("a")
+            await cluster["a"].kill()
+
+        await load.run(grow)
+        await cluster.start("a")
+        await check(cluster, load)
+
+
+async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        together = cluster["a"].options
+        alone(cluster, "--new")
+        await cluster.start("a")
+        await cluster.querator("queue", "create", "q", "--partitions", "2")
+        await cluster.querator("produce", "q", "before")
+        out, _ = await cluster.querator("cluster", "status")
+        assert "start it with --name a, --cluster-token-file and --listen-peers" in out
+        _, error = await cluster.querator("node", "drain", "a", code=3)
+        assert "--cluster-token-file and --listen-peers" in error
+        await cluster["b"].launch()
+        await cluster["b"].waiting("a (")
+        assert await cluster["a"].stop() == 0
+
+        cluster["a"].options = together
+        await cluster.start("a")
+        await cluster["b"].ready()
+        await cluster.start("c")
+        assert replicas(await cluster.until_well("c")) == Counter(a=2, b=2, c=2)
+        await cluster["a"].kill()
+        out, _ = await cluster.querator("lease", "q", asked="b")
+        assert "before" in out
+
+        # What has become a node of several is not started alone again.
+        alone(cluster, "--new")
+        await cluster["a"].launch()
+        assert "of a cluster of several nodes with b, c" in await cluster["a"].refused()

@@ -246,6 +246,56 @@ def test_the_settings_of_a_cluster(tmp_path: Path):
     assert cluster_settings(load(flags=DATA, environment={})) is None
 
 
+JOINED = {
+    "data_dir": "d",
+    "name": "a",
+    "cluster_token_file": "t",
+    "listen_peers": "h:1",
+    "listen": "127.0.0.1:4470",
+}
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_node_that_begins_alone_and_that_others_join(tmp_path: Path, new: bool):
+    token = tmp_path / "token"
+    token.write_bytes(b"0123456789abcdef\n")
+    flags = JOINED | {"cluster_token_file": str(token), "new": new}
+    settings = cluster_settings(load(flags=flags, environment={}))
+    assert settings is not None
+    assert (settings.peers, settings.founds_with) == ({"a": "h:1"}, ())
+    assert settings.listen_peers == "h:1"
+
+    elsewhere = {"peers": "a=here:1", "listen_peers": "0.0.0.0:1"}
+    settings = cluster_settings(load(flags=flags | elsewhere, environment={}))
+    assert settings is not None
+    assert (settings.peers, settings.listen_peers) == ({"a": "here:1"}, "0.0.0.0:1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": ""}, ["name is missing: with cluster_token_file", "node-1"]),
+        ({"listen_peers": ""}, ["listen_peers is missing: with cluster_token_file"]),
+        ({"listen_peers": "x"}, ["listen_peers: 'x' is not HOST:PORT"]),
+        ({"listen_peers": "0.0.0.0:1"}, ["nothing that others can connect to", "--peers a="]),
+        ({"listen_peers": "h:0"}, ["nothing that others can connect to", "--peers a="]),
+        ({"initial_nodes": 1}, ["initial_nodes says nothing without peers"]),
+        ({"memory": True, "data_dir": ""}, ["memory and cluster_token_file exclude each other"]),
+        ({"cluster_token_file": ""}, ["listen_peers says nothing without cluster_token_file"]),
+        ({"listen": "0.0.0.0:1", "insecure": True}, ["advertise_client is missing"]),
+        ({"tls_cert_file": "c.pem", "tls_key_file": "k.pem"}, ["tls_ca_file is missing"]),
+        ({"peers": "a=h:1,b=h:2", "new": True}, ["new and peers exclude each other", "only this"]),
+    ],
+)
+def test_settings_of_a_node_that_others_join_that_make_no_sense(
+    tmp_path: Path, changes: dict[str, object], words: list[str]
+):
+    flags: dict[str, Any] = JOINED | changes
+    message = problem(tmp_path, **flags)
+    for word in words:
+        assert word in message
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -268,7 +318,11 @@ def test_the_settings_of_a_cluster(tmp_path: Path):
         ({"listen_peers": "x"}, ["listen_peers: 'x' is not HOST:PORT"]),
         ({"advertise_client": "h:0"}, ["advertise_client", "nothing that others"]),
         ({"listen": "0.0.0.0:1", "insecure": True}, ["advertise_client is missing"]),
-        ({"peers": ""}, ["cluster_token_file says nothing without peers"]),
+        ({"peers": ""}, ["listen_peers is missing: with cluster_token_file and without peers"]),
+        (
+            {"peers": "", "cluster_token_file": "", "initial_nodes": 1},
+            ["initial_nodes says nothing"],
+        ),
         (
             {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"},
             ["tls_ca_file is missing", "vouch for the other nodes"],

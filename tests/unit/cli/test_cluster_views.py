@@ -82,6 +82,13 @@ def test_a_cluster_that_is_well():
     assert "q/1" in shown(well, partitions=True)
 
 
+def test_a_node_that_nobody_can_join():
+    node = msgspec.structs.replace(seen("a").node, peer_address="")
+    lone = view(nodes=(SeenNode(node, ""),))
+    assert "Other nodes cannot join: a was started" in shown(lone)
+    assert "cannot join" not in shown(view())
+
+
 DOWN_B = (seen("a"), seen("b", "nobody answers at client:1"), seen("c"))
 
 

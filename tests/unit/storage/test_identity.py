@@ -6,13 +6,14 @@ import pytest
 
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import NodeKey, Replica
-from querator.model.placement_map import PlacedNode
+from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.storage.environment import Environment, StorageCorrupt
 from querator.storage.identity import (
     FORMAT,
     DirectoryRefused,
     Empty,
     Identity,
+    check_alone,
     check_directory,
     claim,
     join,
@@ -167,3 +168,12 @@ def test_what_a_start_that_was_cut_short_leaves_is_no_data(tmp_path: Path):
     check_directory(tmp_path, empty=Empty.NEW_CLUSTER)
     with pytest.raises(DirectoryRefused, match="--new"):
         check_directory(tmp_path, empty=Empty.REFUSED)
+
+
+def test_a_node_that_began_alone_is_alone_until_others_have_joined():
+    identity = claimed(MemoryEnvironment(), empty=Empty.NEW_CLUSTER)
+    a, b = (PlacedNode(name, "id1", f"{name}:1", f"{name}:2") for name in "ab")
+    check_alone(identity, PlacementMap())
+    check_alone(identity, PlacementMap(1, nodes=(a,)))
+    with pytest.raises(DirectoryRefused, match=r"cluster of several nodes with b: .*--peers"):
+        check_alone(identity, PlacementMap(2, nodes=(a, b)))

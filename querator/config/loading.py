@@ -1,0 +1,107 @@
+"""Where settings come from: the first of flag of `querator serve`, environment (`QUERATOR_` and the
+name in capitals), TOML file, default. What is unknown or malformed is refused with one line that
+names the place:
+
+* unknown keys of the file and unknown flags are errors;
+* an unknown `QUERATOR_…` in the environment is an error when it is nearly a setting, and ignored
+  otherwise, for others put variables there too (Kubernetes does for every service).
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+import msgspec
+
+from querator.config.checks import check
+from querator.config.errors import ConfigError
+from querator.config.settings import ENVIRONMENT_PREFIX, SETTINGS, Config, Setting
+
+FILE_VARIABLE: Final = "QUERATOR_CONFIG"
+NEAR: Final = 0.6
+MISTAKEN: Final = 0.8
+"""How alike two names are, 0 to 1, when one may be meant for the other, and when it surely is."""
+
+_BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
+
+
+def load(
+    *,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> Config:
+    """The settings in force. `flags` has those that were given, by name. `file` None: the one that
+    QUERATOR_CONFIG names, if any.
+
+    Raises ConfigError.
+    """
+    path = file or (Path(environment[FILE_VARIABLE]) if environment.get(FILE_VARIABLE) else None)
+    values: dict[str, Any] = {}
+    if path is not None:
+        values |= _from_file(path)
+    values |= _from_environment(environment)
+    for name, value in flags.items():
+        values[name] = _converted(_BY_NAME[name], value, _BY_NAME[name].flag, strict=False)
+    config = Config(**values)
+    check(config)
+    return config
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    values = {}
+    for name, value in table.items():
+        if name not in _BY_NAME:
+            raise ConfigError(f"{path}: there is no setting {name!r}{_hint(name, _BY_NAME, NEAR)}")
+        values[name] = _converted(_BY_NAME[name], value, f"{path}: {name}", strict=True)
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    known = {setting.variable: setting for setting in SETTINGS}
+    values = {}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == FILE_VARIABLE:
+            continue
+        if variable in known:
+            setting = known[variable]
+            values[setting.name] = _converted(setting, text, variable, strict=False)
+        elif hint := _hint(variable, known, MISTAKEN):
+            raise ConfigError(f"{variable}: there is no such setting{hint}")
+    return values
+
+
+def _hint(name: str, known: Mapping[str, Any], alike: float) -> str:
+    """Names what may have been meant; empty when nothing is near. What all variables begin with
+    makes none of them alike.
+    """
+    bare = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in known}
+    found = difflib.get_close_matches(
+        name.removeprefix(ENVIRONMENT_PREFIX), bare, n=3, cutoff=alike
+    )
+    near = [bare[each] for each in found]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _converted(setting: Setting, value: Any, place: str, *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(value, setting.type, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{place}: {error}{_choices(setting)}") from error
+
+
+def _choices(setting: Setting) -> str:
+    """What a setting may be, if that is one of a few words; else empty."""
+    bare = get_args(setting.type)[0]
+    return f"; it is one of {', '.join(get_args(bare))}" if get_origin(bare) is Literal else ""
