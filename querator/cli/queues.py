@@ -11,6 +11,7 @@ from querator.cli.target import Target, output_option, server_options
 from querator.cli.views import queue_view
 from querator.client import Client, QueueInfo
 from querator.model import limits
+from querator.model.queues import REPLICAS_ALLOWED
 
 
 @click.group()
@@ -22,6 +23,14 @@ def _settings_options(command: Any) -> Any:
     """The settings that can be given at creation and changed later; None: not given."""
     for option in (
         click.option("--description", help="Free text for people."),
+        click.option(
+            "--replicas",
+            type=click.Choice([str(number) for number in REPLICAS_ALLOWED]),
+            callback=lambda _context, _parameter, value: value and int(value),
+            metavar="N",
+            help="Copies of each partition, on different nodes: 1, 3 or 5; 0: three, or as many as "
+            "there are nodes while there are fewer.",
+        ),
         click.option(
             "--partition-items-max",
             type=click.IntRange(min=0),
@@ -155,6 +164,7 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
             ("dead queue", info.dead_queue or "none"),
             ("dedup window", format_duration(info.dedup_window)),
             ("items per partition", info.partition_items_max or "no limit"),
+            ("copies", info.replicas or "three, or as many as there are nodes"),
             ("description", info.description),
             ("settings version", info.settings_version),
             ("created", info.created_at.isoformat(timespec="seconds")),

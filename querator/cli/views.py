@@ -36,6 +36,7 @@ class QueueView(msgspec.Struct, frozen=True):
     dedup_window_ms: int | None
     partition_items_max: int
     description: str
+    replicas: int
     settings_version: int
     created_at: datetime
 
@@ -54,6 +55,7 @@ def queue_view(queue: QueueInfo) -> QueueView:
         dedup_window_ms=milliseconds(queue.dedup_window),
         partition_items_max=queue.partition_items_max,
         description=queue.description,
+        replicas=queue.replicas,
         settings_version=queue.settings_version,
         created_at=queue.created_at,
     )

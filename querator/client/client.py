@@ -145,6 +145,7 @@ class Client:
         dedup_window: timedelta | None = None,
         partition_items_max: int = 0,
         description: str = "",
+        replicas: int = 0,
     ) -> QueueInfo:
         """Returns when the queue can be used. One with the same settings may exist already
         (`created` is False then); with others: `QueueExists`. None and 0: the defaults.
@@ -158,6 +159,7 @@ class Client:
             "dedup_window": dedup_window,
             "partition_items_max": partition_items_max,
             "description": description,
+            "replicas": replicas,
         }
         return await self._admin().create(name, settings)
 

@@ -86,6 +86,7 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         dedup_window=span(settings.dedup_window),
         partition_items_max=settings.partition_items_max,
         description=settings.description,
+        replicas=settings.replicas,
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,

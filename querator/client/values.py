@@ -217,6 +217,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     dedup_window: timedelta
     partition_items_max: int
     description: str
+    replicas: int
     settings_version: int
     created_at: datetime
     created: bool = False

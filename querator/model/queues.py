@@ -7,6 +7,8 @@ import msgspec
 from querator.model import limits
 from querator.model.ids import GroupId, QueueId
 
+REPLICAS_ALLOWED = (0, 1, 3, 5)
+
 
 class QueueState(IntEnum):
     CREATING = 1
@@ -25,6 +27,10 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     dedup_window_ms: int = limits.DEDUP_WINDOW_MS_DEFAULT
     partition_items_max: int = 0
     description: str = ""
+    replicas: int = 0
+    """Copies of each partition, one of `REPLICAS_ALLOWED`; 0: three, or as many as there are nodes
+    while there are fewer.
+    """
 
 
 class Queue(msgspec.Struct, frozen=True, array_like=True):

@@ -19,9 +19,11 @@ REPLICAS_DEFAULT: Final = 3
 """Of a partition, where there are so many nodes: any one machine may be lost."""
 
 
-def replicas_wanted(nodes: int) -> int:
-    """Of a partition, where so many nodes take replicas."""
-    return min(REPLICAS_DEFAULT, nodes)
+def replicas_wanted(nodes: int, asked: int = 0) -> int:
+    """Of a partition, where so many nodes take replicas and its queue asks for so many (0: for no
+    number of its own).
+    """
+    return min(asked or REPLICAS_DEFAULT, nodes)
 
 
 def assign(nodes: Sequence[PlacedNode], group: GroupId, *, replicas: int) -> PlacedGroup:

@@ -31,12 +31,12 @@ def homes(placed: PlacementMap) -> tuple[Home, ...]:
 
 def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
     """Where partitions should be that are elsewhere. Costs up to a second for 10,000."""
-    wanted = replicas_wanted(sum(node.takes_replicas for node in placed.nodes))
+    nodes = sum(node.takes_replicas for node in placed.nodes)
     held = {
         group: Held(
             tuple(replica.node for replica in placed.replicas(group)),
             placed.preferred(group),
-            wanted,
+            replicas_wanted(nodes, queue.settings.replicas),
         )
         for queue in placed
         if queue.state is not QueueState.DELETING

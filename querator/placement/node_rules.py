@@ -17,6 +17,7 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.limits import NODES_MAX
 from querator.model.nodes import Replica
 from querator.model.placement_map import NodeState, PlacedNode
+from querator.model.queues import Queue, QueueState
 from querator.placement.assign import assign, replaced, replicas_wanted
 from querator.placement.commands import (
     DrainNode,
@@ -194,9 +195,22 @@ def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:
             f"without node {known.name} there are {left} nodes that take replicas, and partitions "
             f"have {replicas_wanted(left + 1)}; add another node first"
         )
+    elif (queue := _needs(view, left)) is not None:
+        message = (
+            f"without node {known.name} there are {left} nodes that take replicas, and queue "
+            f"{queue.name} asks for {queue.settings.replicas}; add another node first, or: "
+            f"querator queue update {queue.name} --replicas"
+        )
     else:
         return None
     return _refusal(message, known.name)
+
+
+def _needs(view: View, nodes: int) -> Queue | None:
+    """A queue that asks for more replicas than so many nodes can have."""
+    asking = (queue for queue in view.map if queue.settings.replicas > nodes)
+    staying = (queue for queue in asking if queue.state is not QueueState.DELETING)
+    return min(staying, key=lambda queue: queue.name, default=None)
 
 
 def hand_off(view: View, command: HandOffNode) -> Change:

@@ -66,6 +66,7 @@ def _create(view: View, command: CreateQueue) -> Change:
     refusal = (
         _refuse_unformed(view.map)
         or _refuse_partitions(view.map, partitions)
+        or _refuse_replicas(view.map, command.settings.replicas)
         or _refuse_dead_queue(
             view.map, command.namespace, command.name, command.settings.dead_queue
         )
@@ -83,7 +84,7 @@ def _create(view: View, command: CreateQueue) -> Change:
         groups=tuple(GroupId(view.next_group + p) for p in range(partitions)),
     )
     nodes = [node for node in view.map.nodes if node.takes_replicas]
-    replicas = replicas_wanted(len(nodes))
+    replicas = replicas_wanted(len(nodes), command.settings.replicas)
     groups = {group: assign(nodes, group, replicas=replicas) for group in queue.groups}
     return Change(QueueCreated(queue, created=True), put=queue, groups=groups)
 
@@ -131,6 +132,20 @@ def _refuse_partitions(placed: PlacementMap, partitions: int) -> Refusal | None:
             value=str(placed.partitions + partitions),
         )
     return None
+
+
+def _refuse_replicas(placed: PlacementMap, replicas: int) -> Refusal | None:
+    nodes = sum(node.takes_replicas for node in placed.nodes)
+    if replicas <= nodes:
+        return None
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT,
+        f"settings.replicas is {replicas}; the cluster has {nodes} nodes that take replicas: add "
+        "nodes first",
+        field="settings.replicas",
+        limit=str(nodes),
+        value=str(replicas),
+    )
 
 
 def _refuse_dead_queue(
@@ -217,6 +232,10 @@ def _update(view: View, command: UpdateQueue) -> Change:
         return Change(QueueUpdated(queue))
     if settings.dead_queue != queue.settings.dead_queue:
         refusal = _refuse_dead_queue(view.map, queue.namespace, queue.name, settings.dead_queue)
+        if refusal is not None:
+            return Change(refusal)
+    if settings.replicas != queue.settings.replicas:
+        refusal = _refuse_replicas(view.map, settings.replicas)
         if refusal is not None:
             return Change(refusal)
     updated = msgspec.structs.replace(

@@ -211,6 +211,14 @@ class ClusterService:
                     f"querator node drain {name}",
                     value=name,
                 )
+            if queues := _only_here(placed, known):
+                raise invalid(
+                    "node",
+                    f"is {name}, which is down and has the only copy of partitions of "
+                    f"{', '.join(queues[:5])}: start it and drain it; or, if its data is lost, "
+                    "first: querator queue delete",
+                    value=name,
+                )
         await self._placement.change(RemoveNode(name))
         return self._retired(name, NodeState.LEAVING)
 
@@ -285,6 +293,19 @@ def _partitions_on(placed: PlacementMap, node: PlacedNode) -> int:
     return sum(
         group != PLACEMENT_GROUP and where.replica_on(node.key) is not None
         for group, where in placed.groups.items()
+    )
+
+
+def _only_here(placed: PlacementMap, node: PlacedNode) -> list[str]:
+    """Queues that have partitions of which there is no replica but on this node."""
+    return sorted(
+        queue.name
+        for queue in placed
+        if queue.state is not QueueState.DELETING
+        and any(
+            {replica.node for replica in placed.replicas(group)} == {node.key}
+            for group in queue.groups
+        )
     )
 
 

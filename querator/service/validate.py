@@ -12,7 +12,7 @@ from querator.model.calls import LeaseRef
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import REPLICAS_ALLOWED, Queue, QueueSettings, QueueState
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _SEQ_MAX = 2**64 - 1
@@ -82,6 +82,8 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
     """Settings of the queue `name`. Whether its dead queue will do is for placement to say."""
     for field, unit, least, most in _NUMBERS:
         check_between(getattr(settings, field), least, most, field=f"settings.{field}", unit=unit)
+    if settings.replicas not in REPLICAS_ALLOWED:
+        raise invalid("settings.replicas", "must be 0, 1, 3 or 5", value=settings.replicas)
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")
     if settings.dead_queue == name:

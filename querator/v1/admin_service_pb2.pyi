@@ -97,6 +97,7 @@ class QueueSettings(_message.Message):
     DEDUP_WINDOW_FIELD_NUMBER: _builtins.int
     PARTITION_ITEMS_MAX_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; 0 means 1. Fixed at creation for the time being."""
     max_attempts: _builtins.int
@@ -107,6 +108,10 @@ class QueueSettings(_message.Message):
     """How many items a partition holds at most (then QUEUE_FULL); 0 means no limit."""
     description: _builtins.str
     """Free text for people; at most 1,000 characters."""
+    replicas: _builtins.int
+    """Copies of each partition on different nodes: 1, 3 or 5; at most as many as there are nodes that
+    take copies. 0 means three, or as many as there are nodes while there are fewer.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long a lease lasts when neither call nor item says, 1 s to 24 h; unset means 30 s."""
@@ -130,10 +135,11 @@ class QueueSettings(_message.Message):
         dedup_window: _duration_pb2.Duration | None = ...,
         partition_items_max: _builtins.int = ...,
         description: _builtins.str = ...,
+        replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dedup_window", b"dedup_window", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

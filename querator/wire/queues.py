@@ -205,6 +205,7 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
         description=door.check_chars(
             message.description, limits.DESCRIPTION_CHARS_MAX, field="settings.description"
         ),
+        replicas=message.replicas,
     )
 
 
@@ -218,6 +219,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         dedup_window=door.duration(settings.dedup_window_ms),
         partition_items_max=settings.partition_items_max,
         description=settings.description,
+        replicas=settings.replicas,
     )
 
 

@@ -95,6 +95,36 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
         assert "before" in out
 
 
+async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start("abc")
+        await cluster.querator("queue", "create", "q", "--partitions", "3", "--replicas", "1")
+        await cluster.querator("produce", "q", "before")
+        view = await cluster.until_well()
+        assert replicas(view) == Counter(a=1, b=1, c=1)
+        _, error = await cluster.querator("queue", "update", "q", "--replicas", "5", code=3)
+        assert "settings.replicas is 5; the cluster has 3 nodes that take replicas" in error
+
+        # The only copy of something is not given up.
+        assert await cluster["c"].stop() == 0
+        _, error = await cluster.querator("node", "remove", "c", code=3)
+        assert "the only copy of partitions of q" in error
+        await cluster.start("c")
+
+        await cluster.querator("queue", "update", "q", "--replicas", "3")
+        await cluster.until(lambda view: replicas(view) == Counter(a=3, b=3, c=3))
+        await cluster.until_well()
+        await cluster.querator("queue", "update", "q", "--replicas", "1")
+        view = await cluster.until(lambda view: sum(replicas(view).values()) == 3)
+        assert set(replicas(view).values()) == {1}
+        await cluster.querator("queue", "update", "q", "--replicas", "0")
+        await cluster.until(lambda view: replicas(view) == Counter(a=3, b=3, c=3))
+        await cluster.until_well()
+        await cluster["a"].kill()
+        out, _ = await cluster.querator("lease", "q", asked="b")
+        assert "before" in out
+
+
 def alone(cluster: Members, *more: str) -> list[str]:
     """Options of node a, when it is started alone."""
     cluster["a"].options = list(more)

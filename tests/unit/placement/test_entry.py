@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from querator.model.ids import GroupId, QueueId
@@ -35,11 +36,15 @@ SETTINGS = QueueSettings(
     dedup_window_ms=5,
     partition_items_max=9,
     description="é",
+    replicas=3,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Never changed once released; a command
 # that gets a field keeps its old bytes here and adds new ones.
-SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
+SETTINGS_BYTES = "99 04 cdea60 07 03 a164 05 09 a2c3a9 03"
+OLD_SETTINGS = msgspec.structs.replace(SETTINGS, replicas=0)
+OLD_SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
+"""Without a number of replicas."""
 A, B, C = NodeKey("a/i"), NodeKey("b/i"), NodeKey("c/i")
 NODE = PlacedNode("a", "i", "p:1", "c:2", "z", 3, "v", 2)
 NODE_BYTES = "99 a161 a169 a3703a31 a3633a32 a17a 03 a176 02 a6616374697665"
@@ -70,6 +75,11 @@ GOLDEN: list[tuple[Command, str]] = [
     (GroupSettled(GroupId(7), 5), "93 10 07 05"),
 ]
 OLD: list[tuple[Command, str]] = [
+    (CreateQueue("n", "q", OLD_SETTINGS), f"94 01 a16e a171 {OLD_SETTINGS_BYTES}"),
+    (
+        UpdateQueue("n", "q", OLD_SETTINGS, ("description",), 2),
+        f"96 02 a16e a171 {OLD_SETTINGS_BYTES} 91 ab6465736372697074696f6e 02",
+    ),
     (FormCluster("c", (NODE,)), f"93 06 a163 91 {OLD_NODE_BYTES}"),
     (RegisterNode(NODE), f"92 07 {OLD_NODE_BYTES}"),
     (ReplaceNode(NODE, "j"), f"93 08 {OLD_NODE_BYTES} a16a"),

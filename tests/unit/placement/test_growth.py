@@ -21,6 +21,7 @@ from querator.model.queues import QueueSettings
 from querator.placement.balancing import MOVING_MAX, council, next_places, planned
 from querator.placement.commands import (
     CreateQueue,
+    DeleteQueue,
     DrainNode,
     GroupSettled,
     JoinNode,
@@ -31,6 +32,7 @@ from querator.placement.commands import (
     RegisterNode,
     RemoveNode,
     ReplaceNode,
+    UpdateQueue,
 )
 from querator.placement.reconcile import first_configuration
 from querator.placement.steps import HandOver, next_step
@@ -126,6 +128,40 @@ def test_draining_and_back(three: Group):
     assert "c/2" not in three.map.holders(created)
     assert three.propose(DrainNode("c", drain=False)) == Done(1)
     assert three.map.node("c") == node("c", "2")
+
+
+def test_a_queue_has_as_many_replicas_as_it_asks_for(three: Group):
+    def holders(name: str) -> list[int]:
+        queue = three.map.find("n", name)
+        assert queue is not None
+        return [len(three.map.replicas(id_)) for id_ in queue.groups]
+
+    three.propose(CreateQueue("n", "one", QueueSettings(partitions=4, replicas=1)))
+    assert holders("one") == [1, 1, 1, 1]
+    assert len(three.map.holders(three.map.queues("n")[0])) == 3, "they are spread all the same"
+    refused(
+        three.propose(CreateQueue("n", "five", QueueSettings(replicas=5))),
+        "settings.replicas is 5; the cluster has 3 nodes that take replicas",
+    )
+    refused(three.propose(resized("one", 5)), "settings.replicas is 5; the cluster has 3 nodes")
+    for name in "de":
+        three.propose(JoinNode(node(name)))
+    three.propose(resized("one", 5))
+    arrange(three)
+    assert holders("one") == [5, 5, 5, 5]
+    for name in "cde":
+        refused(
+            three.propose(DrainNode(name)),
+            f"without node {name} there are 4 nodes",
+            "queue one asks for 5",
+        )
+    three.propose(resized("one", 0))
+    assert three.propose(DrainNode("e")) == Done(1)
+    three.propose(DeleteQueue("n", "one"))
+
+
+def resized(name: str, replicas: int) -> UpdateQueue:
+    return UpdateQueue("n", name, QueueSettings(replicas=replicas), ("replicas",))
 
 
 def test_the_last_node_stays():
@@ -281,6 +317,9 @@ class Model:
     def remove(self) -> None:
         self.placement.propose(RemoveNode(self.random.choice(self.placement.map.nodes).name))
 
+    def resize(self) -> None:
+        self.placement.propose(resized("q", self.random.choice((0, 1, 3, 5))))
+
     def arrange(self) -> None:
         arrange(self.placement)
         for one in self.placement.map.nodes:
@@ -301,7 +340,7 @@ class Model:
                 return True
             if step is not None:
                 after = changed(current, step)
-                assert len(voters(after)) >= min(3, len(voters(current)))
+                assert len(voters(after)) >= min(len(voters(target.target)), len(voters(current)))
                 assert len({one.node for one in after}) == len(after), "one replica on a node"
                 assert self.leads[id_] in voters(after)
                 self.current[id_] = after
@@ -325,7 +364,10 @@ class Model:
 
 @settings(max_examples=150)
 @given(
-    st.lists(st.sampled_from(["join", "drain", "remove", "arrange", "step", "step"]), max_size=40),
+    st.lists(
+        st.sampled_from(["join", "drain", "remove", "resize", "arrange", "step", "step"]),
+        max_size=40,
+    ),
     st.integers(0, 1_000),
 )
 def test_a_cluster_comes_to_rest_whatever_was_asked(actions: list[str], seed: int):
@@ -337,6 +379,7 @@ def test_a_cluster_comes_to_rest_whatever_was_asked(actions: list[str], seed: in
     active = {one.key for one in nodes if one.takes_replicas}
     assert all(one.state is not NodeState.LEAVING for one in nodes)
     held: Counter[NodeKey] = Counter(dict.fromkeys(active, 0))
+    asked = model.placement.map.queues("n")[0].settings.replicas or 3
     for id_, one in model.placement.map.groups.items():
         assert not one.moving
         assert model.current[id_] == one.target
@@ -346,10 +389,10 @@ def test_a_cluster_comes_to_rest_whatever_was_asked(actions: list[str], seed: in
             assert len([one for one in voting if one.node in active]) >= 3
             continue
         assert {replica.node for replica in one.target} <= active
-        assert len(one.target) == 3
+        assert len(one.target) == asked
         assert all(replica.voter for replica in one.target)
         held.update(replica.node for replica in one.target)
-    assert sum(held.values()) == 12
+    assert sum(held.values()) == 4 * asked
 
 
 def test_a_group_that_moved_keeps_its_first_configuration_elsewhere(three: Group):

@@ -54,6 +54,8 @@ async def test_create_get_update_delete():
         (QueueSettings(dedup_window_ms=8 * 86_400_000), "settings.dedup_window_ms"),
         (QueueSettings(partition_items_max=-1), "settings.partition_items_max"),
         (QueueSettings(description="x" * 1_001), "settings.description"),
+        (QueueSettings(replicas=2), "settings.replicas"),
+        (QueueSettings(replicas=3), "settings.replicas"),
         (QueueSettings(dead_queue="a/b"), "settings.dead_queue"),
         (QueueSettings(dead_queue="q"), "settings.dead_queue"),
         (QueueSettings(dead_queue="nobody"), "settings.dead_queue"),

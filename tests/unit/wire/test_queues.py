@@ -31,6 +31,7 @@ settings = st.builds(
     dedup_window_ms=st.integers(0, limits.DEDUP_WINDOW_MS_MAX),
     partition_items_max=st.integers(0, 2**64 - 1),
     description=st.text(max_size=50),
+    replicas=st.integers(0, 2**32 - 1),
 )
 
 
