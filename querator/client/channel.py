@@ -103,6 +103,25 @@ class Connection:
         self._closed = True
         await self._channel.close(grace)
 
+    @property
+    def connected(self) -> bool:
+        """Whether what is sent goes out at once; if not, it is being connected from here on."""
+        state = self._channel.get_state(try_to_connect=True)
+        return state is grpc.ChannelConnectivity.READY
+
+    async def connect(self, seconds: float) -> bool:
+        """Whether it is connected, after `seconds` at most, or as soon as that has failed."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.connected:
+                    state = self._channel.get_state()
+                    if self._closed or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    await self._channel.wait_for_state_change(state)
+        except TimeoutError:
+            return False
+        return True
+
     def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         self.check_open()
         return self._streams[name]()

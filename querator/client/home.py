@@ -36,13 +36,13 @@ class Home:
         )
 
     def follows(self, leader: str, *, now_at: str) -> bool:
-        """Whether to move to this address, which leads."""
+        """Whether to move to this address, which leads. Not before it is connected."""
         now = self._loop.time()
         if (
             self.moving
             or now < self._move_after
             or leader == now_at
-            or not self._nodes.is_good(leader)
+            or not self._nodes.is_near(leader)
         ):
             return False
         self._move_after = now + MOVE_SECONDS

@@ -3,9 +3,10 @@
 Any node answers any request, so a client talks to one of them, and to the next one when that does
 not answer. It begins with the addresses it was given, and learns the others from whoever answers
 first. A node that has failed is left alone for a moment, longer each time, as long as there is
-another one.
+another one; so is one to which no connection comes about, as when its address has changed: gRPC
+would wait for seconds, and goes on trying meanwhile.
 
-    good ──no answer, or it stops──► left alone ──its time is over──► good
+    good ──no connection, no answer, or it stops──► left alone ──its time is over──► good
 """
 
 import asyncio
@@ -39,6 +40,8 @@ R = TypeVar("R")
 ATTEMPT_SECONDS = 3.0
 """A node that has not answered for so long is left for another one, by requests that can be
 repeated and are not meant to wait."""
+NEAR_SECONDS = 0.25
+"""A node that is not connected to within this is left for another one."""
 LEARN_SECONDS = 30.0
 """How often the nodes are asked for, while requests are made."""
 ASK_SECONDS = 1.0
@@ -128,16 +131,33 @@ class Nodes:
 
     # --- which node ------------------------------------------------------------------------
 
-    def pick(self, address: str = "") -> Connection:
+    async def near(self, address: str = "") -> Connection:
         """The node at `address`, if it is known and good; else any good one, so that the streams of
-        many clients spread over the nodes.
+        many clients spread over the nodes. Connected, if any of them can be within a moment.
         """
         self.check_open()
         now = self._loop.time()
         wanted = self._nodes.get(address)
-        if wanted is not None and wanted.alone_until <= now:
-            return wanted.connection
-        return self._any(now).connection
+        if wanted is None or wanted.alone_until > now:
+            wanted = self._any(now)
+        return (await self._near(wanted)).connection
+
+    async def _near(self, node: _Node) -> _Node:
+        """This one, or another good one when no connection to it comes about soon."""
+        left: list[_Node] = []
+        while not node.connection.connected:
+            if self._other(node, self._loop.time()) is node:
+                break
+            if await node.connection.connect(NEAR_SECONDS):
+                break
+            now = self._loop.time()
+            node.alone_until = now + node.backoff.next()
+            self._learned = -LEARN_SECONDS
+            left.append(node)
+            near = [one for one in left if one.connection.connected]
+            node = near[0] if near else self._other(node, now)
+        # It may have left the cluster meanwhile.
+        return self._any(self._loop.time()) if node.connection.closed else node
 
     def _any(self, now: float) -> _Node:
         good = [node for node in self._nodes.values() if node.alone_until <= now]
@@ -155,6 +175,10 @@ class Nodes:
         """Whether the node is known, and not left alone."""
         node = self._nodes.get(address)
         return node is not None and node.alone_until <= self._loop.time()
+
+    def is_near(self, address: str) -> bool:
+        """Whether the node is good and connected; if it is good, it will be connected to."""
+        return self.is_good(address) and self._nodes[address].connection.connected
 
     def has_good(self) -> bool:
         """Whether any node is worth a try just now."""
@@ -229,6 +253,8 @@ class Nodes:
             now = self._loop.time()
             if self._current.alone_until > now:
                 self._current = self._any(now)
+            self._current = await self._near(self._current)
+            left -= self._loop.time() - now
             connection = self._current.connection
             answer = await connection.attempt(partial(send, connection), left, changes)
             if isinstance(answer, RequestError):
@@ -259,7 +285,8 @@ class Nodes:
         """
         if not self._teaches or (self._learned > 0 and len(self._nodes) == 1):
             return ""
-        routing = await self._ask(self.pick(self._current.connection.address), namespace, queue)
+        asked = await self.near(self._current.connection.address)
+        routing = await self._ask(asked, namespace, queue)
         if routing is None or not routing.leaders:
             return ""
         name = routing.leaders[place(len(routing.leaders))]

@@ -145,7 +145,7 @@ class Stream:
     async def _converse(self) -> RequestError:
         """One stream from its opening to its end; returns why it ended."""
         try:
-            node = self._nodes.pick(await self._talker.place())
+            node = await self._nodes.near(await self._talker.place())
             call = node.open_stream(self._name)
         except RequestError as closed:
             self._closing = True

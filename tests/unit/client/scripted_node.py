@@ -57,6 +57,8 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.routing: queue_service_pb2.GetRoutingResponse | None = None
         self.leader_address = ""
         """What answers say of who leads."""
+        self.produce_streams = 0
+        """How many were opened."""
         self.hung = False
         """Unary calls get no answer."""
         self.asked = 0
@@ -137,6 +139,7 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         return answer
 
     async def ProduceStream(self, requests: Any, context: Any) -> Any:
+        self.produce_streams += 1
         async for frame in requests:
             answer = self.put(frame.produce)
             if self.silent:

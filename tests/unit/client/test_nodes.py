@@ -1,6 +1,7 @@
 """A client of several nodes: it goes on with another one, and learns who is there."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode, refusal
 
 SOON = timedelta(milliseconds=300)
+WHILE = timedelta(seconds=2)
 NOBODY = "127.0.0.1:1"
 
 
@@ -40,6 +42,15 @@ async def cluster(*names: str, leaders: tuple[str, ...] = ("a",)) -> AsyncIterat
             node.routing.node = name
             node.share(nodes[0])
         yield nodes
+
+
+@asynccontextmanager
+async def nobody_at_home() -> AsyncIterator[str]:
+    """An address that can be connected to, and where nothing is ever said: as one that packets do
+    not come back from.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -158,6 +169,45 @@ async def test_an_ordered_producer_follows_the_leader():
     assert b.requests
 
 
+@pytest.mark.parametrize("unary", [True, False])
+async def test_a_node_to_which_no_connection_comes_about_is_left(unary: bool):
+    async with nobody_at_home() as silent, ScriptedNode.running() as node:
+        for _ in range(5):
+            # gRPC by itself waits for 3 s.
+            async with Client([silent, node.address], request_timeout=WHILE) as client:
+                if unary:
+                    await client.produce("q", b"x")
+                    continue
+                async with client.producer("q", ordered=False) as producer:
+                    await producer.produce(b"x")
+    assert node.stored == [b"x"] * 5
+
+
+async def test_an_ordered_producer_does_not_wait_for_a_leader_that_is_not_reached():
+    async with nobody_at_home() as silent, ScriptedNode.running() as node:
+        node.routing = queue_service_pb2.GetRoutingResponse(node="a", leaders=["b"])
+        node.routing.nodes.add(name="a", client_address=node.address)
+        node.routing.nodes.add(name="b", client_address=silent)
+        async with (
+            Client(node.address, request_timeout=WHILE) as client,
+            client.producer("q", batch_items=1) as producer,
+        ):
+            await producer.produce_many([b"0", b"1"])
+    assert node.stored == [b"0", b"1"]
+
+
+async def test_an_ordered_producer_does_not_follow_a_leader_before_it_is_reached():
+    async with cluster("a", "b", leaders=("a",)) as (a, b), nobody_at_home() as silent:
+        for node in (a, b):
+            node.routing.nodes.add(name="c", client_address=silent)
+        async with Client(a.address) as client, client.producer("q", batch_items=1) as producer:
+            await producer.produce(b"0")
+            a.leader_address = silent
+            await producer.produce_many([b"%d" % number for number in range(1, 100)])
+            assert producer._stream.address == a.address
+        assert a.produce_streams == 1
+
+
 async def test_a_producer_goes_on_with_another_node():
     async with cluster("a", "b") as (a, _), Client(a.address) as client:
         async with client.producer("q", batch_items=1) as producer:
@@ -189,7 +239,7 @@ async def test_a_consumer_settles_elsewhere_what_it_leased_here():
 async def test_what_a_node_says_of_a_request_does_not_speak_against_the_node():
     async with cluster("a", "b") as (a, b):
         nodes = Nodes((a.address, b.address), request_timeout=5, connect_timeout=5)
-        node = nodes.pick(a.address)
+        node = await nodes.near(a.address)
         for said in (
             make_error(ErrorCode.OUTCOME_UNKNOWN, "by the node", request_id="r"),
             make_error(ErrorCode.OVERLOADED, "by the node"),
@@ -201,7 +251,7 @@ async def test_what_a_node_says_of_a_request_does_not_speak_against_the_node():
         assert isinstance(lost, OutcomeUnknown)
         assert nodes.failed(node, lost)
         assert not nodes.is_good(a.address)
-        assert nodes.pick(a.address).address == b.address
+        assert (await nodes.near(a.address)).address == b.address
         nodes.answered(node)
         assert nodes.is_good(a.address)
         await nodes.close()
