@@ -79,6 +79,7 @@ class Connection:
         self._connect_timeout = connect_timeout
         self._reached = False
         self._closed = False
+        self._stood = False
         self._channel = open_channel(address, tls, _OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
@@ -104,9 +105,15 @@ class Connection:
         await self._channel.close(grace)
 
     @property
+    def lost(self) -> bool:
+        """Whether it was connected, and is no more."""
+        return self._stood and self._channel.get_state() is not grpc.ChannelConnectivity.READY
+
+    @property
     def connected(self) -> bool:
         """Whether what is sent goes out at once; if not, it is being connected from here on."""
         state = self._channel.get_state(try_to_connect=True)
+        self._stood = self._stood or state is grpc.ChannelConnectivity.READY
         return state is grpc.ChannelConnectivity.READY
 
     async def connect(self, seconds: float) -> bool:

@@ -102,7 +102,7 @@ class Nodes:
         self._learned = -LEARN_SECONDS
         self._teaches = True
         self._learning: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], Connection] = {}
 
     def _connection(self, address: str) -> Connection:
         return Connection(address, tls=self._tls)
@@ -121,8 +121,11 @@ class Nodes:
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
-        for node in self._nodes.values():
-            await node.connection.close()
+        for connection in (
+            *(one.connection for one in self._nodes.values()),
+            *self._ending.values(),
+        ):
+            await connection.close()
         await asyncio.gather(*self._ending)
 
     def check_open(self) -> None:
@@ -145,7 +148,7 @@ class Nodes:
     async def _near(self, node: _Node) -> _Node:
         """This one, or another good one when no connection to it comes about soon."""
         left: list[_Node] = []
-        while not node.connection.connected:
+        while not self._connected(node):
             if self._other(node, self._loop.time()) is node:
                 break
             if await node.connection.connect(NEAR_SECONDS):
@@ -154,10 +157,20 @@ class Nodes:
             node.alone_until = now + node.backoff.next()
             self._learned = -LEARN_SECONDS
             left.append(node)
-            near = [one for one in left if one.connection.connected]
+            near = [one for one in left if self._connected(one)]
             node = near[0] if near else self._other(node, now)
         # It may have left the cluster meanwhile.
         return self._any(self._loop.time()) if node.connection.closed else node
+
+    def _connected(self, node: _Node) -> bool:
+        """Whether what is sent to the node goes out at once; if not, it is being connected to: by a
+        connection of its own, for one that was lost tries the address first that its name had.
+        """
+        lost = node.connection
+        if lost.lost and not lost.closed:
+            node.connection = self._connection(lost.address)
+            self._end(lost, self.request_timeout)
+        return node.connection.connected
 
     def _any(self, now: float) -> _Node:
         good = [node for node in self._nodes.values() if node.alone_until <= now]
@@ -178,7 +191,7 @@ class Nodes:
 
     def is_near(self, address: str) -> bool:
         """Whether the node is good and connected; if it is good, it will be connected to."""
-        return self.is_good(address) and self._nodes[address].connection.connected
+        return self.is_good(address) and self._connected(self._nodes[address])
 
     def has_good(self) -> bool:
         """Whether any node is worth a try just now."""
@@ -192,7 +205,7 @@ class Nodes:
                 self.answered(connection)
             return False
         node = self._nodes.get(connection.address)
-        if node is not None:
+        if node is not None and node.connection is connection:
             node.alone_until = self._loop.time() + node.backoff.next()
         self._learned = -LEARN_SECONDS
         return True
@@ -286,6 +299,8 @@ class Nodes:
         if not self._teaches or (self._learned > 0 and len(self._nodes) == 1):
             return ""
         asked = await self.near(self._current.connection.address)
+        if not await asked.connect(ASK_SECONDS if len(self._nodes) == 1 else NEAR_SECONDS):
+            return ""
         routing = await self._ask(asked, namespace, queue)
         if routing is None or not routing.leaders:
             return ""
@@ -322,10 +337,11 @@ class Nodes:
     def _take_in(
         self, connection: Connection, routing: queue_service_pb2.GetRoutingResponse
     ) -> None:
+        there = {node.name: node.client_address for node in routing.nodes if node.client_address}
         asked = self._nodes.get(connection.address)
         if asked is not None:
-            asked.name = routing.node
-        there = {node.name: node.client_address for node in routing.nodes if node.client_address}
+            # In a cluster another address than the node's own may be that of a service for all.
+            asked.name = routing.node if len(there) == 1 else ""
         known = {node.name for node in self._nodes.values() if node.name}
         for name, address in there.items():
             node = self._nodes.get(address)
@@ -342,10 +358,14 @@ class Nodes:
         del self._nodes[address]
         if self._current is node:
             self._current = self._any(self._loop.time())
+        self._end(node.connection, limits.SECOND_MS / 1000)
+
+    def _end(self, connection: Connection, seconds: float) -> None:
+        """Closes it when the calls on it have ended, for which they have some time."""
         # Owned: `close` awaits it.
-        task = self._loop.create_task(node.connection.close(limits.SECOND_MS / 1000))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        task = self._loop.create_task(connection.close(seconds))
+        self._ending[task] = connection
+        task.add_done_callback(self._ending.pop)
 
 
 def _against_the_node(error: RequestError) -> bool:

@@ -68,16 +68,19 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
     @asynccontextmanager
     async def running(cls) -> AsyncIterator[Self]:
         node = cls()
-        server = grpc.aio.server()
-        queue_service_pb2_grpc.add_QueueServiceServicer_to_server(node, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        node.address = f"127.0.0.1:{port}"
-        await server.start()
-        node._server = server
+        await node.start()
         try:
             yield node
         finally:
             await node.stop()
+
+    async def start(self) -> None:
+        """At the address that it had before, if it had one."""
+        self._server = grpc.aio.server()
+        queue_service_pb2_grpc.add_QueueServiceServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        await self._server.start()
 
     async def stop(self) -> None:
         """Ends as a node that is killed does: without a word."""

@@ -101,6 +101,39 @@ async def test_a_node_that_has_left_is_forgotten():
         await nodes.close()
 
 
+async def test_a_service_for_all_nodes_does_not_stand_for_one_of_them():
+    async with cluster("a", "b") as (a, b):
+        service = a.address.replace("127.0.0.1", "localhost")
+        nodes = Nodes((service,), request_timeout=5, connect_timeout=5)
+        assert await nodes.leader("", "q", lambda _: 0) == a.address
+        assert set(nodes.addresses) == {service, a.address, b.address}
+        await nodes.close()
+
+
+async def test_another_address_of_a_single_node_is_enough():
+    async with cluster("a") as (a,):
+        mapped = a.address.replace("127.0.0.1", "localhost")
+        nodes = Nodes((mapped,), request_timeout=5, connect_timeout=5)
+        assert await nodes.leader("", "q", lambda _: 0) == mapped
+        assert set(nodes.addresses) == {mapped}
+        await nodes.close()
+
+
+async def test_a_connection_that_was_lost_is_made_anew():
+    async with cluster("a", "b") as (a, b):
+        nodes = Nodes((a.address, b.address), request_timeout=5, connect_timeout=5)
+        before = await nodes.near(a.address)
+        assert await nodes.near(a.address) is before
+        await a.stop()
+        await until(lambda: before.lost)
+        assert (await nodes.near(a.address)).address == b.address
+        assert not before.connected
+        await a.start()
+        await until(lambda: nodes.is_near(a.address))
+        assert await nodes.near(a.address) is not before
+        await nodes.close()
+
+
 async def test_nobody_answers():
     async with Client(f"{NOBODY},127.0.0.1:2", connect_timeout=SOON) as client:
         with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
