@@ -277,7 +277,7 @@ class Node:
         cluster = ClusterService(
             host=host,
             placement=placement,
-            settings=self._cluster,
+            ask=None if self._membership is None else self._membership.ask,
             connected=self._connected,
             on_hand_off=self._on_hand_off,
         )

@@ -36,6 +36,7 @@ from querator.config import (
 )
 from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError, StoppedEarlyError
+from querator.raft.channel import PeerTlsError
 from querator.storage.environment import StorageError
 from querator.wire.tls import TlsError
 
@@ -48,6 +49,9 @@ _METAVARS: Final = {
     "name": "NAME",
     "peers": "NAME=HOST:PORT,…",
     "cluster_token_file": "FILE",
+    "peer_tls_ca_file": "FILE",
+    "peer_tls_cert_file": "FILE",
+    "peer_tls_key_file": "FILE",
     "tls_ca_file": "FILE",
     "tls_cert_file": "FILE",
     "tls_client_ca_file": "FILE",
@@ -139,7 +143,7 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         return
     except NodeFailedError as error:
         raise Failed(str(error)) from error
-    except (StorageError, OSError, QueratorError, TlsError) as error:
+    except (StorageError, OSError, QueratorError, TlsError, PeerTlsError) as error:
         raise NotStarted(str(error)) from error
     # What a start leaves behind lives as long as the process. Out of the collector's sight it no
     # longer costs each full collection 30 ms in which nothing is answered.

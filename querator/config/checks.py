@@ -46,7 +46,11 @@ def check(config: Config) -> None:
                 raise ConfigError(f"{name} says nothing without {needs}: give that too")
 
 
-_OF_CLUSTERS: Final = {"initial_nodes": "peers", "listen_peers": "cluster_token_file"}
+_OF_CLUSTERS: Final = {
+    "initial_nodes": "peers",
+    "listen_peers": "cluster_token_file",
+    "peer_tls_cert_file": "cluster_token_file",
+}
 """Settings of clusters, each with what it needs."""
 
 
@@ -125,6 +129,7 @@ def _check_joined(config: Config) -> None:
 
 
 def _check_tls(config: Config) -> None:
+    _check_peer_tls(config)
     if not config.tls_cert_file:
         for name in ("tls_key_file", "tls_client_ca_file", "tls_ca_file"):
             if getattr(config, name):
@@ -138,3 +143,11 @@ def _check_tls(config: Config) -> None:
         )
     elif config.tls_ca_file and not in_cluster(config):
         raise ConfigError("tls_ca_file says nothing without peers: the node dials nobody")
+
+
+def _check_peer_tls(config: Config) -> None:
+    for name in ("peer_tls_key_file", "peer_tls_ca_file"):
+        if config.peer_tls_cert_file and not getattr(config, name):
+            raise ConfigError(f"{name} is missing: peer_tls_cert_file needs it")
+        if getattr(config, name) and not config.peer_tls_cert_file:
+            raise ConfigError(f"{name} says nothing without peer_tls_cert_file: give that too")

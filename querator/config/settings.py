@@ -101,6 +101,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "in `peers`. Without `peers` also the address at which the others reach this node."
         ),
     ] = ""
+    peer_tls_cert_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificate that this node shows the other nodes on "
+            "`listen_peers` and where it connects to theirs, followed by those that lead to the "
+            "authority. Empty: nodes talk to each other in the clear. All nodes have it, or none. "
+            "When the files change, new connections see that."
+        ),
+    ] = ""
+    peer_tls_key_file: Annotated[
+        str, Meta(description="PEM file with the key of `peer_tls_cert_file`, not encrypted.")
+    ] = ""
+    peer_tls_ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities whose certificates the other nodes must "
+            "show. Required with `peer_tls_cert_file`."
+        ),
+    ] = ""
     zone: Annotated[
         str,
         Meta(
@@ -189,10 +208,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = "info"
 
 
+class PeerTlsSettings(msgspec.Struct, frozen=True):
+    """PEM files of a node's port for other nodes."""
+
+    cert_file: str
+    key_file: str
+    ca_file: str
+
+
 class ClusterSettings(msgspec.Struct, frozen=True):
     """What a node of several must know. `peers` are the addresses of all nodes by name, its own
     included; `founds_with` the names of those that form a new cluster, empty for a node that others
-    only join.
+    only join. `tls` None: nodes talk to each other in the clear.
     """
 
     name: str
@@ -202,10 +229,11 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     listen_peers: str
     client_address: str
     zone: str = ""
+    tls: PeerTlsSettings | None = None
 
 
 class TlsSettings(msgspec.Struct, frozen=True):
-    """PEM files of a node; `client_ca_file` and `ca_file` may be empty."""
+    """PEM files of a node's port for clients; `client_ca_file` and `ca_file` may be empty."""
 
     cert_file: str
     key_file: str
@@ -281,6 +309,15 @@ def cluster_settings(config: Config) -> ClusterSettings | None:
         listen_peers=config.listen_peers or peers[config.name],
         client_address=config.advertise_client,
         zone=config.zone,
+        tls=_peer_tls(config),
+    )
+
+
+def _peer_tls(config: Config) -> PeerTlsSettings | None:
+    if not config.peer_tls_cert_file:
+        return None
+    return PeerTlsSettings(
+        config.peer_tls_cert_file, config.peer_tls_key_file, config.peer_tls_ca_file
     )
 
 

@@ -32,6 +32,7 @@ from querator.placement.formation import (
     encode_description,
 )
 from querator.placement.standing import founding
+from querator.raft.channel import PeerTls
 from querator.raft.hellos import PeerInfo
 from querator.raft.query import QueryFailed, query
 from querator.raft.tcp_peers import TcpPeers
@@ -97,12 +98,14 @@ def description(
     )
 
 
-def ask(address: str, token: bytes, info: PeerInfo | None = None) -> Description | str:
+def ask(
+    address: str, token: bytes, *, tls: PeerTls | None, info: PeerInfo | None = None
+) -> Description | str:
     """What the node at the address says of itself, or why it does not; `info` is what it is told.
     Blocks.
     """
     try:
-        return decode_description(query(address, token, QUERY_TIMEOUT_S, info=info))
+        return decode_description(query(address, token, QUERY_TIMEOUT_S, info=info, tls=tls))
     except QueryFailed as failure:
         return str(failure)
 
@@ -153,14 +156,18 @@ class Forming:
         node: PlacedNode,
         *,
         acquaintances: Acquaintances,
+        tls: PeerTls | None,
         waits_for: Callable[[str], None],
     ) -> None:
-        """`waits_for` is told what the start waits for; empty: for nothing any more."""
+        """`tls` is that of the peer port. `waits_for` is told what the start waits for; empty: for
+        nothing any more.
+        """
         self._acquaintances = acquaintances
         self._settings = settings
         self._environment = environment
         self._identity = identity
         self._node = node
+        self._tls = tls
         self._waits_for = waits_for
         self._reason = ""
 
@@ -205,7 +212,7 @@ class Forming:
         info = None if self._identity.is_member else peer_info(self._node, "")
         answers = await asyncio.gather(
             *(
-                asyncio.to_thread(ask, address, self._settings.token, info)
+                asyncio.to_thread(ask, address, self._settings.token, tls=self._tls, info=info)
                 for address in others.values()
             )
         )

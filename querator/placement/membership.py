@@ -10,8 +10,10 @@ from querator.config import ClusterSettings
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.acquaintances import Acquaintances, why_no_member
+from querator.placement.formation import Description
 from querator.placement.forming import Forming, ask, description, peer_info, placed_node
 from querator.placement.machine import stored_effects
+from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock
 from querator.raft.tcp_peers import TcpPeers
 from querator.storage.environment import Environment
@@ -39,6 +41,7 @@ class Membership:
         self._on_failure = on_failure
         self._acquaintances = Acquaintances(settings)
         self._peers: TcpPeers | None = None
+        self._tls: PeerTls | None = None
         self._identity: Identity | None = None
         self._node: PlacedNode | None = None
 
@@ -63,9 +66,11 @@ class Membership:
         """Listens for the others, and becomes a member if this node is none yet, however long that
         takes; the member's identity, None when `stop` came before.
 
-        Raises StorageError, also for a directory that the others do not let in, and OSError when it
-        cannot listen.
+        Raises StorageError, also for a directory that the others do not let in, PeerTlsError, and
+        OSError when it cannot listen.
         """
+        if self._settings.tls is not None:
+            self._tls = await asyncio.to_thread(PeerTls, self._settings.tls)
         self._node, known = node, self._acquaintances
         placed = await asyncio.to_thread(stored_map, environment)
         known.learn(placed.epoch, placed.nodes or identity.founders)
@@ -75,6 +80,7 @@ class Membership:
             identity,
             node,
             acquaintances=known,
+            tls=self._tls,
             waits_for=self._waits_for,
         )
         if identity.is_member:
@@ -86,6 +92,7 @@ class Membership:
             token=self._settings.token,
             peers=known.peers(),
             clock=clock,
+            tls=self._tls,
             description=description(self._settings, identity, node, placed),
         )
         if not identity.is_member:
@@ -112,12 +119,19 @@ class Membership:
     async def _was_removed(self) -> bool:
         assert self._identity is not None
         for peer in self._acquaintances.peers().values():
-            said = await asyncio.to_thread(ask, peer.address, self._settings.token)
+            said = await self._ask(peer.address)
             if isinstance(said, str) or said.cluster_id != self._identity.cluster_id:
                 continue
             if any(node.key == self._identity.key for node in said.removed):
                 return True
         return False
+
+    async def ask(self, node: PlacedNode) -> Description | str:
+        """What who answers at the node's address says of itself, or why it does not."""
+        return await self._ask(self._settings.peers.get(node.name) or node.peer_address)
+
+    async def _ask(self, address: str) -> Description | str:
+        return await asyncio.to_thread(ask, address, self._settings.token, tls=self._tls)
 
     def close(self) -> None:
         """After the raft thread has ended."""

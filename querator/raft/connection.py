@@ -1,5 +1,5 @@
-"""One TCP connection to a peer: bytes in through a `FrameReader`, frames out through a bounded
-queue. Never blocks.
+"""One TCP connection to a peer, with or without TLS: bytes in through a `FrameReader`, frames out
+through a bounded queue. Never blocks, unless its socket does.
 
 A turn costs about one receive and one send system call for each peer, whatever was said: each call
 gives the interpreter lock away, and beside a busy thread it comes back late.
@@ -12,10 +12,13 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
+from querator.model.limits import PEER_RECEIVE_BYTES
 from querator.model.nodes import NodeKey
-from querator.raft.frames import FrameReader, Kind, frame
+from querator.raft.channel import IN_THE_CLEAR, Channel
+from querator.raft.frames import MAGIC, REFUSAL_LIMITS, FrameReader, Kind, frame
 from querator.raft.handshake import Handshake
 from querator.raft.hellos import Hello
+from querator.raft.refusals import Code, Refused
 
 _BUFFERS_SENT_MAX: Final = 512
 """Of one system call; the kernel takes 1,024."""
@@ -37,7 +40,12 @@ class Connection:
     """
 
     __slots__ = (
+        "_arrived",
+        "_begun",
+        "_channel",
+        "_filled",
         "_queue",
+        "_unsealed",
         "address",
         "deadline_s",
         "dialed",
@@ -79,6 +87,25 @@ class Connection:
         self.watches_room = False
         """Whether the poll tells when the socket takes more."""
         self._queue: deque[bytes | memoryview] = deque()
+        self._channel: Channel | None = None
+        """None: in the clear."""
+        self._unsealed: list[bytes] = []
+        """What is to be said when TLS is there."""
+        self._begun = False
+        """Whether something has arrived that may be TLS."""
+        self._arrived = memoryview(b"")
+        """Where bytes of TLS arrive."""
+        self._filled = False
+        """Whether the last of them took all of it: there may be more in the socket."""
+
+    @property
+    def binding(self) -> bytes:
+        """What names the connection to its two ends; empty without TLS, and until it is there."""
+        return b"" if self._channel is None else self._channel.binding
+
+    @property
+    def awaits_tls(self) -> bool:
+        return self._channel is not None and not self._channel.done
 
     @property
     def name(self) -> str:
@@ -86,22 +113,92 @@ class Connection:
         return self.hello.info.name if self.hello is not None else self.dialed or ""
 
     def receive(self, now_s: float) -> bool:
-        """Whether bytes came: one system call. Raises EOFError at the end, and OSError."""
-        try:
-            count = self.socket.recv_into(self.reader.space())
-        except BlockingIOError:
+        """Whether the reader has got bytes: one system call. With TLS there may be `more`, and
+        something to send. Raises EOFError at the end, OSError and Refused.
+        """
+        if self._channel is None:
+            count = self._receive(self.reader.space(), now_s)
+            self.reader.received(count)
+            return count > 0
+        count = self._receive(self._arrived, now_s)
+        self._filled = count == len(self._arrived)
+        if not count:
             return False
+        if not self._begun and bytes(self._arrived[:1]) == MAGIC[:1]:
+            return self._in_the_clear(self._arrived[:count])
+        self._begun = True
+        try:
+            self._channel.feed(self._arrived[:count])
+        finally:
+            self._take(self._channel.outgoing())
+        return self.more()
+
+    def _receive(self, into: memoryview, now_s: float) -> int:
+        """0: nothing is there."""
+        try:
+            count = self.socket.recv_into(into)
+        except BlockingIOError:
+            return 0
         if not count:
             raise EOFError
-        self.reader.received(count)
         self.received_s = now_s
+        return count
+
+    def more(self) -> bool:
+        """Whether the reader has got more of what `receive` has brought, or of the frame that has
+        begun in it; to be asked until it has not, each time when the reader has no whole frame any
+        more. Raises as `receive`.
+        """
+        channel = self._channel
+        if channel is None or not channel.done:
+            return False
+        if self._unsealed:
+            for buffer in self._unsealed:
+                channel.write(buffer)
+            self._unsealed.clear()
+        try:
+            count = channel.read(self.reader.space())
+        finally:
+            self._take(channel.outgoing())
+        self.reader.received(count)
+        if not count and self._filled and self.reader.partial:
+            return self.receive(self.received_s)
+        return count > 0
+
+    def _in_the_clear(self, begin: memoryview) -> bool:
+        """The other side has no TLS. Whoever was dialed may say why."""
+        self._channel = None
+        if self.dialed is None:
+            raise Refused(Code.TLS, IN_THE_CLEAR)
+        self.reader.limits = REFUSAL_LIMITS
+        self.reader.space()[: len(begin)] = begin
+        self.reader.received(len(begin))
         return True
 
+    def secure(self, channel: Channel) -> None:
+        """What follows is inside TLS; before anything was said or heard."""
+        self._channel = channel
+        self._arrived = memoryview(bytearray(PEER_RECEIVE_BYTES))
+        self._take(channel.outgoing())
+
     def put(self, kind: Kind, body: bytes = b"") -> None:
-        """Queues a frame."""
+        """Queues a frame; until TLS is there, if it is to be, it counts for nothing."""
         buffers = frame(kind, body)
-        self._queue.extend(buffers)
-        self.queued_bytes += sum(map(len, buffers))
+        channel = self._channel
+        if channel is None:
+            self._queue.extend(buffers)
+            self.queued_bytes += sum(map(len, buffers))
+        elif channel.done:
+            for buffer in buffers:
+                channel.write(buffer)
+            self._take(channel.outgoing())
+        else:
+            self._unsealed += buffers
+
+    def _take(self, sealed: bytes) -> None:
+        if sealed:
+            self._queue.append(sealed)
+            self.queued_bytes += len(sealed)
 
     def send(self, now_s: float) -> None:
         """What the socket takes of the queue. Raises OSError."""

@@ -82,6 +82,9 @@ QUERY_LIMITS: Final[Limits] = {
 }
 """Of who asks: the answer is a description."""
 
+REFUSAL_LIMITS: Final[Limits] = {Kind.REFUSED: _REFUSED_BYTES}
+"""Of who talks in the clear where TLS is spoken: it may say why it does not."""
+
 OPEN_LIMITS: Final[Limits] = {Kind.MESSAGES: PEER_FRAME_BYTES_MAX, Kind.PING: 0}
 
 
@@ -179,12 +182,16 @@ class FrameReader:
 
 def _stranger(begin: bytes) -> Refused:
     """Says what its first bytes look like."""
+    if begin.startswith(b"\x16\x03"):
+        return Refused(
+            Code.TLS,
+            "it asks for TLS, and this node has none at the port for other nodes: give all nodes "
+            "--peer-tls-cert-file, --peer-tls-key-file and --peer-tls-ca-file, or none",
+        )
     if begin.startswith(b"PRI * HTTP/2"):
         who = "a gRPC or HTTP/2 client"
     elif begin.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ")):
         who = "an HTTP client"
-    elif begin.startswith(b"\x16\x03"):
-        who = "a TLS client"
     elif begin.startswith(b"SSH-"):
         who = "an SSH client"
     else:

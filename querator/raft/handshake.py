@@ -14,7 +14,9 @@ With the roles in it, neither side's proof is of use to the other side or to who
 with fresh nonces of both, none is of use again; with both payloads, nobody in between can change
 who the two are. The dialer proves first: whoever just connects learns nothing to guess the token
 from. Payloads are opaque here (`raft.hellos`). What follows the handshake has checksums, not
-authentication: a network where others can change packets needs TLS or a tunnel.
+authentication: a network where others can change packets needs TLS (`raft.channel`) or a tunnel.
+Inside TLS a proof is also over the binding of its connection, so that nobody can pass it on to
+another one.
 
 `_STEPS` is all that may happen. Whatever else arrives is Refused, and REFUSED, which may come at
 any time, is Refused in the other side's words. Once PROVEN, the owner judges `payload` and either
@@ -64,7 +66,16 @@ _decode_told = msgspec.msgpack.Decoder(_Told).decode
 class Handshake:
     """One side of one handshake."""
 
-    __slots__ = ("_dialer_nonce", "_dials", "_nonce", "_own", "_token", "payload", "state")
+    __slots__ = (
+        "_dialer_nonce",
+        "_dials",
+        "_nonce",
+        "_own",
+        "_token",
+        "binding",
+        "payload",
+        "state",
+    )
 
     def __init__(self, state: State, token: bytes, nonce: bytes, own: bytes) -> None:
         assert token
@@ -72,6 +83,8 @@ class Handshake:
         self.state = state
         self.payload = b""
         """What the other side has said and proven, from PROVEN on."""
+        self.binding = b""
+        """What names the connection to its two ends, if it has TLS; set before anything arrives."""
         self._dials = state is State.OPENED
         self._token = token
         self._nonce = nonce
@@ -104,7 +117,7 @@ class Handshake:
             return Kind.READY, b""
         self.state = State.ANSWERED
         nonces = (self._dialer_nonce, self._nonce)
-        proof = _proof(self._token, b"acceptor", *nonces, self.payload, payload)
+        proof = self._proof(b"acceptor", *nonces, self.payload, payload)
         return Kind.ANSWER, proof + payload
 
     # --- the dialer's steps ------------------------------------------------------------
@@ -113,14 +126,14 @@ class Handshake:
         if len(body) != NONCE_BYTES or body == self._nonce:
             raise Refused(Code.UNEXPECTED, "CHALLENGE has no nonce of its own")
         self.state = State.PROVING
-        proof = _proof(self._token, b"dialer", self._nonce, body, self._own, b"")
+        proof = self._proof(b"dialer", self._nonce, body, self._own, b"")
         self._dialer_nonce, self._nonce = self._nonce, body
         return Kind.PROOF, proof + self._own
 
     def _answered(self, body: bytes) -> None:
         payload = body[PROOF_BYTES:]
         nonces = (self._dialer_nonce, self._nonce)
-        proof = _proof(self._token, b"acceptor", *nonces, self._own, payload)
+        proof = self._proof(b"acceptor", *nonces, self._own, payload)
         self._proven(proof, body, payload)
 
     # --- the acceptor's steps ----------------------------------------------------------
@@ -135,7 +148,7 @@ class Handshake:
     def _tried(self, body: bytes) -> None:
         payload = body[PROOF_BYTES:]
         nonces = (self._dialer_nonce, self._nonce)
-        self._proven(_proof(self._token, b"dialer", *nonces, payload, b""), body, payload)
+        self._proven(self._proof(b"dialer", *nonces, payload, b""), body, payload)
 
     def _finished(self, _: bytes) -> None:
         self.state = State.DONE
@@ -147,6 +160,14 @@ class Handshake:
             raise Refused(Code.TOKEN, "it has another cluster token than this node")
         self.state = State.PROVEN
         self.payload = payload
+
+    def _proof(self, role: bytes, *parts: bytes) -> bytes:
+        mac = hmac.new(self._token, digestmod="sha256")
+        bound = (self.binding,) if self.binding else ()
+        for part in (_LABEL, VERSION.to_bytes(1, "big"), role, *parts, *bound):
+            # With its length in front, no part can lend bytes to the next.
+            mac.update(len(part).to_bytes(4, "big") + part)
+        return mac.digest()
 
 
 _STEPS: Final[dict[tuple[State, Kind], Callable[[Handshake, bytes], Reply | None]]] = {
@@ -172,11 +193,3 @@ def told(body: bytes) -> Refused:
     code = _CODES.get(said.code, Code.UNEXPECTED)
     reason = "".join(char if char.isprintable() else "?" for char in said.reason)
     return Refused(code, reason[:PEER_REFUSAL_CHARS_MAX], by_peer=True)
-
-
-def _proof(token: bytes, role: bytes, *parts: bytes) -> bytes:
-    mac = hmac.new(token, digestmod="sha256")
-    for part in (_LABEL, VERSION.to_bytes(1, "big"), role, *parts):
-        # With its length in front, no part can lend bytes to the next.
-        mac.update(len(part).to_bytes(4, "big") + part)
-    return mac.digest()

@@ -5,8 +5,10 @@ import socket
 from typing import Final
 
 from querator.config import ConfigError, parse_address
+from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock, RealClock
-from querator.raft.frames import NONCE_BYTES, QUERY_LIMITS, FrameReader, Kind, frame
+from querator.raft.connection import Connection
+from querator.raft.frames import NONCE_BYTES, QUERY_LIMITS
 from querator.raft.handshake import Handshake, State
 from querator.raft.hellos import PeerInfo, Query, encode_hello
 from querator.raft.refusals import Refused
@@ -24,18 +26,24 @@ def query(
     timeout_s: float,
     *,
     info: PeerInfo | None = None,
+    tls: PeerTls | None = None,
     clock: Clock = _CLOCK,
 ) -> bytes:
     """The description of the node at `address` (HOST:PORT), which has proven that it knows the
     token. Blocks, `timeout_s` at most besides resolving a name: for a thread of its own. `info` is
-    what it is told of the node that asks.
+    what it is told of the node that asks; `tls` None: in the clear.
 
     Raises QueryFailed.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     try:
         with socket.create_connection(parse_address(address), timeout=timeout_s) as sock:
-            return _ask(sock, token, Query(info), deadline_s, clock)
+            connection = Connection(
+                sock, address, dialed=address, now_s=clock.monotonic_s(), deadline_s=deadline_s
+            )
+            if tls is not None:
+                connection.secure(tls.dial())
+            return _ask(connection, token, Query(info), clock)
     except Refused as refused:
         reason = f"it refuses: {refused.reason}" if refused.by_peer else refused.reason
         raise QueryFailed(f"{address}: {reason}") from refused
@@ -46,31 +54,40 @@ def query(
         raise QueryFailed(f"{address}: {reason}") from error
 
 
-def _ask(sock: socket.socket, token: bytes, asked: Query, deadline_s: float, clock: Clock) -> bytes:
+def _ask(connection: Connection, token: bytes, asked: Query, clock: Clock) -> bytes:
     """Raises Refused and OSError."""
     question = encode_hello(asked)
     handshake, reply = Handshake.dial(token, secrets.token_bytes(NONCE_BYTES), question)
-    reader = FrameReader(QUERY_LIMITS)
-    _send(sock, reply)
+    connection.reader.limits = QUERY_LIMITS
+    connection.put(*reply)
     while True:
-        arrived = reader.next()
+        connection.send(clock.monotonic_s())
+        arrived = connection.reader.next()
         if arrived is None:
-            left_s = deadline_s - clock.monotonic_s()
-            if left_s <= 0:
-                raise TimeoutError("it does not answer in time")
-            sock.settimeout(left_s)
-            count = sock.recv_into(reader.space())
-            if not count:
-                raise ConnectionError("it closed the connection without an answer")
-            reader.received(count)
+            if not connection.more():
+                _wait(connection, clock)
             continue
         kind, body = arrived
+        handshake.binding = connection.binding
         answer = handshake.receive(kind, bytes(body))
         if handshake.state is State.PROVEN:
             return handshake.payload
         if answer is not None:
-            _send(sock, answer)
+            connection.put(*answer)
 
 
-def _send(sock: socket.socket, reply: tuple[Kind, bytes]) -> None:
-    sock.sendall(b"".join(frame(*reply)))
+def _wait(connection: Connection, clock: Clock) -> None:
+    """Until something comes."""
+    now_s = clock.monotonic_s()
+    if now_s >= connection.deadline_s:
+        raise TimeoutError("it does not answer in time")
+    connection.socket.settimeout(connection.deadline_s - now_s)
+    try:
+        connection.receive(now_s)
+    except EOFError as error:
+        what = "in the middle of TLS" if connection.awaits_tls else "without an answer"
+        raise ConnectionError(f"it closed the connection {what}") from error
+    except Refused:
+        # TLS has something to say to the other side about it.
+        connection.send(now_s)
+        raise

@@ -24,8 +24,10 @@ class Code(enum.StrEnum):
     TIMEOUT = "timeout"
     CLOSED = "closed"
     CROWDED = "crowded"
+    CERTIFICATE = "certificate"
     # A peer that does not belong here.
     VERSION = "version"
+    TLS = "tls"
     TOKEN = "token"
     NOT_FORMED = "not_formed"
     CLUSTER = "cluster"
@@ -45,8 +47,9 @@ TOLD: Final = frozenset(Code) - {
     Code.TIMEOUT,
     Code.CLOSED,
     Code.CROWDED,
+    Code.CERTIFICATE,
 }
-"""What the other side is told."""
+"""What the other side is told; of its certificate TLS tells it."""
 
 QUIET: Final = frozenset((Code.NOT_FORMED, Code.OVERTAKEN))
 """What happens while a cluster forms, and when connections cross: nobody needs to act."""

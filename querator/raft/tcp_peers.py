@@ -36,6 +36,7 @@ from querator.model.limits import (
 )
 from querator.model.nodes import NodeKey
 from querator.raft import dialing
+from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock
 from querator.raft.connection import Connection, Phase, set_up
 from querator.raft.frames import OPEN_LIMITS, Kind
@@ -65,18 +66,20 @@ class TcpPeers:
         token: bytes,
         peers: Mapping[str, KnownPeer],
         clock: Clock,
+        tls: PeerTls | None = None,
         description: bytes = b"",
         chance: random.Random | None = None,
         resolve: dialing.Resolve = dialing.resolve,
     ) -> None:
         """Listens at `listen`, HOST:PORT; port 0 takes a free one. `peers` are the nodes that may
         connect, by name; the own one among them does not matter. `node.peer_address` empty: the
-        address that was listened at.
+        address that was listened at. `tls` None: everything is said in the clear.
 
         Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, Refused
         when others could not read `node`.
         """
         self._clock = clock
+        self._tls = tls
         self._greeter = Greeter(node, token)
         self._greeter.describe(description)
         self._poll = select.epoll()
@@ -248,6 +251,8 @@ class TcpPeers:
                 continue
             deadline_s = now_s + _HANDSHAKE_S
             connection = Connection(sock, address, dialed=None, now_s=now_s, deadline_s=deadline_s)
+            if self._tls is not None:
+                connection.secure(self._tls.accept())
             connection.handshake = self._greeter.accept()
             self._begin(connection, select.EPOLLIN)
         self._due_by(self._listener.due_s)
@@ -286,6 +291,8 @@ class TcpPeers:
         connection.phase = Phase.SHAKING
         connection.deadline_s = now_s + _HANDSHAKE_S
         self._due_by(connection.deadline_s)
+        if self._tls is not None:
+            connection.secure(self._tls.dial())
         connection.handshake, opening = self._greeter.dial(connection.dialed)
         connection.put(*opening)
         self._poll.modify(connection.socket, select.EPOLLIN)
@@ -306,8 +313,12 @@ class TcpPeers:
         messages: list[PeerMessage] = []
         trouble: Refused | EOFError | OSError | None = None
         try:
-            if connection.receive(now_s):
+            arrived = connection.receive(now_s)
+            while arrived:
                 self._take_frames(connection, messages, now_s)
+                arrived = connection.phase is not Phase.CLOSED and connection.more()
+            if connection.phase is Phase.SHAKING and connection.queued_bytes:
+                self._send(connection, now_s)
         except (Refused, EOFError, OSError) as error:
             trouble = error
         if messages:
@@ -341,7 +352,8 @@ class TcpPeers:
         handshake = connection.handshake
         begun = handshake is not None and handshake.state not in (State.LISTENING, State.ANSWERED)
         if connection.phase is Phase.SHAKING and (begun or connection.reader.partial):
-            refused = Refused(Code.CLOSED, f"it went away in the middle of the handshake: {reason}")
+            what = "TLS" if connection.awaits_tls else "the handshake"
+            refused = Refused(Code.CLOSED, f"it went away in the middle of {what}: {reason}")
             self._refuse(connection, refused, now_s)
         else:
             self._lose(connection, reason)
@@ -349,6 +361,7 @@ class TcpPeers:
     def _shake(self, connection: Connection, kind: Kind, body: bytes, now_s: float) -> None:
         handshake = connection.handshake
         assert handshake is not None
+        handshake.binding = connection.binding
         reply = handshake.receive(kind, body)
         if handshake.state is State.PROVEN:
             reply = self._greeter.greet(connection, handshake, self._open.values())
@@ -431,8 +444,9 @@ class TcpPeers:
         self._refusals.refused(
             refused, address=connection.address, name=connection.name, now_s=now_s
         )
-        if refused.code in TOLD and not refused.by_peer and connection.phase is Phase.SHAKING:
-            connection.put(*refusal_frame(refused))
+        if connection.phase is Phase.SHAKING:
+            if refused.code in TOLD and not refused.by_peer:
+                connection.put(*refusal_frame(refused))
             try:
                 connection.send(now_s)
             except OSError:

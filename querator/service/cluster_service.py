@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from querator.config import ClusterSettings
 from querator.model.cluster import (
     ClusterGroup,
     ClusterMove,
@@ -29,12 +28,14 @@ from querator.model.queues import Queue, QueueState
 from querator.placement.balancing import planned
 from querator.placement.commands import DrainNode, ReadmitNode, RemoveNode, ReplaceNode
 from querator.placement.formation import Description
-from querator.placement.forming import ask
 from querator.placement.plan import Placing
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.host import Host
+
+Ask = Callable[[PlacedNode], Awaitable[Description | str]]
+"""What who answers at the node's address says of itself, or why it does not."""
 
 HAND_OFF_S_MAX = 8.0
 """How long leaderships may take to be taken by others: an answer comes within 10 s."""
@@ -48,16 +49,17 @@ class ClusterService:
         *,
         host: "Host",
         placement: "Placement",
-        settings: ClusterSettings | None,
+        ask: Ask | None,
         connected: Callable[[], Mapping[NodeKey, PlacedNode]],
         on_hand_off: Callable[[], Awaitable[None]],
     ) -> None:
-        """`settings` None: the node is alone. `connected` gives the other nodes whose connections
-        are open; `on_hand_off` is told when the node should get no more clients.
+        """`ask` asks what answers at a node's address for other nodes; None: this node is alone.
+        `connected` gives the other nodes whose connections are open; `on_hand_off` is told when the
+        node should get no more clients.
         """
         self._host = host
         self._placement = placement
-        self._settings = settings
+        self._ask_at = ask
         self._connected = connected
         self._on_hand_off = on_hand_off
 
@@ -238,11 +240,10 @@ class ClusterService:
 
     async def _ask(self, known: PlacedNode) -> Description:
         """What waits at the address of the node says of itself."""
-        settings, name = self._settings, known.name
-        if settings is None:
+        name = known.name
+        if self._ask_at is None:
             raise invalid("node", f"is {name}, and this node is alone", value=name)
-        address = settings.peers.get(name) or known.peer_address
-        described = await asyncio.to_thread(ask, address, settings.token)
+        described = await self._ask_at(known)
         if isinstance(described, str):
             raise invalid(
                 "node",
@@ -253,7 +254,7 @@ class ClusterService:
         if described.node.name != name:
             raise invalid(
                 "node",
-                f"is {name}, and node {described.node.name} answers at {address}",
+                f"is {name}, and node {described.node.name} answers at its address",
                 value=name,
             )
         return described

@@ -41,12 +41,13 @@ class Papers:
         self.token.mkdir()
         _readable(self.token / "token", b"0123456789abcdef0123456789abcdef\n")
 
-    def issue(self, folder: str, *names: str) -> Path:
+    def issue(self, folder: str, *names: str, authority: trustme.CA | None = None) -> Path:
         """As a Secret of the type kubernetes.io/tls has them."""
-        issued = self._authority.issue_cert(*names)
+        authority = authority or self._authority
+        issued = authority.issue_cert(*names)
         made = self.home / folder
         made.mkdir()
-        _readable(made / "ca.crt", self._authority.cert_pem.bytes())
+        _readable(made / "ca.crt", authority.cert_pem.bytes())
         _readable(made / "tls.crt", b"".join(pem.bytes() for pem in issued.cert_chain_pems))
         _readable(made / "tls.key", issued.private_key_pem.bytes())
         return made
@@ -72,6 +73,8 @@ class StatefulSet:
         self._service = stateful_set["serviceName"]
         self.ready_s = stateful_set["minReadySeconds"]
         self._tls = self.papers.issue("tls", f"*.{self._service}.{NAMESPACE}.svc", SERVICE)
+        nodes_only = trustme.CA()
+        self._peer_tls = self.papers.issue("peer-tls", self._service, authority=nodes_only)
         self.pods: list[Pod] = []
         for _ in range(stateful_set["replicas"]):
             self.add()
@@ -87,7 +90,12 @@ class StatefulSet:
             service=self._service,
             network=self.network,
             image=self._image,
-            volumes={"data": volume, "token": self.papers.token, "tls": self._tls},
+            volumes={
+                "data": volume,
+                "token": self.papers.token,
+                "tls": self._tls,
+                "peer-tls": self._peer_tls,
+            },
             home=self.home,
         )
         self.pods.append(pod)

@@ -8,43 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import trustme
 
 from querator import Client, Tls
 from querator.client.errors import ConnectionFailed
-from tests.integration.members import Members
+from querator.config import PeerTlsSettings
+from tests.integration.members import Members, members
 from tests.integration.processes import ServerProcess, run, server
-
-
-class Papers:
-    """An authority, and what it has issued, as files."""
-
-    def __init__(self, room: Path) -> None:
-        room.mkdir()
-        self._room = room
-        self._authority = trustme.CA()
-        self.ca = room / "ca.pem"
-        self._authority.cert_pem.write_to_path(self.ca)
-
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key, for loopback."""
-        issued = self._authority.issue_cert("127.0.0.1", "localhost")
-        cert, key = self._room / f"{name}.pem", self._room / f"{name}.key"
-        cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(key)
-        return cert, key
-
-    def shown_by_nodes(self, *, mutual: bool) -> list[str]:
-        cert, key = self.issue("node")
-        asks = ["--tls-client-ca-file", str(self.ca)] if mutual else []
-        return ["--tls-cert-file", str(cert), "--tls-key-file", str(key), *asks]
-
-    def client(self, *, shows: bool = False) -> Tls:
-        tls = Tls(ca=self.ca.read_bytes())
-        if not shows:
-            return tls
-        cert, key = self.issue("client")
-        return Tls(tls.ca, cert.read_bytes(), key.read_bytes())
+from tests.integration.test_any_node import Load, check
+from tests.papers import Papers, shown_to_nodes
 
 
 @pytest.fixture
@@ -175,6 +146,66 @@ async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, pa
         for name in "abc":
             if cluster[name].running:
                 await cluster[name].kill()
+
+
+async def test_nodes_talk_by_mutual_tls_under_load_while_one_is_killed(
+    tmp_path: Path, papers: Papers
+):
+    async with members(tmp_path) as cluster:
+        for name in "abc":
+            cluster[name].options += shown_to_nodes(papers.peer(name))
+        await cluster.start()
+        load = Load(",".join(cluster[name].address for name in "abc"))
+
+        async def kill_and_restart() -> None:
+            await cluster["b"].kill()
+            await cluster.until(lambda view: any(one["why"] for one in view["nodes"]))
+            await cluster["b"].start()
+            await cluster.until_well("b")
+            # What it showed has run out meanwhile: it is not let in until it shows something else.
+            assert await cluster["c"].stop() == 0
+            old = cluster["c"].options
+            cluster["c"].options = old[:-6] + shown_to_nodes(papers.peer("c", expired=True))
+            await cluster["c"].launch()
+            await cluster["a"].says("peers.refused", "certificate has expired")
+            await cluster["c"].says("peers.refused_by_peer", "certificate expired")
+            await cluster["c"].kill()
+            cluster["c"].options = old[:-6] + shown_to_nodes(papers.peer("c"))
+            await cluster["c"].start()
+            await cluster.until_well("c")
+
+        await load.run(kill_and_restart)
+        await check(cluster, load)
+
+
+async def test_files_for_the_peer_port_that_cannot_be_used_stop_the_start(
+    tmp_path: Path, papers: Papers
+):
+    async with members(tmp_path) as cluster:
+        cert, _ = papers.issue("node")
+        wrong = PeerTlsSettings(str(cert), str(papers.ca), str(papers.ca))
+        cluster["a"].options += shown_to_nodes(wrong)
+        await cluster["a"].launch()
+        line = await cluster["a"].refused()
+        assert f"peer_tls_key_file: {papers.ca} cannot be used" in line
+
+
+async def test_one_node_of_three_without_tls_is_told_so(tmp_path: Path, papers: Papers):
+    async with members(tmp_path) as cluster:
+        for name in "ab":
+            cluster[name].options += shown_to_nodes(papers.peer(name))
+        for name in "abc":
+            await cluster[name].launch()
+        await cluster["c"].waiting("it talks in the clear, and TLS is asked for here")
+        await cluster["a"].waiting("c (")
+        await cluster["a"].says("peers.refused", "it talks in the clear")
+        await cluster["c"].says("peers.refused", "it asks for TLS")
+        assert await cluster["c"].stop() == 0
+        cluster["c"].options += shown_to_nodes(papers.peer("c"))
+        await cluster.start("c")
+        await cluster["a"].ready()
+        await cluster["b"].ready()
+        await cluster.until_well()
 
 
 def refused_links(cluster: Members) -> str:

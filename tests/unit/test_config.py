@@ -8,6 +8,7 @@ from querator.config import (
     ClusterSettings,
     Config,
     ConfigError,
+    PeerTlsSettings,
     TlsSettings,
     cluster_settings,
     load,
@@ -178,6 +179,10 @@ def test_clients_that_show_who_they_are_may_come_from_elsewhere(tmp_path: Path):
         ({"tls_key_file": ""}, ["tls_key_file is missing"]),
         ({"tls_cert_file": ""}, ["tls_key_file says nothing without tls_cert_file"]),
         ({"tls_ca_file": "ca.pem"}, ["tls_ca_file says nothing without peers"]),
+        (
+            {f"peer_tls_{what}_file": "x" for what in ("cert", "key", "ca")},
+            ["peer_tls_cert_file says nothing without cluster_token_file"],
+        ),
     ],
 )
 def test_settings_of_tls_that_make_no_sense(
@@ -244,6 +249,16 @@ def test_the_settings_of_a_cluster(tmp_path: Path):
     assert settings.founds_with == ("a", "b", "c")
     assert (settings.listen_peers, settings.client_address) == ("0.0.0.0:1", "here:9")
     assert cluster_settings(load(flags=DATA, environment={})) is None
+
+
+def test_the_certificates_of_the_port_for_other_nodes(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_bytes(b"0123456789abcdef\n")
+    files = {f"peer_tls_{what}_file": f"{what}.pem" for what in ("cert", "key", "ca")}
+    flags = CLUSTER | {"cluster_token_file": str(token)} | files
+    settings = cluster_settings(load(flags=flags, environment={}))
+    assert settings is not None
+    assert settings.tls == PeerTlsSettings("cert.pem", "key.pem", "ca.pem")
 
 
 JOINED = {
@@ -327,6 +342,10 @@ def test_settings_of_a_node_that_others_join_that_make_no_sense(
             {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"},
             ["tls_ca_file is missing", "vouch for the other nodes"],
         ),
+        ({"peer_tls_cert_file": "c", "peer_tls_ca_file": "a"}, ["peer_tls_key_file is missing"]),
+        ({"peer_tls_cert_file": "c", "peer_tls_key_file": "k"}, ["peer_tls_ca_file is missing"]),
+        ({"peer_tls_key_file": "k"}, ["peer_tls_key_file says nothing without peer_tls_cert_file"]),
+        ({"peer_tls_ca_file": "a"}, ["peer_tls_ca_file says nothing without peer_tls_cert_file"]),
         (
             {"peers": ",".join(f"n{i}=h{i}:1" for i in range(8)), "name": "n1"},
             ["initial_nodes is missing", "8 nodes", "at most 7"],

@@ -131,9 +131,9 @@ def test_nothing_starts_without_certificates(variant: str):
     assert config.tls_key_file
     assert config.tls_ca_file
     assert config.tls_client_ca_file
-    assert "querator-tls" in {
-        volume["secret"]["secretName"] for volume in pod(variant).pod["volumes"]
-    }
+    assert config.peer_tls_cert_file
+    secrets = {volume["secret"]["secretName"] for volume in pod(variant).pod["volumes"]}
+    assert secrets == {"querator-token", "querator-tls", "querator-peer-tls"}
     # Who takes the settings away gets no cluster in the clear.
     without = {f"QUERATOR_TLS_{name}_FILE": "" for name in ("CERT", "KEY", "CA", "CLIENT_CA")}
     with pytest.raises(ConfigError, match="listen: "):
@@ -145,6 +145,7 @@ def test_only_the_insecure_variant_has_no_certificates():
     assert config.insecure
     assert not config.tls_cert_file
     assert not config.tls_client_ca_file
+    assert not config.peer_tls_cert_file
     assert not {"QUERATOR_CA", "QUERATOR_CERT", "QUERATOR_KEY"} & environment("insecure").keys()
 
 

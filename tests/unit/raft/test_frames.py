@@ -142,7 +142,6 @@ def test_another_version_is_refused_unless_it_refuses():
     [
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a gRPC or HTTP/2 client"),
         (b"GET / HTTP/1.1\r\n", "an HTTP client"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03", "a TLS client"),
         (b"SSH-2.0-OpenSSH", "an SSH client"),
         (b"\x00", r"somebody who begins with b'\\x00'"),
     ],

@@ -70,7 +70,7 @@ def other_version(kind: Kind, body: bytes) -> bytes:
     [
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), "stranger", False),
         (b"GET /metrics HTTP/1.1\r\nHost: querator\r\n\r\n", "stranger", False),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "stranger", False),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "tls", True),
         (b"\xff", "stranger", False),
         (b"QP" + bytes(range(200)), "damaged", False),
         (other_version(Kind.OPEN, NONCE), "version", True),

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -13,16 +14,25 @@ from tests.unit.raft.wiring import TOKEN, Station, drive, info, reserved, statio
 class Asker:
     """Asks in a thread of its own, as formation does."""
 
-    def __init__(self, address: str, token: bytes = TOKEN, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: bytes = TOKEN,
+        timeout_s: float = 60.0,
+        *,
+        ask: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """`ask` instead of a plain question."""
         self.answer: bytes | QueryFailed | None = None
         self.rings, self._bell = socket.socketpair()
         """Readable when there is an answer."""
-        self._thread = threading.Thread(target=self._ask, args=(address, token, timeout_s))
+        ask = ask or (lambda at: query(at, token, timeout_s))
+        self._thread = threading.Thread(target=self._ask, args=(address, ask))
         self._thread.start()
 
-    def _ask(self, address: str, token: bytes, timeout_s: float) -> None:
+    def _ask(self, address: str, ask: Callable[[str], bytes]) -> None:
         try:
-            self.answer = query(address, token, timeout_s)
+            self.answer = ask(address)
         except QueryFailed as failed:
             self.answer = failed
         self._bell.send(b"!")

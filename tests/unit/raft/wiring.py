@@ -8,8 +8,10 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from querator.config import PeerTlsSettings
 from querator.model.nodes import NodeKey
 from querator.raft import dialing
+from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock, RealClock
 from querator.raft.hellos import KnownPeer, PeerInfo
 from querator.raft.messages import Heartbeat, PeerMessage
@@ -49,6 +51,7 @@ class Station:
         listen: str = "127.0.0.1:0",
         peers: Mapping[str, KnownPeer] | None = None,
         description: bytes = b"",
+        tls: PeerTlsSettings | None = None,
         resolve: dialing.Resolve = dialing.resolve,
     ) -> None:
         self.info = own
@@ -61,6 +64,7 @@ class Station:
             peers=peers or {},
             clock=clock if clock is not None else RealClock(),
             description=description,
+            tls=None if tls is None else PeerTls(tls),
             chance=random.Random(1),
             resolve=resolve,
         )
@@ -151,9 +155,11 @@ def stations(*made: Station) -> Iterator[None]:
 
 
 @contextmanager
-def introduced(*names: str, clock: Clock | None = None) -> Iterator[list[Station]]:
+def introduced(
+    *names: str, clock: Clock | None = None, tls: PeerTlsSettings | None = None
+) -> Iterator[list[Station]]:
     """Nodes of one cluster that know each other and are connected."""
-    made = [Station(info(name), clock=clock) for name in names]
+    made = [Station(info(name), clock=clock, tls=tls) for name in names]
     with stations(*made):
         for station in made:
             station.knows(*made)
