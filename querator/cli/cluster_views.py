@@ -10,6 +10,7 @@ from rich.text import Text
 from querator.cli.output import count, make_table
 from querator.client.cluster import ClusterPicture, SeenNode
 from querator.model.cluster import ClusterGroup, ClusterPending, ClusterPlan, ClusterReplica
+from querator.model.limits import CLOCK_SKEW_MS_MAX
 
 LAG_ENTRIES_MAX = 10_000
 """A replica that is further behind is worth a word."""
@@ -168,6 +169,8 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
                 f"Node {seen.node.name} answers, and the node that was asked has no connection to "
                 f"it at {seen.node.peer_address}."
             )
+        if abs(seen.clock_ahead_ms) > CLOCK_SKEW_MS_MAX:
+            yield _clock(seen)
     leaderless = [one for one in partitions if not one.leader]
     lost = [one for one in leaderless if 2 * len(one.silent) >= len(one.nodes)]
     if lost:
@@ -201,6 +204,15 @@ def _retiring(seen: SeenNode, partitions: Sequence[PartitionView]) -> str:
     return (
         f"Node {name} is drained: it can be stopped, and removed with: querator node remove "
         f"{name}.{down}"
+    )
+
+
+def _clock(seen: SeenNode) -> str:
+    side = "ahead of" if seen.clock_ahead_ms > 0 else "behind"
+    return (
+        f"The clock of node {seen.node.name} is {abs(seen.clock_ahead_ms) / 1000:.1f} s {side} "
+        f"that of the others; {CLOCK_SKEW_MS_MAX / 1000} s is allowed. Until it is put right the "
+        "node leads nothing that another one can lead."
     )
 
 

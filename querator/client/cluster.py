@@ -35,10 +35,13 @@ NODE_SECONDS = 2.0
 
 
 class SeenNode(msgspec.Struct, frozen=True):
-    """A node, and why it does not answer; empty: it does."""
+    """A node, and why it does not answer; empty: it does. `clock_ahead_ms` is what it says as the
+    node that tells (`ClusterStatus`).
+    """
 
     node: ClusterNode
     silent: str
+    clock_ahead_ms: int = 0
 
 
 class ClusterPicture(msgspec.Struct, frozen=True):
@@ -112,10 +115,14 @@ class ClusterAdmin:
         }
         views = [first, *(answer for answer in answers if not isinstance(answer, str))]
         newest = max(views, key=lambda view: view.epoch)
+        ahead = {view.node: view.clock_ahead_ms for view in views}
         return ClusterPicture(
             cluster_id=newest.cluster_id,
             epoch=newest.epoch,
-            nodes=tuple(SeenNode(node, silent.get(node.name, "")) for node in newest.nodes),
+            nodes=tuple(
+                SeenNode(node, silent.get(node.name, ""), ahead.get(node.name, 0))
+                for node in newest.nodes
+            ),
             groups=_merged(newest, views),
             pending=newest.pending,
         )

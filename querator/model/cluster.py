@@ -69,7 +69,9 @@ class ClusterPending(msgspec.Struct, frozen=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """`node` is the name of the node that tells."""
+    """`node` is the name of the node that tells; `clock_ahead_ms` tells how far its wall clock is
+    ahead of the median of all, negative: behind.
+    """
 
     cluster_id: str
     epoch: int
@@ -77,6 +79,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     nodes: tuple[ClusterNode, ...]
     groups: tuple[ClusterGroup, ...]
     pending: tuple[ClusterPending, ...]
+    clock_ahead_ms: int = 0
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

@@ -14,9 +14,12 @@ from collections import deque
 from statistics import median_high, median_low
 from typing import Final
 
+from querator import telemetry
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.raft.clock import Clock
+
+_log = telemetry.logger(__name__)
 
 _SAMPLES: Final = 4
 
@@ -40,4 +43,8 @@ class Skew:
         if len(self._samples) < 2:
             return
         clocks = [0, *(max(some) for some in self._samples.values())]
+        was_beyond = self.beyond
         self.ms = min(max(0, median_low(clocks)), median_high(clocks))
+        if self.beyond != was_beyond:
+            tell = _log.warning if self.beyond else _log.info
+            tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)

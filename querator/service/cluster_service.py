@@ -86,6 +86,7 @@ class ClusterService:
                 for queue in named
                 if queue.id in self._placement.pending
             ),
+            clock_ahead_ms=-self._host.skew_ms,
         )
 
     def _node(self, node: PlacedNode) -> ClusterNode:

@@ -22,53 +22,54 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\"\x19\n\x17GetClusterStatusRequest\"\xc2\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xbb\x02\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"\xcd\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"\x17\n\x15GetClusterPlanRequest\"\x8e\x01\n\x0b\x43lusterMove\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06origin\x18\x04 \x03(\t\x12\n\n\x02to\x18\x05 \x03(\t\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06moving\x18\x08 \x01(\x08\"P\n\x16GetClusterPlanResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\'\n\x05moves\x18\x02 \x03(\x0b\x32\x18.querator.v1.ClusterMove\"\"\n\x12ReadmitNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x15\n\x13ReadmitNodeResponse2\xdd\x04\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12Y\n\x0eGetClusterPlan\x12\".querator.v1.GetClusterPlanRequest\x1a#.querator.v1.GetClusterPlanResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponse\x12P\n\x0bReadmitNode\x12\x1f.querator.v1.ReadmitNodeRequest\x1a .querator.v1.ReadmitNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\"\x19\n\x17GetClusterStatusRequest\"\xc2\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xbb\x02\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"\xfd\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\x12.\n\x0b\x63lock_ahead\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"\x17\n\x15GetClusterPlanRequest\"\x8e\x01\n\x0b\x43lusterMove\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06origin\x18\x04 \x03(\t\x12\n\n\x02to\x18\x05 \x03(\t\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06moving\x18\x08 \x01(\x08\"P\n\x16GetClusterPlanResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\'\n\x05moves\x18\x02 \x03(\x0b\x32\x18.querator.v1.ClusterMove\"\"\n\x12ReadmitNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x15\n\x13ReadmitNodeResponse2\xdd\x04\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12Y\n\x0eGetClusterPlan\x12\".querator.v1.GetClusterPlanRequest\x1a#.querator.v1.GetClusterPlanResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponse\x12P\n\x0bReadmitNode\x12\x1f.querator.v1.ReadmitNodeRequest\x1a .querator.v1.ReadmitNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'querator.v1.cluster_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=50
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=75
-  _globals['_CLUSTERNODE']._serialized_start=78
-  _globals['_CLUSTERNODE']._serialized_end=272
-  _globals['_CLUSTERREPLICA']._serialized_start=274
-  _globals['_CLUSTERREPLICA']._serialized_end=391
-  _globals['_CLUSTERGROUP']._serialized_start=394
-  _globals['_CLUSTERGROUP']._serialized_end=709
-  _globals['_CLUSTERPENDING']._serialized_start=711
-  _globals['_CLUSTERPENDING']._serialized_end=795
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=798
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1003
-  _globals['_HANDOFFNODEREQUEST']._serialized_start=1005
-  _globals['_HANDOFFNODEREQUEST']._serialized_end=1039
-  _globals['_HANDOFFNODERESPONSE']._serialized_start=1041
-  _globals['_HANDOFFNODERESPONSE']._serialized_end=1105
-  _globals['_REPLACENODEREQUEST']._serialized_start=1107
-  _globals['_REPLACENODEREQUEST']._serialized_end=1141
-  _globals['_REPLACENODERESPONSE']._serialized_start=1143
-  _globals['_REPLACENODERESPONSE']._serialized_end=1224
-  _globals['_DRAINNODEREQUEST']._serialized_start=1226
-  _globals['_DRAINNODEREQUEST']._serialized_end=1272
-  _globals['_DRAINNODERESPONSE']._serialized_start=1274
-  _globals['_DRAINNODERESPONSE']._serialized_end=1353
-  _globals['_REMOVENODEREQUEST']._serialized_start=1355
-  _globals['_REMOVENODEREQUEST']._serialized_end=1388
-  _globals['_REMOVENODERESPONSE']._serialized_start=1390
-  _globals['_REMOVENODERESPONSE']._serialized_end=1470
-  _globals['_GETCLUSTERPLANREQUEST']._serialized_start=1472
-  _globals['_GETCLUSTERPLANREQUEST']._serialized_end=1495
-  _globals['_CLUSTERMOVE']._serialized_start=1498
-  _globals['_CLUSTERMOVE']._serialized_end=1640
-  _globals['_GETCLUSTERPLANRESPONSE']._serialized_start=1642
-  _globals['_GETCLUSTERPLANRESPONSE']._serialized_end=1722
-  _globals['_READMITNODEREQUEST']._serialized_start=1724
-  _globals['_READMITNODEREQUEST']._serialized_end=1758
-  _globals['_READMITNODERESPONSE']._serialized_start=1760
-  _globals['_READMITNODERESPONSE']._serialized_end=1781
-  _globals['_CLUSTERSERVICE']._serialized_start=1784
-  _globals['_CLUSTERSERVICE']._serialized_end=2389
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=82
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=107
+  _globals['_CLUSTERNODE']._serialized_start=110
+  _globals['_CLUSTERNODE']._serialized_end=304
+  _globals['_CLUSTERREPLICA']._serialized_start=306
+  _globals['_CLUSTERREPLICA']._serialized_end=423
+  _globals['_CLUSTERGROUP']._serialized_start=426
+  _globals['_CLUSTERGROUP']._serialized_end=741
+  _globals['_CLUSTERPENDING']._serialized_start=743
+  _globals['_CLUSTERPENDING']._serialized_end=827
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=830
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1083
+  _globals['_HANDOFFNODEREQUEST']._serialized_start=1085
+  _globals['_HANDOFFNODEREQUEST']._serialized_end=1119
+  _globals['_HANDOFFNODERESPONSE']._serialized_start=1121
+  _globals['_HANDOFFNODERESPONSE']._serialized_end=1185
+  _globals['_REPLACENODEREQUEST']._serialized_start=1187
+  _globals['_REPLACENODEREQUEST']._serialized_end=1221
+  _globals['_REPLACENODERESPONSE']._serialized_start=1223
+  _globals['_REPLACENODERESPONSE']._serialized_end=1304
+  _globals['_DRAINNODEREQUEST']._serialized_start=1306
+  _globals['_DRAINNODEREQUEST']._serialized_end=1352
+  _globals['_DRAINNODERESPONSE']._serialized_start=1354
+  _globals['_DRAINNODERESPONSE']._serialized_end=1433
+  _globals['_REMOVENODEREQUEST']._serialized_start=1435
+  _globals['_REMOVENODEREQUEST']._serialized_end=1468
+  _globals['_REMOVENODERESPONSE']._serialized_start=1470
+  _globals['_REMOVENODERESPONSE']._serialized_end=1550
+  _globals['_GETCLUSTERPLANREQUEST']._serialized_start=1552
+  _globals['_GETCLUSTERPLANREQUEST']._serialized_end=1575
+  _globals['_CLUSTERMOVE']._serialized_start=1578
+  _globals['_CLUSTERMOVE']._serialized_end=1720
+  _globals['_GETCLUSTERPLANRESPONSE']._serialized_start=1722
+  _globals['_GETCLUSTERPLANRESPONSE']._serialized_end=1802
+  _globals['_READMITNODEREQUEST']._serialized_start=1804
+  _globals['_READMITNODEREQUEST']._serialized_end=1838
+  _globals['_READMITNODERESPONSE']._serialized_start=1840
+  _globals['_READMITNODERESPONSE']._serialized_end=1861
+  _globals['_CLUSTERSERVICE']._serialized_start=1864
+  _globals['_CLUSTERSERVICE']._serialized_end=2469
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
@@ -263,6 +264,7 @@ class GetClusterStatusResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Id of the cluster."""
     epoch: _builtins.int
@@ -281,6 +283,12 @@ class GetClusterStatusResponse(_message.Message):
     def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterPending]:
         """Queues that are being created, updated or deleted."""
 
+    @_builtins.property
+    def clock_ahead(self) -> _duration_pb2.Duration:
+        """How far the asked node's wall clock is ahead of the median of all nodes' clocks, negative when
+        it is behind. Beyond half a second, either way, the node leads nothing that another can lead.
+        """
+
     def __init__(
         self,
         *,
@@ -290,10 +298,11 @@ class GetClusterStatusResponse(_message.Message):
         nodes: _abc.Iterable[Global___ClusterNode] | None = ...,
         groups: _abc.Iterable[Global___ClusterGroup] | None = ...,
         pending: _abc.Iterable[Global___ClusterPending] | None = ...,
+        clock_ahead: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,8 @@
 SDK reads with it what the server has written.
 """
 
+from google.protobuf.duration_pb2 import Duration
+
 from querator.model.cluster import (
     ClusterGroup,
     ClusterMove,
@@ -83,7 +85,14 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
             )
             for one in status.pending
         ],
+        clock_ahead=_signed(status.clock_ahead_ms),
     ).SerializeToString()
+
+
+def _signed(value_ms: int) -> Duration:
+    span = Duration()
+    span.FromMilliseconds(value_ms)
+    return span
 
 
 def encode_cluster_plan(plan: ClusterPlan) -> bytes:
@@ -190,6 +199,7 @@ def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:
             ClusterPending(one.namespace, one.queue, one.doing, tuple(one.waits_for))
             for one in message.pending
         ),
+        clock_ahead_ms=message.clock_ahead.ToMilliseconds(),
     )
 
 

@@ -31,6 +31,8 @@ class Member:
         self.options = list(options)
         self.program = "querator"
         """The module that is run."""
+        self.environment: dict[str, str] = {}
+        """In addition to that of the test."""
         self.records: list[dict[str, Any]] = []
         """What its last process has logged."""
         self._process: asyncio.subprocess.Process | None = None
@@ -58,7 +60,7 @@ class Member:
             *more,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "QUERATOR_LOG_FORMAT": "json"},
+            env={**os.environ, "QUERATOR_LOG_FORMAT": "json", **self.environment},
         )
         # Owned: `_end` and `refused` await it.
         self._listening = asyncio.get_running_loop().create_task(self._listen())

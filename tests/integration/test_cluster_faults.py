@@ -5,11 +5,13 @@ others serve, nothing is lost, and in the end all copies are the same.
 import asyncio
 import contextlib
 import resource
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
@@ -23,6 +25,7 @@ from querator.model.limits import MIB
 from querator.raft.journal import PINNED_WINDOWS
 from querator.v1.cluster_service_pb2 import GetClusterStatusRequest
 from querator.v1.cluster_service_pb2_grpc import ClusterServiceStub
+from tests import preload
 from tests.chaos.users import parts_of
 from tests.checkers.history import Look, Looked, Produce, Produced, Refused, Unknown
 from tests.checkers.report import check
@@ -249,6 +252,85 @@ async def test_restarts_of_one_and_of_all_under_load(tmp_path: Path):
                     tasks.create_task(cluster[name].kill())
             await cluster.start()
             await trial.until(trial.passed(items=10))
+        await trial.end()
+
+
+# --- clocks ------------------------------------------------------------------------------------
+
+
+class WallClocks:
+    """Of the nodes, which are started after this: each can be stepped."""
+
+    def __init__(self, cluster: Members, library: Path) -> None:
+        self._offsets = {}
+        for name, member in cluster.by_name.items():
+            self._offsets[name] = cluster.home / f"clock-{name}"
+            self.step(name, 0)
+            member.environment = {
+                "LD_PRELOAD": str(library),
+                "CLOCK_OFFSET": str(self._offsets[name]),
+            }
+
+    def step(self, name: str, offset_ms: int) -> None:
+        """Puts the node's wall clock at this offset from the machine's."""
+        with self._offsets[name].open("r+b" if self._offsets[name].exists() else "wb") as file:
+            file.write(struct.pack("=q", offset_ms))
+
+
+@pytest.fixture
+def offset_library(tmp_path: Path) -> Path:
+    if preload.compiler() is None:
+        pytest.skip("no C compiler for the library that steps clocks")
+    return preload.build(Path(__file__).with_name("offset.c"), tmp_path)
+
+
+def leaders(view: dict[str, Any]) -> Counter[str]:
+    return Counter(one["leader"] for one in view["partitions"] if one["queue"] == QUEUE)
+
+
+def are_led_by(names: set[str], view: dict[str, Any]) -> bool:
+    return set(leaders(view)) == names
+
+
+async def test_a_node_whose_clock_is_wrong_leads_nothing_and_says_so(
+    tmp_path: Path, offset_library: Path
+):
+    async with members(tmp_path) as cluster:
+        clocks = WallClocks(cluster, offset_library)
+        clocks.step("a", 3_000)
+        await cluster.start()
+        await cluster.querator("queue", "create", QUEUE, "--partitions", "6")
+        view = await cluster.until(partial(are_led_by, {"b", "c"}), "b")
+        assert any(
+            "The clock of node a is 3.0 s ahead of that of the others" in problem
+            for problem in view["problems"]
+        )
+        await cluster["a"].says("clock.beyond")
+        clocks.step("a", 0)
+        await cluster["a"].says("clock.right")
+        await cluster.until_well("b")
+        await cluster.until(lambda view: leaders(view) == Counter(a=2, b=2, c=2), "b")
+
+
+async def test_clocks_that_differ_and_are_stepped_under_load(tmp_path: Path, offset_library: Path):
+    """Within the limit nothing is to be seen of it; beyond it the others lead. No lease is cut
+    short, and nothing is lost.
+    """
+    async with members(tmp_path) as cluster:
+        clocks = WallClocks(cluster, offset_library)
+        for name, offset_ms in (("a", -200), ("c", 200)):
+            clocks.step(name, offset_ms)
+        trial = Trial(cluster)
+        await trial.begin()
+        async with trial.load("abc"):
+            await trial.until(trial.passed(items=10))
+            for name, offset_ms in (("a", 3_600_000), ("b", -3_600_000)):
+                clocks.step(name, offset_ms)
+                await cluster.until(partial(are_led_by, set("abc") - {name}), "c")
+                await trial.until(trial.passed(items=10))
+                clocks.step(name, 0)
+                await cluster.until(partial(are_led_by, set("abc")), "c")
+                await trial.until(trial.passed(items=10))
         await trial.end()
 
 

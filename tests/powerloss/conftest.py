@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.powerloss import shim
+from tests import preload
 from tests.powerloss.nodes import Totals
 
 
@@ -12,9 +12,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shim, compiled."""
     if not sys.platform.startswith("linux"):
         pytest.skip("the power-loss shim is for Linux")
-    if shim.compiler() is None:
+    if preload.compiler() is None:
         pytest.skip("no C compiler for the power-loss shim")
-    return shim.build(tmp_path_factory.mktemp("shim"))
+    source = Path(__file__).with_name("shadow.c")
+    return preload.build(source, tmp_path_factory.mktemp("shim"))
 
 
 TOTALS = pytest.StashKey[Totals]()

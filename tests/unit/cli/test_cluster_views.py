@@ -15,6 +15,7 @@ from querator.model.cluster import (
     ClusterReplica,
 )
 from querator.model.ids import GroupId
+from querator.model.limits import CLOCK_SKEW_MS_MAX
 
 NAMES = "abc"
 
@@ -103,6 +104,19 @@ def test_a_node_that_is_down():
     assert told.partitions[1].lag_entries == 0, "of those that answer"
     assert "2 of 3" in shown(told)
     assert "b (down)" in shown(told, partitions=True)
+
+
+def test_a_node_whose_clock_is_wrong():
+    def told(ahead_ms: int) -> tuple[str, ...]:
+        b = msgspec.structs.replace(seen("b"), clock_ahead_ms=ahead_ms)
+        return view(nodes=(seen("a"), b, seen("c"))).problems
+
+    assert told(CLOCK_SKEW_MS_MAX) == told(-CLOCK_SKEW_MS_MAX) == ()
+    assert told(3_040) == (
+        "The clock of node b is 3.0 s ahead of that of the others; 0.5 s is allowed. Until it is "
+        "put right the node leads nothing that another one can lead.",
+    )
+    assert "b is 0.6 s behind that of the others" in told(-600)[0]
 
 
 def test_most_nodes_are_down():

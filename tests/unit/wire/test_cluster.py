@@ -43,6 +43,7 @@ STATUS = ClusterStatus(
     nodes=(NODE,),
     groups=(GROUP,),
     pending=(ClusterPending("n", "q", "deleting", ("b", "c")),),
+    clock_ahead_ms=-1_500,
 )
 
 
