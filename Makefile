@@ -83,9 +83,10 @@ bench: setup ## measure a node and the client beside it
 failover: setup ## measure how long clients stand still when a node of three dies or hands off
 	$(PY) -m scripts.bench.failover
 
+PARTITIONS ?= 1000
 .PHONY: idle
-idle: setup ## measure what 300 partitions cost on three nodes in which nothing happens
-	$(PY) -m scripts.bench.idle
+idle: setup ## measure what PARTITIONS (1000) cost on three nodes in which nothing happens
+	$(PY) -m scripts.bench.idle --partitions $(PARTITIONS)
 
 # --- static checks -----------------------------------------------------------
 

@@ -113,7 +113,8 @@ class Node:
             raise ValueError("give one of data_dir, memory=True and environment")
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._environment = environment
-        self._empty = _when_empty(new=new or (memory and cluster is None), cluster=cluster)
+        founds = cluster is not None and bool(cluster.founds_with)
+        self._empty = Empty.of(new=new or (memory and cluster is None), founds=founds)
         self._name = name if cluster is None else cluster.name
         self._cluster = cluster
         self._membership: Membership | None = None
@@ -496,11 +497,3 @@ class Node:
 async def _ended(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.wait((task,))
-
-
-def _when_empty(*, new: bool, cluster: ClusterSettings | None) -> Empty:
-    if new:
-        return Empty.NEW_CLUSTER
-    if cluster is not None and cluster.founds_with:
-        return Empty.TO_BE_FORMED
-    return Empty.REFUSED

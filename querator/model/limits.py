@@ -84,7 +84,7 @@ LEASE_GRACE_MS = 2 * SECOND_MS
 # Queues.
 PARTITIONS_MAX = 1_024
 NODES_MAX = 50
-NODE_PARTITIONS_MAX = 1_000
+NODE_PARTITIONS_MAX = 2_000  # Replicas, on the average node: an idle one costs some CPU as well.
 ATTEMPTS_MAX = 65_535
 RELEASES_MAX = 100  # So many polite releases count as one attempt.
 

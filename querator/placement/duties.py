@@ -36,6 +36,7 @@ from querator.placement.commands import (
     PlaceGroups,
     RegisterNode,
 )
+from querator.placement.led import Led, some_at_once
 from querator.placement.plan import Placing
 from querator.placement.standing import Propose
 from querator.placement.steps import HandOver, has_settled, heir, moves_home, next_step
@@ -45,8 +46,6 @@ from querator.raft.host import Host
 ROUND_S = 0.5
 CHANGING_MAX = 4
 """Groups whose replicas change at once: learners that catch up cost the disk and the network."""
-HOMEWARD_MAX = 2
-"""Leaderships that go to their preferred nodes in one round: each stops its group for a moment."""
 HOMEWARD_AGAIN_S = 10.0
 """After this a leadership that was not taken, or came back, is offered again."""
 HANDING_MAX = 16
@@ -99,8 +98,7 @@ class Duties:
         """Of the last map in which everything was where it should be."""
         self._changing: set[GroupId] = set()
         self._offered_s: dict[GroupId, float] = {}
-        self._led_s: dict[GroupId, float] = {}
-        """When a round first saw that the group is led here."""
+        self._led = Led()
         self._handing = False
 
     async def run(self) -> None:
@@ -113,10 +111,9 @@ class Duties:
                     if self._may_join(newcomer):
                         self._joining.add(newcomer.name)
                         tasks.create_task(self._take_in(newcomer))
-                led = [group for group in self._host.groups() if self._host.leads(group)]
                 now_s = asyncio.get_running_loop().time()
-                self._led_s = {group: self._led_s.get(group, now_s) for group in led}
-                for group in led:
+                self._led.look(self._host.led, self._placed(), now_s)
+                for group in self._led.left:
                     if group not in self._changing:
                         if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
                             self._changing.add(group)
@@ -124,6 +121,8 @@ class Duties:
                         elif self._has_settled(group):
                             self._changing.add(group)
                             tasks.create_task(self._settle(group))
+                        elif self._is_done(group):
+                            self._led.done(group)
                 if self._handing:
                     # One may have been on its way here when the others were told.
                     await self._hand_over_some(Counter())
@@ -201,6 +200,17 @@ class Duties:
         finally:
             self._changing.discard(group)
 
+    def _is_done(self, group: GroupId) -> bool:
+        """Whether nothing is left to do, by this map."""
+        status, placed = self._host.status(group), self._placed().placed(group)
+        return (
+            status is not None
+            and placed is not None
+            and not placed.moving
+            and status.replicas == placed.target
+            and self._placed().preferred(group) == self._node
+        )
+
     def _next(self, group: GroupId) -> Change | HandOver | None:
         status, placed = self._host.status(group), self._placed().placed(group)
         if status is None or placed is None:
@@ -240,25 +250,28 @@ class Duties:
         able = self._able()
         if not able:
             return
-        now_s = asyncio.get_running_loop().time()
-        moved = 0
-        for group, since_s in self._led_s.items():
-            if moved >= HOMEWARD_MAX:
-                return
-            preferred = self._placed().preferred(group)
-            if preferred not in able or not self._host.leads(group) or group in self._changing:
-                continue
-            if now_s < self._offered_s.get(group, 0.0):
-                continue
-            status = self._host.status(group)
-            if status is None:
-                continue
-            target = self._placed().replicas(group)
-            if not moves_home(status, target, preferred, able, led_s=now_s - since_s):
-                continue
-            self._offered_s[group] = now_s + HOMEWARD_AGAIN_S
-            moved += 1
-            await self._transfer(group, preferred)
+        placed, now_s = self._placed(), asyncio.get_running_loop().time()
+        homeward = {
+            group: preferred
+            for group in self._led.left
+            if (preferred := placed.preferred(group)) is not None
+            and preferred in able
+            and self._may_go(group, preferred, able, now_s)
+        }
+        async with asyncio.TaskGroup() as tasks:
+            for group in some_at_once(homeward, placed):
+                self._offered_s[group] = now_s + HOMEWARD_AGAIN_S
+                tasks.create_task(self._transfer(group, homeward[group]))
+
+    def _may_go(self, group: GroupId, preferred: NodeKey, able: set[NodeKey], now_s: float) -> bool:
+        """Whether the leadership may be given to the preferred node, one of those that are able."""
+        if group in self._changing or not self._host.leads(group):
+            return False
+        status = self._host.status(group)
+        if status is None or now_s < self._offered_s.get(group, 0.0):
+            return False
+        led_s = self._led.led_s(group, now_s)
+        return moves_home(status, self._placed().replicas(group), preferred, able, led_s=led_s)
 
     async def _transfer(self, group: GroupId, to: NodeKey) -> bool:
         """Whether the leadership went over."""
@@ -281,7 +294,7 @@ class Duties:
         while self._followed() and loop.time() < until_s:
             if not await self._hand_over_some(given):
                 await asyncio.sleep(HANDING_PAUSE_S)
-        kept = tuple(group for group in self._host.groups() if self._host.leads(group))
+        kept = tuple(sorted(self._host.led))
         return HandedOver(moved=given.total(), left=kept)
 
     async def _hand_over_some(self, given: Counter[NodeKey]) -> bool:
@@ -297,10 +310,9 @@ class Duties:
     def _followed(self) -> bool:
         """Whether a group is led here that somebody else may take over, if not at once."""
         able = self._able()
-        led = (group for group in self._host.groups() if self._host.leads(group))
         return any(
             follower.voter and follower.node in able
-            for group in led
+            for group in self._host.led
             if (status := self._host.status(group)) is not None
             for follower in status.followers
         )
@@ -309,8 +321,8 @@ class Duties:
         """The groups led here that others can take over, with who should."""
         able, promised = self._able(), Counter(given)
         found = []
-        for group in self._host.groups():
-            status = self._host.status(group) if self._host.leads(group) else None
+        for group in sorted(self._host.led):
+            status = self._host.status(group)
             if status is None:
                 continue
             to = heir(status, self._placed().preferred(group), able - {self._node}, promised)

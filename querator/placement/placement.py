@@ -378,13 +378,19 @@ class Placement:
 
     async def _clear_surplus(self) -> None:
         """Deletes, again and again, what has moved away from this node."""
+        looked_at: tuple[PlacementMap, int] | None = None
         while True:
             await asyncio.sleep(SURPLUS_S)
+            seen = (self.map, self._reconciler.opened)
+            if seen == looked_at:
+                continue
+            looked_at = seen
             for group in self._reconciler.surplus(self.map):
                 try:
                     await self._reconciler.clear(group)
                 except QueratorError as error:
                     _log.warning("placement.clear_again", group=group, error=str(error))
+                    looked_at = None
                     continue
                 _log.info("placement.cleared", group=group)
                 owner = self.map.by_group(group)

@@ -89,6 +89,8 @@ class Reconciler:
         self._machine_for = machine_for
         self._node = node
         self._propose = propose
+        self.opened = 0
+        """How many groups this node has opened: what is surplus may change with each."""
         self._open: set[GroupId] = set()
         self._stored: set[GroupId] = set()
         """Groups of which there may be a replica here."""
@@ -142,6 +144,7 @@ class Reconciler:
         self._stored.add(group)
         await self._host.create_group(group, self._machine_for(group), replicas)
         self._open.add(group)
+        self.opened += 1
 
     async def configure(self, placed: PlacementMap, queue: Queue) -> None:
         """Brings the settings to all partitions. Raises QueratorError; then again."""

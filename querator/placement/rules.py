@@ -10,8 +10,8 @@ Rules that hold after every command, whatever the commands were:
   queue itself, so dead letters never travel in chains;
 * the number of partitions of a queue never changes;
 * each of them has a place on the nodes that are known;
-* all queues together have at most `NODE_PARTITIONS_MAX` partitions, those being deleted included,
-  for their data is still there.
+* a queue is made only if all together have at most `NODE_PARTITIONS_MAX` replicas for each node
+  that takes any, those being deleted included, for their data is still there.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ import msgspec
 
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
-from querator.model.ids import GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
@@ -65,8 +65,8 @@ def _create(view: View, command: CreateQueue) -> Change:
     partitions = command.settings.partitions
     refusal = (
         _refuse_unformed(view.map)
-        or _refuse_partitions(view.map, partitions)
         or _refuse_replicas(view.map, command.settings.replicas)
+        or _refuse_partitions(view.map, partitions, command.settings.replicas)
         or _refuse_dead_queue(
             view.map, command.namespace, command.name, command.settings.dead_queue
         )
@@ -113,7 +113,7 @@ def _refuse_unformed(placed: PlacementMap) -> Refusal | None:
     return Refusal(ErrorCode.UNAVAILABLE, "the cluster is being formed; try again")
 
 
-def _refuse_partitions(placed: PlacementMap, partitions: int) -> Refusal | None:
+def _refuse_partitions(placed: PlacementMap, partitions: int, replicas: int) -> Refusal | None:
     if not 1 <= partitions <= PARTITIONS_MAX:
         return Refusal(
             ErrorCode.LIMIT_EXCEEDED,
@@ -122,14 +122,20 @@ def _refuse_partitions(placed: PlacementMap, partitions: int) -> Refusal | None:
             limit=str(PARTITIONS_MAX),
             value=str(partitions),
         )
-    if placed.partitions + partitions > NODE_PARTITIONS_MAX:
+    nodes = sum(node.takes_replicas for node in placed.nodes)
+    there = sum(
+        len(known.target) for group, known in placed.groups.items() if group != PLACEMENT_GROUP
+    )
+    wanted = there + partitions * replicas_wanted(nodes, replicas)
+    most = NODE_PARTITIONS_MAX * nodes
+    if wanted > most:
         return Refusal(
             ErrorCode.LIMIT_EXCEEDED,
-            f"settings.partitions is {partitions}; the node has {placed.partitions} partitions and "
-            f"may have {NODE_PARTITIONS_MAX}",
+            f"settings.partitions is {partitions}; the nodes have {there} replicas of partitions, "
+            f"would have {wanted} and may have {most}: {NODE_PARTITIONS_MAX} for each",
             field="settings.partitions",
-            limit=str(NODE_PARTITIONS_MAX),
-            value=str(placed.partitions + partitions),
+            limit=str(most),
+            value=str(wanted),
         )
     return None
 

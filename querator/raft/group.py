@@ -215,6 +215,11 @@ class Group:
                 if self.journal.last_index > last_index:
                     self.arrival.give_up()
 
+    def hears(self, beat: Beat) -> bool:
+        """Whether the beat changes nothing but when the leader was heard."""
+        member = self.member
+        return self.quarantined is None and beat.to == member.id and member.hears(beat)
+
     def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
         """None when the leader is followed, or the term to refuse its beat with."""
         if self.quarantined is not None or beat.to != self.member.id:
@@ -523,9 +528,13 @@ class Group:
         self.status = self._make_status()
 
     @property
-    def sends_more(self) -> bool:
-        """Whether the next turn has something to send that nothing else will bring about."""
-        return self.office is not None and self.office.asks
+    def goes_on(self) -> bool:
+        """Whether the next turn has something to do that nothing else will bring about: a question
+        to send, or to commit what has become durable after the answers of others had come.
+        """
+        if self.quarantined is not None:
+            return False
+        return (self.office is not None and self.office.asks) or self.member.may_commit
 
     def wake_s(self) -> float | None:
         """When it wants to be looked at again if nothing happens, by the monotonic clock."""

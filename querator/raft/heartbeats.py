@@ -31,7 +31,7 @@ class Heartbeats:
         self._groups = groups
         self._clock = clock
         self._mail = mail
-        self._led: dict[GroupId, Group] = {}
+        self.led: dict[GroupId, Group] = {}
         """Groups that this node leads and that have other replicas."""
         self._round = 0
         self._due_s = 0.0
@@ -40,33 +40,33 @@ class Heartbeats:
     @property
     def due_s(self) -> float | None:
         """When the next heartbeat goes, by the monotonic clock."""
-        return self._due_s if self._led else None
+        return self._due_s if self.led else None
 
     def look(self, group: Group) -> None:
         """Whether the group has a leader here that must be heard."""
         if group.member.leads and len(group.journal.replicas) > 1 and group.quarantined is None:
-            if not self._led:
+            if not self.led:
                 self._due_s = self._clock.monotonic_s() + PERIOD_S
-            self._led[group.group] = group
+            self.led[group.group] = group
         else:
-            self._led.pop(group.group, None)
+            self.led.pop(group.group, None)
 
     def forget(self, group: GroupId) -> None:
-        self._led.pop(group, None)
+        self.led.pop(group, None)
 
     def forget_node(self, node: NodeKey) -> None:
         """The connection to the node changed: nothing on its way arrives."""
         self._sent.pop(node, None)
 
     def send(self, now_s: float, outcome: Outcome) -> None:
-        if not self._led or now_s < self._due_s:
+        if not self.led or now_s < self._due_s:
             return
         self._due_s = now_s + PERIOD_S
         self._round += 1
         beats: defaultdict[NodeKey, list[Beat]] = defaultdict(list)
-        for group in list(self._led.values()):
+        for group in list(self.led.values()):
             if not group.member.leads or group.quarantined is not None:
-                del self._led[group.group]
+                del self.led[group.group]
                 continue
             for node, beat in group.beats(outcome):
                 beats[node].append(beat)
@@ -89,6 +89,8 @@ class Heartbeats:
             group = self._groups.get(beat.group)
             refused: int | None = 0
             if group is not None:
+                if group.hears(beat):
+                    continue
                 before = (group.member.term, group.member.leader, group.member.commit_index)
                 refused = group.on_beat(beat, outcome)
                 member = group.member
@@ -105,7 +107,7 @@ class Heartbeats:
         stale = {(one.group, one.sender): one.term for one in reply.stale}
         changed = {}
         for beat in beats:
-            group = self._led.get(beat.group)
+            group = self.led.get(beat.group)
             if group is None:
                 continue
             term = stale.get((beat.group, beat.to)) if stale else None

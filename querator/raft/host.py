@@ -254,6 +254,11 @@ class Host:
         """Groups that are open on this node."""
         return tuple(self._turns.groups())
 
+    @property
+    def led(self) -> frozenset[GroupId]:
+        """The groups of which `leads` says so."""
+        return frozenset(self._led)
+
     def leads(self, group: GroupId) -> bool:
         """Whether the group is in office here, as far as `on_leadership` was told."""
         return group in self._led

@@ -66,6 +66,7 @@ from querator.raft.log_rows import (
     put_member,
     put_record,
     read_applied,
+    sent,
 )
 from querator.raft.messages import LogEntry
 from querator.raft.snapshot import Position
@@ -234,7 +235,7 @@ class Journal(LogOfLibrary):
             size += record.bytes
             if found and size > bytes_max:
                 break
-            found.append(_log_entry(record, record.entry.attachments))
+            found.append(sent(record, record.entry.attachments))
         return tuple(found)
 
     def _stored_entries(
@@ -250,7 +251,7 @@ class Journal(LogOfLibrary):
                 parts = record.entry.attachments
                 if len(parts) < record.attachments_count:
                     parts = self._attachments(snapshot, record)
-                found.append(_log_entry(record, parts))
+                found.append(sent(record, parts))
         return found
 
     def _attachments(self, txn: ReadTransaction, record: Record) -> tuple[bytes, ...]:
@@ -496,7 +497,3 @@ class Journal(LogOfLibrary):
 
     def getVotedForNodeId(self) -> int | None:
         return self._vote
-
-
-def _log_entry(record: Record, parts: tuple[bytes, ...]) -> LogEntry:
-    return LogEntry(record.term, record.now_ms, record.kind, record.entry.command, parts)

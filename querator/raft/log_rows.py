@@ -12,6 +12,7 @@ from querator.model.entries import Entry
 from querator.model.ids import GroupId
 from querator.model.limits import LOG_ENTRY_OVERHEAD_BYTES
 from querator.model.nodes import Replicas
+from querator.raft.messages import LogEntry
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import APPLIED, LOG, MEMBERS
@@ -151,3 +152,8 @@ def member_row(
 def entry_size(entry: Entry) -> int:
     """What an entry counts for in the bytes of a log."""
     return LOG_ENTRY_OVERHEAD_BYTES + len(entry.command) + sum(map(len, entry.attachments))
+
+
+def sent(record: Record, attachments: tuple[bytes, ...]) -> LogEntry:
+    """The entry as it goes to another replica."""
+    return LogEntry(record.term, record.now_ms, record.kind, record.entry.command, attachments)

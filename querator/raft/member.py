@@ -43,7 +43,8 @@ from querator.raft.voter import Voter
 _TOGETHER_S: Final = 0.1
 """Groups that want to be looked at by and by are looked at together, at multiples of this."""
 _TOGETHER_AHEAD_S: Final = 0.5
-
+_LATER_S: Final = 0.001
+"""What is over at an instant is certainly over so much later, whatever is rounded."""
 
 PROMPT_S: Final = 0.02
 """A follower that was heard so lately is expected to answer soon."""
@@ -84,7 +85,6 @@ class Member(Voter):
 
     def followers(self) -> tuple[ReplicaStatus, ...]:
         """What it knows of the others, while it leads."""
-        now_s = self._clock.monotonic_s()
         return tuple(
             ReplicaStatus(
                 id=replica.id,
@@ -92,7 +92,6 @@ class Member(Voter):
                 voter=replica.voter,
                 state=progress.state.value,
                 match=progress.match,
-                heard_s=now_s - progress.heard_s,
             )
             for replica in (self._journal.replicas if self.progress else ())
             if (progress := self.progress.get(replica.id)) is not None
@@ -123,14 +122,41 @@ class Member(Voter):
         """When it wants a tick if nothing happens before, by the monotonic clock."""
         if self.alone and self.leads:
             return None
-        now_s = self._clock.monotonic_s()
         if self.leads:
-            return _together(now_s + self._getConf().raftMinTimeout / 2)
+            return _together(self._majority_until_s())
         if not self.votes:
             return None
+        now_s = self._clock.monotonic_s()
         deadline: float = self._SyncObj__raftElectionDeadline
         # It is moved on by each heartbeat: most looks at it find nothing to do.
         return _together(deadline) if deadline > now_s + _TOGETHER_AHEAD_S else deadline
+
+    def _majority_until_s(self) -> float:
+        """When a leader that hears nothing more has to step down: the majority is then too long
+        ago. Each answer moves it on.
+        """
+        heard = sorted(self.progress[id_].heard_s for id_ in self._voters if id_ != self.id)
+        needed = (len(heard) + 1) // 2
+        last_s = heard[-needed]
+        return float(last_s + self._getConf().leaderFallbackTimeout + _LATER_S)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a leader's next tick finds more to be committed: its own copy is on disk now, and
+        those of others were before.
+        """
+        commit = self.commit_index
+        if self._journal.durable_index <= commit or not self.leads or self.alone:
+            return False
+        most = self._majority_index()
+        # Entries of earlier terms are committed by those of its own alone.
+        return most > commit and most >= self.office_index()
+
+    def _majority_index(self) -> int:
+        """A majority has the log up to there, this replica what is durable."""
+        matches = [self.progress[id_].match for id_ in self._voters if id_ != self.id]
+        ranked = sorted([*matches, self._journal.durable_index], reverse=True)
+        return ranked[len(ranked) // 2]
 
     # --- what the turn calls -------------------------------------------------------
 
@@ -167,9 +193,7 @@ class Member(Voter):
         """What the library's commit rule and check of the majority look at."""
         # The library counts the leader for every entry of its log. It has those that are durable:
         # up to this one a majority has them.
-        matches = [self.progress[int(node.id)].match for node in self._SyncObj__otherNodes]
-        ranked = sorted([*matches, self._journal.durable_index], reverse=True)
-        most = ranked[len(ranked) // 2]
+        most = self._majority_index()
         self._SyncObj__raftMatchIndex = {
             node: min(most, self.progress[int(node.id)].match) for node in self._SyncObj__otherNodes
         }
@@ -295,6 +319,10 @@ class Member(Voter):
         if asked:
             self.send_appends(asked=frozenset(asked))
         return beats
+
+    def hears(self, beat: Beat) -> bool:
+        """Whether the beat says nothing but that the leader lives, and is followed already."""
+        return beat.commit_index <= self.commit_index and self._hears(beat.term, beat.sender)
 
     def on_beat(self, beat: Beat) -> int | None:
         """Follows the leader; None, or the term to refuse the beat with."""

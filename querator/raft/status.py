@@ -6,16 +6,13 @@ from querator.model.nodes import NodeKey, Replicas
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """Another replica as its leader sees it. `match` is what it has on disk of the leader's log;
-    `heard_s` is how long ago it answered, in seconds.
-    """
+    """Another replica as its leader sees it. `match` is what it has on disk of the leader's log."""
 
     id: int
     node: NodeKey
     voter: bool
     state: str
     match: int
-    heard_s: float
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

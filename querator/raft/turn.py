@@ -308,8 +308,8 @@ class Turns:
             group = self._groups.get(group_id)
             if group is None:
                 continue
-            if not group.in_office and (at_s := group.wake_s()) is not None and at_s > now_s:
-                # The leader has been heard meanwhile.
+            if (at_s := group.wake_s()) is not None and at_s > self._clock.monotonic_s():
+                # The leader has been heard meanwhile, or the majority has.
                 self._alarms.set(group_id, at_s)
                 continue
             if group.in_office and not group.transferring:
@@ -343,11 +343,11 @@ class Turns:
                         case Envelope():
                             self._deliver_envelope(message, node, outcome)
                         case Heartbeat():
-                            self.skew.heard(node, message.wall_ms)
+                            self._hear_clock(node, message)
                             changed = self._heartbeats.on_heartbeat(node, message, outcome)
                             self._dirty.update(changed)
                         case HeartbeatReply():
-                            self.skew.heard(node, message.wall_ms)
+                            self._hear_clock(node, message)
                             self._dirty.update(self._heartbeats.on_reply(node, message))
             case Connected(node) | Disconnected(node):
                 up = isinstance(event, Connected)
@@ -355,6 +355,12 @@ class Turns:
                 for group_id, group in self._groups.items():
                     if group.on_connection(node, up=up):
                         self._dirty[group_id] = group
+
+    def _hear_clock(self, node: NodeKey, message: Heartbeat | HeartbeatReply) -> None:
+        self.skew.heard(node, message.wall_ms)
+        if self.skew.beyond:
+            # They have something to hand over.
+            self._dirty.update(self._heartbeats.led)
 
     def _deliver_envelope(self, envelope: Envelope, node: NodeKey, outcome: Outcome) -> None:
         group = self._groups.get(envelope.group)
@@ -454,7 +460,11 @@ class Turns:
         stored.update({group.group: group for group in trimmed})
         for group_id, group in stored.items():
             group.synced()
-            if group_id not in self._dirty:
+            if group_id in self._dirty:
+                continue
+            if group.goes_on:
+                self._dirty[group_id] = group
+            else:
                 group.settled(outcome)
         outcome.done.extend((request.future, None) for request in removed)
         self._settle(outcome)
@@ -498,7 +508,7 @@ class Turns:
             group.settled(outcome)
             self._settle_opening(group, outcome)
             self._heartbeats.look(group)
-            if group.changed or group.sends_more:
+            if group.changed or group.goes_on:
                 dirty[group_id] = group
             self._set_alarm(group)
         self._dirty = dirty

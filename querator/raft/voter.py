@@ -140,8 +140,27 @@ class Voter(Stock):
         others = {Node(id_) for id_ in self._voters if id_ != self.id}
         self._SyncObj__otherNodes = others
 
+    def _hears(self, term: int, leader: int) -> bool:
+        """Whether this is the leader that is followed in the term, and nothing is under way against
+        it; then it has been heard.
+        """
+        if (
+            self._SyncObj__raftState != FOLLOWER
+            or self._SyncObj__raftCurrentTerm != term
+            or self._stands
+            or self._pre_votes is not None
+            or self.leader != leader
+        ):
+            return False
+        self._waived = 0
+        self._heard_s = self._clock.monotonic_s()
+        self._set_deadline()
+        return True
+
     def _follow(self, term: int, leader: int) -> None:
         """Recognises the leader of a term that is not below the own."""
+        if self._hears(term, leader):
+            return
         if term == self.term and self.leads:
             raise Diverged(f"replica {leader} leads in term {term} as well")
         # What it sent right behind `TimeoutNow` does not take that back.

@@ -50,6 +50,13 @@ class Empty(Enum):
     TO_BE_FORMED = "to be formed"
     """A node whose cluster is to be formed, or found, with others."""
 
+    @classmethod
+    def of(cls, *, new: bool, founds: bool) -> "Empty":
+        """`new`: whether the node may make a cluster alone; `founds`: with others."""
+        if new:
+            return cls.NEW_CLUSTER
+        return cls.TO_BE_FORMED if founds else cls.REFUSED
+
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
     """`incarnation` names this copy of the node's data; `boots` counts its starts, from 1.

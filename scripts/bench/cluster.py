@@ -6,7 +6,7 @@ from querator.client.cluster import ClusterAdmin, ClusterPicture
 from querator.client.errors import RequestError
 from querator.model.cluster import ClusterReplica
 
-WELL_SECONDS = 120.0
+WELL_SECONDS = 300.0
 LAG_ENTRIES_MAX = 50
 """A follower that is not further behind keeps up with the load."""
 

@@ -4,8 +4,6 @@ processes.
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,12 @@ import pytest
 
 from querator import Client
 from querator.client import LeasedItem
-from querator.client.errors import LeaseLost, OutcomeUnknown, Unavailable
+from querator.client.errors import OutcomeUnknown, Unavailable
 from querator.v1 import queue_service_pb2, queue_service_pb2_grpc
 from tests.integration.members import Members, members
+from tests.integration.sdk_load import Load, check
 
 pytestmark = pytest.mark.timeout(180)
-
-LEASE = timedelta(seconds=3)
-BATCH = 20
 
 
 def addresses(cluster: Members) -> str:
@@ -58,79 +54,6 @@ async def test_what_one_node_takes_every_node_gives(tmp_path: Path):
             assert (total.completed, total.dead, total.ready, total.leased) == (50, 10, 0, 0)
 
 
-class Load:
-    """Producers and consumers of the SDK, and what they saw."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.made = 0
-        self.stop = asyncio.Event()
-        self.completed: Counter[bytes] = Counter()
-        self.lost = 0
-
-    async def produce(self, *, ordered: bool) -> None:
-        async with (
-            Client(self.address) as client,
-            client.producer("q", ordered=ordered) as producer,
-        ):
-            while not self.stop.is_set():
-                first, self.made = self.made, self.made + BATCH
-                await producer.produce_many([b"%d" % n for n in range(first, first + BATCH)])
-                await asyncio.sleep(0.02)
-
-    async def single(self) -> None:
-        async with Client(self.address) as client:
-            while not self.stop.is_set():
-                number, self.made = self.made, self.made + 1
-                await client.produce("q", b"%d" % number)
-
-    async def consume(self) -> None:
-        async with (
-            Client(self.address) as client,
-            client.consumer("q", lease_timeout=LEASE, prefetch_items=100) as consumer,
-            asyncio.TaskGroup() as settling,
-        ):
-            async for batch in consumer.batches():
-                settling.create_task(self._settle(batch.complete(), batch.payloads()))
-                if self.stop.is_set() and len(self.completed) == self.made:
-                    return
-
-    async def _settle(self, settled: "asyncio.Future[None]", payloads: list[bytes]) -> None:
-        try:
-            await settled
-        except LeaseLost:
-            # Its stream was cut with the node, and the lease lapsed: another one completes it.
-            self.lost += 1
-        else:
-            self.completed.update(payloads)
-
-    async def run(self, disturb: Callable[[], Awaitable[None]]) -> None:
-        async with Client(self.address) as client, asyncio.TaskGroup() as users:
-            await client.create_queue("q", partitions=6)
-            producing = [
-                users.create_task(self.produce(ordered=True)),
-                users.create_task(self.produce(ordered=False)),
-                users.create_task(self.single()),
-            ]
-            consuming = [users.create_task(self.consume()) for _ in range(3)]
-            await disturb()
-            self.stop.set()
-            await asyncio.wait(producing)
-            while (await client.stats("q")).total.completed < self.made:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-            for task in consuming:
-                task.cancel()
-        # Whatever a user raises ends the group; nothing did.
-
-
-async def check(cluster: Members, load: Load) -> None:
-    """Each item was stored once and completed once."""
-    async with Client(load.address) as client:
-        total = (await client.stats("q")).total
-    assert (total.produced, total.completed) == (load.made, load.made)
-    assert set(load.completed.values()) <= {1}
-
-
 async def test_users_see_no_error_when_nodes_are_killed(tmp_path: Path):
     async with members(tmp_path) as cluster:
         await cluster.start()
@@ -145,7 +68,7 @@ async def test_users_see_no_error_when_nodes_are_killed(tmp_path: Path):
                 await cluster.until_well(name)
 
         await load.run(kill_each)
-        await check(cluster, load)
+        await check(load)
 
 
 def subscribing(number: int, *held: str) -> queue_service_pb2.LeaseStreamRequest:
@@ -209,7 +132,7 @@ async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: 
                 await cluster.until_well(name)
 
         await load.run(restart_each)
-        await check(cluster, load)
+        await check(load)
 
 
 async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):

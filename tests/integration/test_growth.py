@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.members import Members, members
-from tests.integration.test_any_node import Load, check
+from tests.integration.sdk_load import Load, check
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -50,7 +50,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
             await cluster.until_well()
 
         await load.run(grow_and_shrink)
-        await check(cluster, load)
+        await check(load)
 
 
 async def test_one_node_becomes_three(tmp_path: Path):
@@ -156,7 +156,7 @@ async def test_a_node_that_began_alone_is_joined_by_others_while_it_works(tmp_pa
 
         await load.run(grow)
         await cluster.start("a")
-        await check(cluster, load)
+        await check(load)
 
 
 async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):

@@ -14,7 +14,7 @@ from querator.client.errors import ConnectionFailed
 from querator.config import PeerTlsSettings
 from tests.integration.members import Members, members
 from tests.integration.processes import ServerProcess, run, server
-from tests.integration.test_any_node import Load, check
+from tests.integration.sdk_load import Load, check
 from tests.papers import Papers, shown_to_nodes
 
 
@@ -175,7 +175,7 @@ async def test_nodes_talk_by_mutual_tls_under_load_while_one_is_killed(
             await cluster.until_well("c")
 
         await load.run(kill_and_restart)
-        await check(cluster, load)
+        await check(load)
 
 
 async def test_files_for_the_peer_port_that_cannot_be_used_stop_the_start(

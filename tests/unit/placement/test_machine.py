@@ -178,7 +178,8 @@ def test_partitions_have_limits(group: Group):
     for partitions in (-1, 0, PARTITIONS_MAX + 1):
         result = group.propose(CreateQueue("n", "q", QueueSettings(partitions=partitions)))
         assert str(partitions) in refused(result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
-    create(group, "a", partitions=NODE_PARTITIONS_MAX - 1)
+    create(group, "a", partitions=PARTITIONS_MAX)
+    create(group, "most", partitions=NODE_PARTITIONS_MAX - PARTITIONS_MAX - 1)
     result = group.propose(CreateQueue("n", "b", QueueSettings(partitions=2)))
     assert str(NODE_PARTITIONS_MAX) in refused(
         result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions"
@@ -189,6 +190,20 @@ def test_partitions_have_limits(group: Group):
     refused(result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
     group.propose(ReplicasGone(QueueId(1), A))
     create(group, "c")
+
+
+def test_more_nodes_may_have_more_partitions():
+    group = Group(nodes="abcd")
+    partitions = 4 * NODE_PARTITIONS_MAX // 3
+    for number in range(partitions // PARTITIONS_MAX):
+        create(group, f"q{number}", partitions=PARTITIONS_MAX)
+    settings = QueueSettings(partitions=PARTITIONS_MAX)
+    assert "2000 for each" in refused(
+        group.propose(CreateQueue("n", "q", settings)),
+        ErrorCode.LIMIT_EXCEEDED,
+        "settings.partitions",
+    )
+    create(group, "q", partitions=partitions % PARTITIONS_MAX)
 
 
 def test_update_changes_what_the_mask_names(group: Group):

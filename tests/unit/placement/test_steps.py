@@ -32,9 +32,7 @@ TARGET: Replicas = (Replica(1, A), Replica(3, C), Replica(4, B2))
 def status(*, replicas: Replicas = THREE, log_last: int = 5_000, **matches: int) -> GroupStatus:
     """Of a group led on node a; the followers' matches by name."""
     followers = tuple(
-        ReplicaStatus(
-            one.id, one.node, one.voter, "replicate", matches.get(one.node[0], log_last), 0.1
-        )
+        ReplicaStatus(one.id, one.node, one.voter, "replicate", matches.get(one.node[0], log_last))
         for one in replicas
         if one.node != A
     )

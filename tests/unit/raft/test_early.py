@@ -130,6 +130,17 @@ def test_a_leader_whose_followers_are_prompt_leaves_the_sync_to_them():
     assert log_of(leader) == (last, last)
 
 
+def test_a_sync_that_was_left_to_others_commits_when_it_comes_if_they_did_not():
+    world, leader = applied()
+    silent = next(name for name in world.nodes if name != leader.name)
+    # What is sent to it is lost, and nobody knows that yet.
+    world.cut.add(frozenset((leader.name, silent)))
+    world.add(leader.name, 1)
+    last, durable = log_of(leader)
+    assert durable < last
+    world.until(lambda: len(world.results) == 3, within_s=0.1)
+
+
 def test_one_whose_followers_are_silent_does_not():
     world, leader = applied()
     world.separate(leader.name)

@@ -39,7 +39,7 @@ def status(*followers: tuple[NodeKey, int], leader: NodeKey | None = ITSELF) -> 
         replicas=(),
         replicas_index=0,
         followers=tuple(
-            ReplicaStatus(number, node, voter=True, state="replicate", match=match, heard_s=0.0)
+            ReplicaStatus(number, node, voter=True, state="replicate", match=match)
             for number, (node, match) in enumerate(followers, 2)
         ),
     )

@@ -1,0 +1,83 @@
+"""Of the groups that a node leads, those of which something may be left to do. Pure.
+
+A group with nothing left to do is passed over until the node leads it anew or the map says
+something else of it; so a round costs what has changed, and not what there is. All are looked at
+again every AGAIN_S all the same.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Final
+
+from querator.model.ids import GroupId
+from querator.model.placement_map import PlacementMap
+
+AGAIN_S: Final = 10.0
+
+AT_ONCE_MAX: Final = 16
+"""Leaderships that go to their preferred nodes in one round."""
+QUEUE_PART: Final = 16
+QUEUE_MIN: Final = 2
+"""Of the partitions of one queue at most one in QUEUE_PART goes in a round, but QUEUE_MIN may: each
+stops for a moment, and the others go on.
+"""
+
+
+class Led:
+    """`look` first, in each round."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[GroupId, float] = {}
+        self._left: dict[GroupId, None] = {}
+        self._placed = PlacementMap()
+        self._again_s = float("-inf")
+
+    @property
+    def left(self) -> tuple[GroupId, ...]:
+        """Groups that are led and not done, those that are known longest first."""
+        return tuple(self._left)
+
+    def led_s(self, group: GroupId, now_s: float) -> float:
+        """For how long a group that is led has been led, as far as rounds have seen."""
+        return now_s - self._since_s[group]
+
+    def look(self, led: Set[GroupId], placed: PlacementMap, now_s: float) -> None:
+        """Which groups are led, and what the map is."""
+        for group in self._since_s.keys() - led:
+            del self._since_s[group]
+            self._left.pop(group, None)
+        for group in sorted(led - self._since_s.keys()):
+            self._since_s[group] = now_s
+            self._left[group] = None
+        if now_s >= self._again_s:
+            self._again_s = now_s + AGAIN_S
+            self._left.update(dict.fromkeys(self._since_s))
+        elif placed is not self._placed:
+            before: Mapping[GroupId, object] = self._placed.groups
+            after = placed.groups
+            self._left.update(
+                (group, None)
+                for group in self._since_s
+                if before.get(group) is not after.get(group)
+            )
+        self._placed = placed
+
+    def done(self, group: GroupId) -> None:
+        """Nothing is left to do of the group, by the map of the last look."""
+        self._left.pop(group, None)
+
+
+def some_at_once(groups: Iterable[GroupId], placed: PlacementMap) -> list[GroupId]:
+    """The first of the groups, as many as may stop for a moment together."""
+    chosen: list[GroupId] = []
+    of_queue: dict[object, int] = {}
+    for group in groups:
+        owner = placed.by_group(group)
+        queue = None if owner is None else owner[0]
+        most = QUEUE_MIN if queue is None else max(QUEUE_MIN, len(queue.groups) // QUEUE_PART)
+        known = None if queue is None else queue.id
+        if of_queue.get(known, 0) < most:
+            of_queue[known] = of_queue.get(known, 0) + 1
+            chosen.append(group)
+            if len(chosen) == AT_ONCE_MAX:
+                break
+    return chosen

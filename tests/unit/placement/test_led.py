@@ -1,0 +1,69 @@
+"""Of which of its groups a node thinks that something is left to do, and how many leaderships go at
+once.
+"""
+
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.queues import QueueSettings
+from querator.placement.commands import CreateQueue, ReplaceNode
+from querator.placement.led import AGAIN_S, AT_ONCE_MAX, QUEUE_MIN, QUEUE_PART, Led, some_at_once
+from tests.unit.placement.conftest import Group, node
+
+G, H, K = GroupId(1), GroupId(2), GroupId(3)
+
+
+def three(partitions: int = 3) -> Group:
+    group = Group(nodes="abc")
+    group.propose(CreateQueue("n", "q", QueueSettings(partitions=partitions)))
+    return group
+
+
+def test_a_group_is_looked_at_until_it_is_done_and_again_when_it_is_led_anew():
+    led, placed = Led(), three().map
+    led.look({G, H}, placed, 0.0)
+    led.look({G, H}, placed, 1.0)
+    assert list(led.left) == [G, H]
+    led.done(G)
+    led.look({G, H, K}, placed, 2.0)
+    assert list(led.left) == [H, K]
+    assert (led.led_s(G, 3.0), led.led_s(K, 3.0)) == (3.0, 1.0)
+    led.look({H, K}, placed, 3.0)
+    led.look({G, H, K}, placed, 4.0)
+    assert list(led.left) == [H, K, G]
+    assert led.led_s(G, 4.0) == 0.0
+
+
+def test_a_group_is_looked_at_again_when_the_map_says_something_else_of_it():
+    group, led = three(), Led()
+    led.look({G, H}, group.map, 0.0)
+    led.done(G)
+    led.done(H)
+    group.propose(CreateQueue("n", "other", QueueSettings(partitions=3)))
+    led.look({G, H}, group.map, 1.0)
+    assert not led.left
+    group.propose(ReplaceNode(node("a", incarnation="2"), "1"))
+    led.look({G, H}, group.map, 2.0)
+    assert list(led.left) == [G, H]
+
+
+def test_all_are_looked_at_again_after_a_while():
+    led, placed = Led(), three().map
+    led.look({G, H}, placed, 0.0)
+    led.done(G)
+    led.done(H)
+    led.look({G, H}, placed, AGAIN_S - 0.1)
+    assert not led.left
+    led.look({G, H}, placed, AGAIN_S)
+    assert list(led.left) == [G, H]
+
+
+def test_few_partitions_of_a_small_queue_go_at_once_and_more_of_a_large_one():
+    group = three(partitions=6)
+    group.propose(CreateQueue("n", "large", QueueSettings(partitions=4 * QUEUE_PART)))
+    group.propose(CreateQueue("n", "huge", QueueSettings(partitions=40 * QUEUE_PART)))
+    groups = [PLACEMENT_GROUP, *sorted(one for queue in group.map for one in queue.groups)]
+    chosen = some_at_once(groups, group.map)
+    assert chosen[0] == PLACEMENT_GROUP
+    owners = [owner[0].name for one in chosen[1:] if (owner := group.map.by_group(one))]
+    assert owners.count("q") == QUEUE_MIN
+    assert owners.count("large") == 4
+    assert len(chosen) == AT_ONCE_MAX
