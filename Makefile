@@ -167,6 +167,11 @@ chaos: SEED ?= 0
 chaos: setup ## three nodes under load and random faults, then every checker (MINUTES=5 SEED=n)
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
+# The last line is the summary. With SHORT=1 it takes a minute.
+.PHONY: grow
+grow: setup $(VENV)/.demo ## a cluster grows, shrinks and loses a node under 3,000 flights a second
+	$(PY) -m tests.growth $(if $(SHORT),--short)
+
 .PHONY: test
 test: $(PRESENT) ## every tier
 	@echo 'tests: $(or $(strip $(PRESENT)),none)$(if $(filter-out $(PRESENT),$(TIERS)),; no folder for: $(filter-out $(PRESENT),$(TIERS)))'

@@ -232,12 +232,16 @@ class Members:
             await process.wait()
 
     async def until(
-        self, condition: Callable[[dict[str, Any]], bool], asked: str = "a"
+        self,
+        condition: Callable[[dict[str, Any]], bool],
+        asked: str = "a",
+        *,
+        seconds: float = START_S,
     ) -> dict[str, Any]:
         """The first status that is as it should be."""
         last: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(START_S), contextlib.aclosing(self.watch(asked)) as views:
+            async with asyncio.timeout(seconds), contextlib.aclosing(self.watch(asked)) as views:
                 async for last in views:
                     if condition(last):
                         return last

@@ -1,0 +1,70 @@
+"""`python -m tests.growth [--short] [--rate N] [--keep DIR]`: see `make grow`.
+
+The last line is the summary. The exit code is 1 when anything does not balance, when a step does
+not come to its end, or when it takes longer than 8 minutes in all; then the nodes' directories and
+logs are kept.
+"""
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from tests.growth.books import ERRORS_TOLD
+from tests.growth.run import FULL, SHORT, Outcome, grow
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.growth")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--rate", type=float, help="flights a second")
+    parser.add_argument("--keep", type=Path)
+    asked = parser.parse_args()
+    scale = SHORT if asked.short else FULL
+    if asked.rate:
+        scale = msgspec.structs.replace(scale, rate=asked.rate)
+    home = asked.keep or Path(tempfile.mkdtemp(prefix="querator-grow-"))
+    home.mkdir(parents=True, exist_ok=True)
+    code = 1
+    summary = "grow: WRONG: the run failed"
+    try:
+        outcome = asyncio.run(grow(home, scale, say))
+    except Exception:  # noqa: BLE001 - the top: whatever it is, the directories are kept
+        say(traceback.format_exc())
+    else:
+        for line in told(outcome):
+            say(line)
+        summary = outcome.summary()
+        code = 1 if outcome.problems else 0
+    if code:
+        say(f"kept: {home}")
+    elif asked.keep is None:
+        shutil.rmtree(home)
+    say(summary)
+    return code
+
+
+def told(outcome: Outcome) -> list[str]:
+    """By rounds, and what is wrong."""
+    lines = [
+        f"round {one.number:3}: {one.acknowledged:,} produced, {one.completed.count:,} completed, "
+        f"lost {one.lost}, duplicated {one.completed.repeated}, delivered again {one.again}"
+        f"{'' if one.balances else '  DOES NOT BALANCE'}"
+        for one in outcome.books.rounds
+    ]
+    lines += [f"WRONG: {problem}" for problem in outcome.problems]
+    return lines + outcome.books.errors[:ERRORS_TOLD]
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
