@@ -21,6 +21,7 @@ from querator import Client
 from querator.cli.flights import find_flights, read_flights
 from querator.client import Item
 from querator.client.values import PartitionStats
+from scripts.bench.disk import Disk, probing
 from tests.growth.books import Books
 from tests.growth.flights import QUEUE, going_round
 from tests.integration.members import Members, members
@@ -49,8 +50,8 @@ SHORT = Scale(rate=1_000, rows=3_000, calm_s=1, limit_s=300)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """`produce_s`: the longest call; the others: the longest time without any acknowledgement, and
-    without any delivery.
+    """`produce_s`: the longest call; then the longest time without any acknowledgement, and without
+    any delivery; `disk_s`: the longest that the disk itself took for a small synced write.
     """
 
     what: str
@@ -58,6 +59,7 @@ class Step(msgspec.Struct, frozen=True):
     produce_s: float
     unacknowledged_s: float
     undelivered_s: float
+    disk_s: float
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -81,17 +83,25 @@ class Outcome(msgspec.Struct, frozen=True):
             f"delivered again {books.again}, given back {total.released}, lapsed {total.lapsed}, "
             f"late {books.late.total()}; longest produce "
             f"{max(step.produce_s for step in self.steps):.2f} s, without any delivery "
-            f"{max(step.undelivered_s for step in self.steps):.2f} s; {self.seconds:.0f} s in all"
+            f"{max(step.undelivered_s for step in self.steps):.2f} s, write of the disk "
+            f"{max(step.disk_s for step in self.steps):.2f} s; {self.seconds:.0f} s in all"
         )
 
 
 class Script:
     def __init__(
-        self, cluster: Members, books: Books, scale: Scale, say: Callable[[str], None]
+        self,
+        cluster: Members,
+        books: Books,
+        scale: Scale,
+        *,
+        disk: Disk,
+        say: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._books = books
         self._scale = scale
+        self._disk = disk
         self._say = say
         self.steps: list[Step] = []
 
@@ -111,19 +121,21 @@ class Script:
         books.produce_s = 0.0
         began_s = time.monotonic()
         yield
+        ended_s = time.monotonic()
         step = Step(
             what=what,
-            seconds=time.monotonic() - began_s,
+            seconds=ended_s - began_s,
             produce_s=books.produce_s,
             unacknowledged_s=books.acknowledging.restart(),
             undelivered_s=books.delivering.restart(),
+            disk_s=self._disk.longest(began_s, ended_s),
         )
         self.steps.append(step)
         self._say(
             f"    done after {step.seconds:.1f} s: {books.count:,} flights acknowledged, "
             f"{books.done:,} completed; longest produce {step.produce_s:.2f} s, without an "
             f"acknowledgement {step.unacknowledged_s:.2f} s, without a delivery "
-            f"{step.undelivered_s:.2f} s"
+            f"{step.undelivered_s:.2f} s; slowest write of the disk {step.disk_s:.2f} s"
         )
 
     async def _calm(self) -> None:
@@ -190,11 +202,12 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
             await cluster.until_well()
             timed(f"three nodes, {PARTITIONS} partitions: {scale.rate:,.0f} flights a second begin")
             books = Books(scale.rows)
-            script = Script(cluster, books, scale, timed)
             load_began_s = time.monotonic()
-            async with going_round(
-                address, books, flights, rate=scale.rate, end_seconds=END_SECONDS
+            async with (
+                probing(home) as disk,
+                going_round(address, books, flights, rate=scale.rate, end_seconds=END_SECONDS),
             ):
+                script = Script(cluster, books, scale, disk=disk, say=timed)
                 await script.run()
                 timed("the round that has begun is the last one")
             load_s = time.monotonic() - load_began_s
