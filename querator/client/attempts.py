@@ -5,13 +5,24 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from querator.client.backoff import Backoff
-from querator.client.errors import ConnectionFailed, OutcomeUnknown, RequestError
+from querator.client.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    RequestError,
+    make_error,
+)
 
 R = TypeVar("R")
 
 LEAST_SECONDS = 0.05
 """A request is not sent again with less time than this left: it would hardly be answered, and what
 was certainly refused would become an outcome that nobody knows.
+"""
+
+REFUSAL_SECONDS_MOST = 2.5
+"""The same, when the last refusal took its time: as long as that, and this at most. A node that is
+cut off from the others waits two seconds before it says so.
 """
 
 
@@ -27,8 +38,8 @@ async def repeated(
     passed. `hopeless(error, seconds waited)` ends it before; `elsewhere(error)`: another node may
     do better, without a pause.
 
-    Raises the last refusal (that nobody answers says least), or `OutcomeUnknown` when some attempt
-    may have been executed.
+    Raises the last refusal (that nobody answers, or not in time, says least), or `OutcomeUnknown`
+    when some attempt may have been executed, which tells of the last refusal as well.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -38,27 +49,49 @@ async def repeated(
     refusal: RequestError | None = None
     left = seconds
     while True:
+        sent = loop.time()
         error = await attempt(left)
         if not isinstance(error, RequestError):
             return error
         if isinstance(error, OutcomeUnknown):
             unknown = error
-        elif not isinstance(error, ConnectionFailed):
+        elif not isinstance(error, ConnectionFailed) and not (refusal and _says_little(error)):
             refusal = error
         moves = elsewhere(error)
         waiting = 0.0 if moves else backoff.next(at_least_ms=error.retry_delay_ms)
         now = loop.time()
+        least = max(LEAST_SECONDS, min(now - sent, REFUSAL_SECONDS_MOST))
         if (
             not (error.retriable or moves)
-            or now + waiting + LEAST_SECONDS >= deadline
+            or now + waiting + least >= deadline
             or hopeless(error, now + waiting - started)
             or (unknown is not None and not repeatable)
         ):
             if unknown is not None and error.retriable:
-                raise unknown
+                raise with_reason(unknown, refusal)
             raise refusal or error
         await asyncio.sleep(waiting)
         left = deadline - loop.time()
         if left < LEAST_SECONDS:
             # The loop was late.
-            raise unknown or refusal or error
+            raise (refusal or error) if unknown is None else with_reason(unknown, refusal)
+
+
+def with_reason(unknown: RequestError, refusal: RequestError | None) -> RequestError:
+    """The error of a request whose outcome is not known, with why other attempts were refused."""
+    if refusal is None or _says_little(refusal):
+        return unknown
+    return make_error(
+        unknown.code,
+        f"{unknown.message}; besides that: {refusal.message}",
+        field=unknown.field,
+        limit=unknown.limit,
+        value=unknown.value,
+        request_id=unknown.request_id,
+    )
+
+
+def _says_little(error: RequestError) -> bool:
+    """Whether no node has said it."""
+    own = isinstance(error, DeadlineExceeded) and not error.request_id
+    return own or isinstance(error, ConnectionFailed)

@@ -128,25 +128,34 @@ class ClusterAdmin:
         )
 
     async def _ask(self, node: ClusterNode) -> ClusterStatus | str:
-        """The node's view, or why there is none."""
+        """The node's view, or why there is none. One that the first node has no connection to is
+        likely to be down, and asked only once.
+        """
         if not node.client_address:
             return "its address is not known"
         try:
-            return await self._status(node.client_address, NODE_SECONDS)
+            return await self._status(node.client_address, NODE_SECONDS, once=not node.connected)
         except ConnectionFailed:
             return f"nobody answers at {node.client_address}"
         except RequestError as error:
             return error.message
 
-    async def _status(self, address: str, seconds: float | None) -> ClusterStatus:
+    async def _status(
+        self, address: str, seconds: float | None, *, once: bool = False
+    ) -> ClusterStatus:
         connection = self._connection(address)
         stub = connection.cluster.GetClusterStatus
-        response = await connection.call(
-            lambda left: stub(pb.GetClusterStatusRequest(), timeout=left),
-            seconds=seconds,
-            changes=False,
-        )
-        return wire.cluster_status(response)
+
+        def send(left: float) -> Awaitable[pb.GetClusterStatusResponse]:
+            return stub(pb.GetClusterStatusRequest(), timeout=left)
+
+        if not once:
+            response = await connection.call(send, seconds=seconds, changes=False)
+            return wire.cluster_status(response)
+        answer = await connection.attempt(send, seconds or NODE_SECONDS, False)
+        if isinstance(answer, RequestError):
+            raise answer
+        return wire.cluster_status(answer)
 
     async def _first(self, ask: Callable[[str], Awaitable[R]]) -> R:
         """The answer of the first node that can be reached."""

@@ -25,6 +25,7 @@ from typing import Protocol
 
 import uuid_utils
 
+from querator.client.attempts import with_reason
 from querator.client.errors import (
     DeadlineExceeded,
     ErrorCode,
@@ -234,7 +235,8 @@ class Window:
         return request.deadline + (ANSWER_SECONDS if request.number in self._on_wire else 0.0)
 
     def unknown(self, request: Request) -> RequestError:
-        return make_error(
+        unknown = make_error(
             ErrorCode.OUTCOME_UNKNOWN,
             f"no final answer to a produce request of {request.count} items: they may be stored",
         )
+        return with_reason(unknown, request.reason)

@@ -237,11 +237,7 @@ class QueueService:
     async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
         views = self._router.views(queue)
         if not call.wait_ms and not any(view.led for view in views):
-            raise QueratorError(
-                ErrorCode.NOT_LEADER,
-                f"no partition of queue {queue.name} has a leader",
-                retry_delay_ms=OVERLOADED_RETRY_MS,
-            )
+            raise self._leaderless(queue)
         if not call.wait_ms and self._neighbours is not None:
             await self._neighbours.look_around(queue)
         desk = self._desk(queue)
@@ -272,6 +268,17 @@ class QueueService:
             # A request that names itself has had its lease: only another name gets another one.
             if batches or call.request_id or self._loop.time() >= deadline:
                 return LeaseReply(tuple(batches), self._durable)
+
+    def _leaderless(self, queue: Queue) -> QueratorError:
+        """No partition of the queue is led by anybody that is known here."""
+        for view in self._router.views(queue):
+            if (error := self._router.cut_off(view)) is not None:
+                return error
+        return QueratorError(
+            ErrorCode.NOT_LEADER,
+            f"no partition of queue {queue.name} has a leader",
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
 
     async def _answer(
         self, desk: LeaseDesk, waiter: Waiter, done: "asyncio.Future[None]", deadline: float

@@ -16,6 +16,7 @@ from querator.client import LeasedItem
 from querator.client.errors import OutcomeUnknown, Unavailable
 from querator.v1 import queue_service_pb2, queue_service_pb2_grpc
 from tests.integration.members import Members, members
+from tests.integration.processes import run
 from tests.integration.sdk_load import Load, check
 
 pytestmark = pytest.mark.timeout(180)
@@ -153,6 +154,28 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
                 await client.produce("q", b"z")
             assert "of queue q has no leader: of its 3 replicas it needs 2" in str(caught.value)
             assert "those on b, c are out of reach" in str(caught.value)
+            for call in (
+                client.lease("q"),
+                client.stats("q"),
+                client.create_queue("r"),
+                client.update_queue("q", max_attempts=3),
+            ):
+                with pytest.raises(
+                    (Unavailable, OutcomeUnknown), match="leader: of its 3 replicas it needs 2"
+                ):
+                    await call
+            for command in (
+                ("produce", "q", "x"),
+                ("lease", "q"),
+                ("queue", "create", "r"),
+                ("node", "drain", "b"),
+                ("node", "remove", "b"),
+            ):
+                code, _, error = await run(
+                    *command, "--address", cluster["a"].address, "--request-timeout", "4s"
+                )
+                assert code in (4, 5), error
+                assert "those on b, c are out of reach" in error
             # What any replica has can still be looked at.
             assert (await client.stats("q", stale=True)).total.produced >= 1
             assert [item async for item in client.peek("q", stale=True)]

@@ -6,7 +6,13 @@ import time
 import pytest
 
 from querator.client.attempts import LEAST_SECONDS, repeated
-from querator.client.errors import RequestError, Unavailable
+from querator.client.errors import (
+    DeadlineExceeded,
+    OutcomeUnknown,
+    RequestError,
+    Unavailable,
+    make_error,
+)
 from querator.model.errors import ErrorCode
 
 
@@ -29,3 +35,50 @@ async def test_a_refusal_stays_one_when_the_loop_is_late():
         await repeated(attempt, seconds=0.25, hopeless=lambda error, waited: False)
     assert len(given) == 1
     assert min(given) >= LEAST_SECONDS
+
+
+def cut_off() -> RequestError:
+    return make_error(
+        ErrorCode.UNAVAILABLE, "q/0 has no leader", retry_delay_ms=1, request_id="of a node"
+    )
+
+
+async def ended(*attempts: RequestError) -> RequestError:
+    """How a call ends whose attempts end so; after the last one there is no time."""
+    left = list(attempts)
+
+    async def attempt(seconds: float) -> RequestError:
+        return left.pop(0)
+
+    with pytest.raises(RequestError) as caught:
+        await repeated(attempt, seconds=60, hopeless=lambda error, waited: not left)
+    return caught.value
+
+
+async def test_why_there_was_no_answer_is_told_with_it():
+    silent = make_error(ErrorCode.OUTCOME_UNKNOWN, "no answer", retry_delay_ms=1)
+    late = make_error(ErrorCode.DEADLINE_EXCEEDED, "no answer in time", retry_delay_ms=1)
+    error = await ended(cut_off(), late)
+    assert isinstance(error, Unavailable)
+    assert error.message == "q/0 has no leader"
+    error = await ended(cut_off(), silent)
+    assert isinstance(error, OutcomeUnknown)
+    assert error.message == "no answer; besides that: q/0 has no leader"
+    assert (await ended(silent)).message == "no answer"
+    assert (await ended(late, silent)).message == "no answer"
+    assert isinstance(await ended(late), DeadlineExceeded)
+
+
+async def test_what_takes_its_time_to_be_refused_is_not_sent_without_that_time():
+    given: list[float] = []
+
+    async def attempt(left: float) -> RequestError:
+        given.append(left)
+        async with asyncio.timeout(left):
+            await asyncio.sleep(0.2)
+        return cut_off()
+
+    with pytest.raises(Unavailable, match="has no leader"):
+        await repeated(attempt, seconds=0.5, hopeless=lambda error, waited: False)
+    assert given
+    assert min(given) >= 0.2
