@@ -124,7 +124,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Where the node is, in your words: what fails together, as a rack does. "
-            "It is shown with the node."
+            "The copies of a partition are put into different zones as far as there are such."
         ),
     ] = ""
     listen_admin: Annotated[
