@@ -245,6 +245,7 @@ class Node:
             ),
             on_failure=self.on_failure,
             propose=None if self._cluster is None else self._propose,
+            ask=None if self._cluster is None else self._ask,
             connected=self._connected,
             newcomers=tuple if self._membership is None else self._membership.newcomers,
         )
@@ -320,6 +321,11 @@ class Node:
         """To the leader of the group, wherever that is."""
         assert self._service is not None
         return await self._service.router.propose(group, command)
+
+    async def _ask(self, group: GroupId, query: Any) -> Any:
+        """Of the leader of the group, wherever that is."""
+        assert self._service is not None
+        return await self._service.router.read(group, query)
 
     def _out_of_reach(self) -> frozenset[str]:
         """The other nodes of the map to which the peer port has no connection."""

@@ -40,7 +40,7 @@ class PartitionView(msgspec.Struct, frozen=True):
     """Of the placement group the queue is empty. `nodes` have replicas that count for majorities,
     `learning` nodes have some that will, `leaving` nodes some that the map does not want any more;
     `silent` nodes do not answer. `lag_entries` is that of the last voter that answers, None while
-    nobody leads.
+    nobody leads. `closing`: it takes no items, and goes when it is empty.
     """
 
     namespace: str
@@ -53,6 +53,7 @@ class PartitionView(msgspec.Struct, frozen=True):
     leaving: tuple[str, ...]
     silent: tuple[str, ...]
     lag_entries: int | None
+    closing: bool = False
 
     @property
     def name(self) -> str:
@@ -101,6 +102,7 @@ def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
         leaving=tuple(_leaving(group)),
         silent=tuple(replica.node for replica in replicas if replica.node in silent),
         lag_entries=max(lags) if leader and lags else None,
+        closing=group.closing,
     )
 
 
@@ -250,6 +252,7 @@ def _pending(pending: ClusterPending) -> str:
     what = {
         "creating": "is being created",
         "updating": "is being given new settings",
+        "changing": "is being given another number of partitions",
         "deleting": "is being deleted",
     }.get(pending.doing, pending.doing)
     waits = f"; waiting for {', '.join(pending.waits_for)}" if pending.waits_for else ""
@@ -348,7 +351,7 @@ def _queues_table(view: ClusterView) -> RenderableType:
         [
             [
                 queue or MAP_NAME,
-                len(group),
+                _number(group),
                 _leaders(group),
                 _copies(group),
                 _lag(max((one.lag_entries or 0 for one in group), default=None)),
@@ -362,10 +365,20 @@ def _partitions_table(view: ClusterView) -> RenderableType:
     return make_table(
         ["partition", "leader", "copies on", "behind"],
         [
-            [one.name, one.leader or "none", _places(one), _lag(one.lag_entries)]
+            [_whole_name(one), one.leader or "none", _places(one), _lag(one.lag_entries)]
             for one in view.partitions
         ],
     )
+
+
+def _number(partitions: Sequence[PartitionView]) -> str:
+    """`6 (2 closing)`."""
+    closing = sum(one.closing for one in partitions)
+    return f"{len(partitions) - closing}" + (f" ({closing} closing)" if closing else "")
+
+
+def _whole_name(one: PartitionView) -> str:
+    return f"{one.name} (closing)" if one.closing else one.name
 
 
 def _leaders(partitions: Sequence[PartitionView]) -> str:

@@ -22,6 +22,12 @@ def queue() -> None:
 def _settings_options(command: Any) -> Any:
     """The settings that can be given at creation and changed later; None: not given."""
     for option in (
+        click.option(
+            "--partitions",
+            type=click.IntRange(1, limits.PARTITIONS_MAX),
+            metavar="N",
+            help="Number of partitions; 1 at creation when it is not given.",
+        ),
         click.option("--description", help="Free text for people."),
         click.option(
             "--replicas",
@@ -70,18 +76,10 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 @queue.command()
 @click.argument("name")
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, limits.PARTITIONS_MAX),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of partitions; cannot be changed later.",
-)
 @_settings_options
 @server_options
 @output_option
-def create(name: str, partitions: int, target: Target, as_json: bool, **settings: Any) -> None:
+def create(name: str, target: Target, as_json: bool, **settings: Any) -> None:
     """Create the queue NAME. The same again does nothing.
 
     \b
@@ -92,7 +90,7 @@ def create(name: str, partitions: int, target: Target, as_json: bool, **settings
     """
 
     async def main(client: Client) -> QueueInfo:
-        return await client.create_queue(name, partitions=partitions, **_given(settings))
+        return await client.create_queue(name, **_given(settings))
 
     info = target.run(main)
     if as_json:
@@ -124,7 +122,7 @@ def list_queues(target: Target, as_json: bool) -> None:
                 (
                     info.name,
                     info.state.lower(),
-                    info.partitions,
+                    _partitions(info),
                     format_duration(info.lease_timeout),
                     info.max_attempts or "no limit",
                     info.dead_queue,
@@ -157,7 +155,7 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
             ("queue", info.name),
             ("namespace", info.namespace),
             ("state", info.state.lower()),
-            ("partitions", info.partitions),
+            ("partitions", _partitions(info)),
             ("lease timeout", format_duration(info.lease_timeout)),
             ("expire timeout", format_duration(info.expire_timeout)),
             ("max attempts", info.max_attempts or "no limit"),
@@ -170,6 +168,14 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
             ("created", info.created_at.isoformat(timespec="seconds")),
         )
     )
+
+
+def _partitions(info: QueueInfo) -> str:
+    """How many, and how many of them are on their way: 6 (6 closing)."""
+    opening, closing = info.partitions_opening, info.partitions_closing
+    on_their_way = [f"{opening} opening"] if opening else []
+    on_their_way += [f"{closing} closing"] if closing else []
+    return f"{info.partitions}" + (f" ({', '.join(on_their_way)})" if on_their_way else "")
 
 
 @queue.command()
@@ -189,10 +195,15 @@ def update(
 ) -> None:
     """Change settings of the queue NAME. What is not named stays.
 
+    All of it works while the queue is used. With more partitions, the new ones take items at once.
+    With fewer, those beyond the number take none any more, are leased from until they are empty,
+    and then go: `queue info` says how many are closing.
+
     \b
     Examples:
       querator queue update mail --max-attempts 10
       querator queue update mail --lease-timeout 2m --expire-timeout 7d
+      querator queue update mail --partitions 12
     """
     changes = _given(settings)
     if not changes:

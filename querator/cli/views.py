@@ -39,6 +39,8 @@ class QueueView(msgspec.Struct, frozen=True):
     replicas: int
     settings_version: int
     created_at: datetime
+    partitions_opening: int = 0
+    partitions_closing: int = 0
 
 
 def queue_view(queue: QueueInfo) -> QueueView:
@@ -58,6 +60,8 @@ def queue_view(queue: QueueInfo) -> QueueView:
         replicas=queue.replicas,
         settings_version=queue.settings_version,
         created_at=queue.created_at,
+        partitions_opening=queue.partitions_opening,
+        partitions_closing=queue.partitions_closing,
     )
 
 

@@ -13,6 +13,7 @@
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         nobody answers at the address
        │  ├─ NotLeader
+       │  ├─ RoutingChanged           the queue has other partitions
        │  ├─ Overloaded
        │  └─ DeadlineExceeded
        ├─ OutcomeUnknown              may have been executed, or may yet be
@@ -56,6 +57,7 @@ __all__ = [
     "QueueInUse",
     "QueueNotFound",
     "RequestError",
+    "RoutingChanged",
     "SequenceGap",
     "ServerFailed",
     "StorageFailed",
@@ -182,6 +184,10 @@ class NotLeader(Unavailable):
     pass
 
 
+class RoutingChanged(Unavailable):
+    pass
+
+
 class Overloaded(Unavailable):
     pass
 
@@ -230,6 +236,7 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.ITEM_TOO_LARGE: ItemTooLarge,
     ErrorCode.VERSION_CONFLICT: VersionConflict,
     ErrorCode.INTERNAL: ServerFailed,
+    ErrorCode.ROUTING_CHANGED: RoutingChanged,
 }
 
 assert set(_CLASSES) == set(ERRORS)

@@ -90,6 +90,8 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,
+        partitions_opening=queue.partitions_opening,
+        partitions_closing=queue.partitions_closing,
     )
 
 

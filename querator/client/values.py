@@ -202,7 +202,8 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
 
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queue with its settings, defaults filled in; None: none. `created`: whether the call that
-    returned this made it.
+    returned this made it. `partitions_opening` of the `partitions` do not take items yet;
+    `partitions_closing` are there besides them, and go when they are empty.
     """
 
     namespace: str
@@ -221,6 +222,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
     settings_version: int
     created_at: datetime
     created: bool = False
+    partitions_opening: int = 0
+    partitions_closing: int = 0
 
 
 class PartitionStats(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from querator.model.queues import Queue
 
 class ProduceCall(msgspec.Struct, frozen=True):
     """`items` are the items' wire bytes one after the other, each tagged and length-prefixed as
-    field 15; `lengths` has one little-endian u32 per item: its length in `items`. `timeout_ms` 0:
-    no deadline.
+    field 15; `lengths` has one little-endian u32 per item: its length in `items`. `slots` as of
+    `commands.Produce`, empty when no item has a key. `timeout_ms` 0: no deadline.
     """
 
     namespace: str
@@ -28,6 +28,7 @@ class ProduceCall(msgspec.Struct, frozen=True):
     ordered: bool = False
     specials: tuple[ItemSpecial, ...] = ()
     timeout_ms: int = 0
+    slots: bytes = b""
 
 
 class ProducedBatch(msgspec.Struct, frozen=True):

@@ -38,7 +38,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     """A partition, or the placement group (its queue is empty), as the node that tells knows it.
 
     `leader` and `preferred_leader` are names of nodes, empty when there is none. `replicas` is what
-    the group has, `target` what it should have; `moving` while it is brought there.
+    the group has, `target` what it should have; `moving` while it is brought there. `closing`: it
+    takes no items, and goes when it is empty.
     """
 
     group: GroupId
@@ -55,6 +56,7 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     replicas: tuple[ClusterReplica, ...]
     target: tuple[ClusterReplica, ...]
     moving: bool
+    closing: bool = False
 
 
 class ClusterPending(msgspec.Struct, frozen=True):

@@ -12,6 +12,9 @@ import msgspec
 
 from querator.model.errors import ErrorCode
 
+NO_SLOT = 0xFFFF
+"""Of an item without a key."""
+
 Ranges = tuple[tuple[int, int], ...]
 """Runs of sequences: (first_seq, count), ascending, not overlapping."""
 
@@ -33,6 +36,8 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
 
     `lengths` holds one little-endian u32 per item: the length of its tagged, length-prefixed bytes
     in the attachment. `specials` is ascending by ordinal and holds only items that are not plain.
+    `routing` is the version of the queue's routing by which the partition was chosen. `slots` has
+    one little-endian u16 per item when keys have decided on it: NO_SLOT for an item without.
     """
 
     lengths: bytes
@@ -40,6 +45,8 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     sequence: int = 0
     ordered: bool = False
     specials: tuple[ItemSpecial, ...] = ()
+    routing: int = 0
+    slots: bytes = b""
 
 
 class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -119,7 +126,9 @@ class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a partition needs to know of its queue. `dead_targets` empty: dead items are dropped."""
+    """What a partition needs to know of its queue. `dead_targets` empty: dead items are dropped.
+    `first_seq` is where a partition begins that has none yet; 0: with 1.
+    """
 
     namespace: str
     queue: str
@@ -131,6 +140,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     dedup_window_ms: int
     items_max: int
     dead_targets: tuple[DeadTarget, ...] = ()
+    first_seq: int = 0
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -204,6 +214,85 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
     after_seq: int = 0
 
 
+class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
+    """Requests with an identity or keys are shared out among `partitions`, as of `version`. Until
+    `open` none are taken; a partition behind them takes nothing at all, and no moves ever again.
+    """
+
+    version: int
+    partitions: int
+    open: bool
+
+
+class KeyedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where an item of a request is whose key has decided on its partition."""
+
+    slot: int
+    partition: int
+    seq: int
+
+
+class OutcomeFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of a request of a producer: it is in `partition` as a whole, or the items of some
+    slots are in their `places`. `mode` is a `ProduceMode`.
+    """
+
+    sequence: int
+    first_seq: int
+    count: int
+    at_ms: int
+    duplicates: tuple[tuple[int, ...], ...]
+    partition: int
+    mode: int
+    places: tuple[KeyedPlace, ...] = ()
+
+
+class ProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a partition knows of a producer, or some of it."""
+
+    producer_id: bytes
+    highest: int
+    forgotten: int
+    last_ms: int
+    outcomes: tuple[OutcomeFact, ...]
+
+
+class KeyFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first item with a dedup key."""
+
+    key: bytes
+    seq: int
+    at_ms: int
+    partition: int
+    slot: int
+
+
+class Facts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a partition remembers of produces: it stays true wherever it is known, and for ever.
+    `displaced_ms` as in the partition's state.
+    """
+
+    producers: tuple[ProducerFact, ...] = ()
+    keys: tuple[KeyFact, ...] = ()
+    displaced_ms: int = 0
+
+
+class Adopt(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """What another partition remembers, for repeats that come here from now on."""
+
+    facts: Facts
+
+
+class MoveElsewhere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=15):
+    """The target takes no moves any more and has those up to `upto_move`: they are done, and the
+    others go to `to_group` (bounded per command).
+    """
+
+    target_group: int
+    upto_move: int
+    to_group: int
+
+
 Command = (
     Produce
     | Lease
@@ -217,6 +306,9 @@ Command = (
     | MoveDone
     | MoveReturn
     | Redrive
+    | Route
+    | Adopt
+    | MoveElsewhere
 )
 
 
@@ -233,12 +325,16 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProduceResult(msgspec.Struct, frozen=True, gc=False):
-    """`duplicates` are (position in the request, sequence of the first item with that key)."""
+    """`duplicates` are (position in the request, sequence of the item that was there before), and a
+    third number, its partition, when that is another one. `partition`: the one that has it all; -1:
+    the one that answers.
+    """
 
     first_seq: int
     count: int
     repeated: bool = False
-    duplicates: tuple[tuple[int, int], ...] = ()
+    duplicates: tuple[tuple[int, ...], ...] = ()
+    partition: int = -1
 
 
 class LeasedSegment(msgspec.Struct, frozen=True, gc=False):

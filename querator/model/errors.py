@@ -35,6 +35,7 @@ class ErrorCode(IntEnum):
     ITEM_TOO_LARGE = 21
     VERSION_CONFLICT = 22
     INTERNAL = 23
+    ROUTING_CHANGED = 24
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
@@ -125,6 +126,9 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         "ABORTED", 409, False, False, "The settings were changed since they were read."
     ),
     ErrorCode.INTERNAL: ErrorSpec("INTERNAL", 500, False, False, "A defect in Querator."),
+    ErrorCode.ROUTING_CHANGED: ErrorSpec(
+        "UNAVAILABLE", 503, True, True, "The queue's partitions have changed; not executed."
+    ),
 }
 
 assert set(ERRORS) == set(ErrorCode)

@@ -146,15 +146,16 @@ class PlacementMap:
         self,
         epoch: int,
         *,
-        put: Queue | None = None,
+        put: Iterable[Queue] = (),
         gone: QueueId | None = None,
         cluster_id: str = "",
         nodes: Iterable[PlacedNode] = (),
         groups: Mapping[GroupId, PlacedGroup] | None = None,
     ) -> "PlacementMap":
-        """The map of the next epoch: one queue added or replaced (with its namespace), one left out
-        with its groups, nodes and groups added or replaced, a cluster id if one is given. Costs
-        copies of dictionaries: about 20 µs for 1,000 partitions.
+        """The map of the next epoch: queues added or replaced (with their namespaces), one left out
+        with its groups, nodes and groups added or replaced, a cluster id if one is given. Groups
+        that a queue has no more leave the map. Costs copies of dictionaries: about 20 µs for 1,000
+        partitions.
         """
         assert epoch > self.epoch
         after = PlacementMap(epoch, self._namespaces, cluster_id=cluster_id or self.cluster_id)
@@ -166,13 +167,19 @@ class PlacementMap:
         if gone is not None:
             queue = after._by_id.pop(gone)
             del after._by_name[queue.namespace, queue.name]
-            for group in queue.groups:
-                del after._by_group[group]
-                after._groups.pop(group, None)
-        if put is not None:
-            after._namespaces |= {put.namespace}
-            after._put(put)
+            after._leave(queue.groups)
+        for queue in put:
+            after._namespaces |= {queue.namespace}
+            before = after._by_id.get(queue.id)
+            if before is not None:
+                after._leave(group for group in before.groups if group not in queue.groups)
+            after._put(queue)
         return after
+
+    def _leave(self, groups: Iterable[GroupId]) -> None:
+        for group in groups:
+            del self._by_group[group]
+            self._groups.pop(group, None)
 
     # --- queues ------------------------------------------------------------------
 

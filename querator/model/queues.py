@@ -34,7 +34,14 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Queue(msgspec.Struct, frozen=True, array_like=True):
-    """One incarnation of a queue. `groups[p]` is the Raft group of partition p."""
+    """One incarnation of a queue. `groups[p]` is the Raft group of partition p.
+
+    `settings.partitions` is how many there are to be. Requests with an identity or keys are shared
+    out among the first `routed` (0: all, in maps of before), as version `routing` of that number;
+    while the two numbers differ the change is under way. Partitions behind both are closing: they
+    take nothing, and go when they are empty. `first_seqs[p]` is where partition p goes on when it
+    comes again (0: at the beginning).
+    """
 
     namespace: str
     name: str
@@ -44,3 +51,34 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     settings_version: int
     created_at_ms: int
     groups: tuple[GroupId, ...]
+    routing: int = 0
+    routed: int = 0
+    first_seqs: tuple[int, ...] = ()
+
+    @property
+    def shares(self) -> int:
+        """Number of partitions among which identities and keys are shared out."""
+        return self.routed or len(self.groups)
+
+    @property
+    def taking(self) -> int:
+        """Number of partitions that take items without identity or key."""
+        return min(self.shares, self.settings.partitions)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the number of partitions is being changed; closing ones may be left after."""
+        return self.shares != self.settings.partitions
+
+    @property
+    def opening(self) -> int:
+        """Number of partitions that are to take items and do not yet."""
+        return max(0, self.settings.partitions - self.shares)
+
+    @property
+    def closing(self) -> int:
+        """Number of partitions that go when they are empty."""
+        return max(0, len(self.groups) - self.settings.partitions)
+
+    def first_seq(self, partition: int) -> int:
+        return self.first_seqs[partition] if partition < len(self.first_seqs) else 0

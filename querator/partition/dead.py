@@ -162,9 +162,18 @@ def home_of(targets: tuple[DeadTarget, ...], partition: int) -> DeadTarget:
 
 
 def send(
-    turn: Turn, first_seq: int, mask: int, *, attempt: int, reason: DeadReason, target_group: int
+    turn: Turn,
+    first_seq: int,
+    mask: int,
+    *,
+    attempt: int,
+    reason: int,
+    target_group: int,
+    died_at_ms: int = 0,
 ) -> None:
-    """Puts detached items into the outbox, one move number for each in order of sequence."""
+    """Puts detached items into the outbox, one move number for each in order of sequence.
+    `died_at_ms` 0: now.
+    """
     txn, group = turn.txn, turn.group
     row = OUTBOX_TARGETS.get(txn, group, target_group)
     target = NO_TARGET if row is None else decode_target(row)
@@ -173,7 +182,9 @@ def send(
     OUTBOX_TARGETS.put(
         txn, group, target_group, value=encode(OutboxTarget(move + count, target.done))
     )
-    outgoing = OutboxRow(first_seq, masks.to_bytes(mask), attempt, reason, turn.now_ms)
+    outgoing = OutboxRow(
+        first_seq, masks.to_bytes(mask), attempt, reason, died_at_ms or turn.now_ms
+    )
     OUTBOX.put(txn, group, target_group, move, value=encode(outgoing))
     put_segment(turn, first_seq, Segment(ItemState.MOVING, attempt, 0, move, target_group, mask))
     turn.state.moving += count

@@ -5,58 +5,81 @@ The window counts from the first item's produce, whatever became of that item si
 
 from hashlib import blake2b
 
-from querator.model.commands import ItemSpecial
+from querator.model.commands import ItemSpecial, KeyFact, Produce
+from querator.model.routing import slot_of_key
+from querator.partition.places import slot_at
 from querator.partition.rows import DedupRow, decode_dedup, encode
 from querator.partition.turn import Turn, earlier
 from querator.storage.tables import DEDUP_KEYS, DEDUP_ORDER
 
-Duplicates = tuple[tuple[int, int], ...]
-"""(ordinal in the command, sequence of the first item with the key), ascending."""
+Duplicates = tuple[tuple[int, ...], ...]
+"""(ordinal in the command, sequence of the item that was there before, and its partition when that
+is another one), ascending.
+"""
 
 
-def known_keys(turn: Turn, specials: tuple[ItemSpecial, ...], first_seq: int) -> Duplicates:
-    """Which items of a command repeat a key, also one of the same command."""
+def known_keys(
+    turn: Turn, specials: tuple[ItemSpecial, ...], first_seq: int, stored: Duplicates = ()
+) -> Duplicates:
+    """Which items of a command repeat a key, also one of the same command; with those that are
+    `stored` already.
+    """
     window_ms = turn.queue.dedup_window_ms
-    if window_ms <= 0:
-        return ()
-    duplicates: list[tuple[int, int]] = []
-    here: dict[bytes, int] = {}
+    if window_ms <= 0 or not specials:
+        return stored
+    duplicates = {duplicate[0]: duplicate for duplicate in stored}
+    here: dict[bytes, tuple[int, ...]] = {}
     for special in specials:
         key = special.dedup_key
-        if not key:
+        if not key or special.ordinal in duplicates:
             continue
         if key in here:
-            duplicates.append((special.ordinal, here[key]))
+            duplicates[special.ordinal] = (special.ordinal, *here[key])
             continue
         raw = DEDUP_KEYS.get(turn.txn, turn.group, _hash(key))
         row = None if raw is None else decode_dedup(raw)
         if row is not None and row.key == key and row.at_ms + window_ms > turn.now_ms:
-            duplicates.append((special.ordinal, row.seq))
-            here[key] = row.seq
+            here[key] = (row.seq,) if row.partition < 0 else (row.seq, row.partition)
+            duplicates[special.ordinal] = (special.ordinal, *here[key])
         else:
-            here[key] = first_seq + special.ordinal
-    return tuple(duplicates)
+            here[key] = (first_seq + special.ordinal,)
+    return tuple(duplicates[ordinal] for ordinal in sorted(duplicates))
 
 
-def remember_keys(
-    turn: Turn, specials: tuple[ItemSpecial, ...], first_seq: int, duplicates: Duplicates
-) -> None:
+def remember_keys(turn: Turn, command: Produce, first_seq: int, duplicates: Duplicates) -> None:
     window_ms = turn.queue.dedup_window_ms
     if window_ms <= 0:
         return
-    txn, group = turn.txn, turn.group
-    repeated = {ordinal for ordinal, _ in duplicates}
-    for special in specials:
+    repeated = {duplicate[0] for duplicate in duplicates}
+    for special in command.specials:
         if not special.dedup_key or special.ordinal in repeated:
             continue
-        hashed = _hash(special.dedup_key)
-        before = DEDUP_KEYS.get(txn, group, hashed)
-        if before is not None:
-            DEDUP_ORDER.delete(txn, group, decode_dedup(before).at_ms, hashed)
-        row = DedupRow(special.dedup_key, first_seq + special.ordinal, turn.now_ms)
-        DEDUP_KEYS.put(txn, group, hashed, value=encode(row))
-        DEDUP_ORDER.put(txn, group, turn.now_ms, hashed, value=b"")
-        turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, turn.now_ms + window_ms)
+        slot = slot_at(command.slots, special.ordinal) if command.slots else -1
+        if slot == slot_of_key(special.dedup_key):
+            slot = -1
+        seq = first_seq + special.ordinal
+        _put(turn, DedupRow(special.dedup_key, seq, turn.now_ms, slot=slot))
+
+
+def adopt_key(turn: Turn, fact: KeyFact) -> None:
+    """What another partition knows of a key; of two items the later one counts."""
+    before = DEDUP_KEYS.get(turn.txn, turn.group, _hash(fact.key))
+    if before is not None and decode_dedup(before).at_ms >= fact.at_ms:
+        return
+    partition = -1 if fact.partition == turn.queue.partition else fact.partition
+    _put(turn, DedupRow(fact.key, fact.seq, fact.at_ms, partition, fact.slot))
+
+
+def _put(turn: Turn, row: DedupRow) -> None:
+    txn, group = turn.txn, turn.group
+    hashed = _hash(row.key)
+    before = DEDUP_KEYS.get(txn, group, hashed)
+    if before is not None:
+        DEDUP_ORDER.delete(txn, group, decode_dedup(before).at_ms, hashed)
+    DEDUP_KEYS.put(txn, group, hashed, value=encode(row))
+    DEDUP_ORDER.put(txn, group, row.at_ms, hashed, value=b"")
+    due_ms = row.at_ms + turn.queue.dedup_window_ms
+    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, due_ms)
 
 
 def forget_keys(turn: Turn, rows_max: int) -> int:

@@ -179,7 +179,7 @@ def _cleanup_head(turn: Turn) -> int:
     head_ms = 0
     if ended_ms := _head(turn, ENDED_ORDER):
         head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)
-    if (at_ms := _head(turn, DEDUP_ORDER)) and turn.settings is not None:
+    if (at_ms := _head(turn, DEDUP_ORDER)) and turn.row is not None:
         head_ms = earlier(head_ms, at_ms + turn.queue.dedup_window_ms)
     if check_ms := _head(turn, PRODUCER_CHECKS):
         head_ms = earlier(head_ms, check_ms)

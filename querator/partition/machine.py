@@ -2,16 +2,19 @@
 
 `apply` clamps time (it never goes back), carries out the commands of an entry and writes the
 applied index, all in the caller's transaction. A client's mistake is a value among the results; an
-exception is a defect or an entry of a later version, and stops the group. Settings come first, then
-all produces together, then the other commands in their order: the calls of one entry are unanswered
-together.
+exception is a defect or an entry of a later version, and stops the group. Settings, the partition's
+share of its queue and what it adopts come first, then all produces together, then the other
+commands in their order: the calls of one entry are unanswered together.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from querator.model.commands import (
     Activate,
+    Adopt,
     Command,
     Complete,
     Configure,
@@ -22,22 +25,26 @@ from querator.model.commands import (
     Lease,
     Move,
     MoveDone,
+    MoveElsewhere,
     MoveReturn,
     PartitionEffects,
     Produce,
     ProduceResult,
     Redrive,
+    Refusal,
     Result,
     Retry,
+    Route,
     SettleResult,
 )
 from querator.model.entries import Applied, Entry, Proposal
 from querator.partition import digest as digests
+from querator.partition.adoption import adopt
 from querator.partition.entry import pack, unpack_entry
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
 from querator.partition.lease import lease
-from querator.partition.moves import move, move_done, move_return
+from querator.partition.moves import move, move_done, move_elsewhere, move_return
 from querator.partition.produce import produce
 from querator.partition.redrive import redrive
 from querator.partition.rows import SettingsRow, State, decode_settings, decode_state, encode
@@ -72,15 +79,7 @@ class PartitionMachine:
         state.index, state.term = index, term
         state.now_ms = max(state.now_ms, body.now_ms)
         row = self._load_settings(txn)
-        turn = Turn(
-            txn,
-            self.group,
-            state,
-            index=index,
-            log_first=log_first,
-            settings=None if row is None else row.settings,
-            settings_version=0 if row is None else row.version,
-        )
+        turn = Turn(txn, self.group, state, index=index, log_first=log_first, row=row)
         results = _carry_out(turn, body.commands, body.parts)
         STATE.put(txn, self.group, value=encode(state))
         return self._applied(state, results)
@@ -132,8 +131,8 @@ def _carry_out(
     produces: list[int] = []
     produced = 0
     for place, command in enumerate(commands):
-        if isinstance(command, Configure):
-            results[place] = configure(turn, command)
+        if isinstance(command, Configure | Route | Adopt):
+            results[place] = _first(turn, command)
         elif isinstance(command, Produce):
             produces.append(place)
             produced += len(command.lengths) >> 2
@@ -158,14 +157,24 @@ def _carry_out(
                 moved -= parts[part]
                 part += 1
             results[place] = move(turn, command, mine)
-        elif not isinstance(command, Configure | Produce):
+        elif not isinstance(command, Configure | Route | Adopt | Produce):
             results[place] = _one(turn, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
 
 
+def _first(turn: Turn, command: Configure | Route | Adopt) -> Done | Refusal:
+    match command:
+        case Configure():
+            return configure(turn, command)
+        case Route():
+            return route(turn, command)
+        case Adopt():
+            return adopt(turn, command)
+
+
 def _one(turn: Turn, command: Command) -> Result:
-    if turn.settings is None:
+    if turn.row is None:
         return unconfigured()
     match command:
         case Lease():
@@ -184,6 +193,8 @@ def _one(turn: Turn, command: Command) -> Result:
             return move_done(turn, command)
         case MoveReturn():
             return move_return(turn, command)
+        case MoveElsewhere():
+            return move_elsewhere(turn, command)
         case Redrive():
             return redrive(turn, command)
         case _:
@@ -192,9 +203,30 @@ def _one(turn: Turn, command: Command) -> Result:
 
 def configure(turn: Turn, command: Configure) -> Done:
     """Settings take effect with the entry that carries them; older ones are skipped."""
-    if turn.settings is not None and command.version <= turn.settings_version:
+    row = turn.row
+    if row is None:
+        turn.state.next_seq = max(turn.state.next_seq, command.settings.first_seq)
+        row = SettingsRow(command.version, command.settings)
+    elif command.version <= row.version:
         return Done(0)
-    row = SettingsRow(command.version, command.settings)
-    SETTINGS.put(turn.txn, turn.group, value=encode(row))
-    turn.settings, turn.settings_version = command.settings, command.version
+    _put_row(turn, msgspec.structs.replace(row, version=command.version, settings=command.settings))
     return Done(1)
+
+
+def route(turn: Turn, command: Route) -> Done | Refusal:
+    """As `configure`; of one version, first what is not open."""
+    row = turn.row
+    if row is None:
+        return unconfigured()
+    if (command.version, command.open) <= (row.routing, row.open):
+        return Done(0)
+    row = msgspec.structs.replace(
+        row, routing=command.version, routed=command.partitions, open=command.open
+    )
+    _put_row(turn, msgspec.structs.replace(row, moves_closed=row.moves_closed or row.closing))
+    return Done(1)
+
+
+def _put_row(turn: Turn, row: SettingsRow) -> None:
+    SETTINGS.put(turn.txn, turn.group, value=encode(row))
+    turn.row = row

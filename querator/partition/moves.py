@@ -3,18 +3,27 @@
 The source numbers its moves to each target from 1 without gaps and keeps them in its outbox until
 the target has them (MoveDone). The target remembers the last move of each source (`moved_upto`) and
 takes only what follows; a batch that is sent again is skipped as far as it is known. Nothing
-depends on time.
+depends on time. A partition that is closing takes no moves, for ever, and says up to which it has
+them: so what follows can go to another partition of its queue (MoveElsewhere) and not arrive twice.
 
 A dead letter arrives with an overlay that says where it came from. A redriven item arrives fresh.
 """
 
 from collections.abc import Sequence
 
-from querator.model.commands import Done, Move, MovedItem, MoveDone, MoveReturn, Refusal
+from querator.model.commands import (
+    Done,
+    Move,
+    MovedItem,
+    MoveDone,
+    MoveElsewhere,
+    MoveReturn,
+    Refusal,
+)
 from querator.model.errors import ErrorCode
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
 from querator.partition import masks
-from querator.partition.dead import NO_TARGET, become_ready
+from querator.partition.dead import NO_TARGET, become_ready, send
 from querator.partition.produce import add_block, expire_at, shorter
 from querator.partition.rows import (
     DeadReason,
@@ -78,7 +87,7 @@ def moved_upto(turn: Turn, source_group: int) -> int:
 
 def _judge(turn: Turn, command: Move) -> tuple[Refusal | None, int]:
     """Why the batch is refused, or how many of its first items are known."""
-    if turn.settings is None:
+    if turn.row is None:
         return unconfigured(), 0
     count = len(command.items)
     if len(command.lengths) != count * 4 or command.first_move <= 0 or command.source_group < 0:
@@ -86,6 +95,14 @@ def _judge(turn: Turn, command: Move) -> tuple[Refusal | None, int]:
             ErrorCode.INVALID_ARGUMENT, "a move has one length per item", field="lengths"
         ), 0
     expected = moved_upto(turn, command.source_group) + 1
+    if turn.row.moves_closed and command.first_move + count > expected:
+        return Refusal(
+            ErrorCode.ROUTING_CHANGED,
+            "the partition is closing, or was: it takes no moves any more",
+            field="first_move",
+            limit=str(expected - 1),
+            value=str(command.first_move),
+        ), 0
     if command.first_move > expected:
         return Refusal(
             ErrorCode.SEQUENCE_GAP,
@@ -174,6 +191,33 @@ def move_return(turn: Turn, command: MoveReturn) -> Done:
     if rows:
         _note_done(turn, command.target_group, rows[0][0] + returned - 1)
     return Done(returned)
+
+
+def move_elsewhere(turn: Turn, command: MoveElsewhere) -> Done:
+    """Sends to another partition what the target will never take; `changed` counts items, those
+    that it has taken included. 0: none is left.
+    """
+    target, upto_move = command.target_group, command.upto_move
+    rows = _outbox(turn, target, None) if target != command.to_group else []
+    left = 0
+    for first_move, row in rows:
+        mask = masks.from_bytes(row.mask)
+        arrived = masks.first(mask, max(0, upto_move - first_move + 1))
+        _leave_outbox(turn, target, first_move, row, mask)
+        if mask & ~arrived:
+            check(ItemState.MOVING, Event.REROUTE, ItemState.MOVING)
+            send(
+                turn, row.first_seq, mask & ~arrived, attempt=row.attempt, reason=row.reason,
+                target_group=command.to_group, died_at_ms=row.died_at_ms,
+            )  # fmt: skip
+        if arrived:
+            check(ItemState.MOVING, Event.MOVED, None)
+            remove(turn, row.first_seq, block_of(turn, row.first_seq), arrived)
+            turn.state.moved_out += arrived.bit_count()
+        left += mask.bit_count()
+    if rows:
+        _note_done(turn, target, rows[0][0] + left - 1)
+    return Done(left)
 
 
 def _outbox(turn: Turn, target_group: int, upto_move: int | None) -> list[tuple[int, OutboxRow]]:

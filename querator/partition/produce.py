@@ -19,7 +19,7 @@ from querator.model.limits import (
     SCHEDULE_AHEAD_MS_MAX,
     SCHEDULE_NOW_MS,
 )
-from querator.partition import masks
+from querator.partition import masks, places
 from querator.partition.dedup import known_keys, remember_keys
 from querator.partition.producers import admit, remember
 from querator.partition.rows import Block, ItemState, OwnTimes, ProducerRow, encode
@@ -88,8 +88,11 @@ def _accept(
     """The answer, and the set of the command's items that are stored."""
     state = turn.state
     count = len(command.lengths) >> 2
-    if turn.settings is None:
+    if turn.row is None:
         return unconfigured(), 0
+    refusal = _refuse_elsewhere(turn, command)
+    if refusal is not None:
+        return refusal, 0
     if count == 0:
         return Refusal(ErrorCode.INVALID_ARGUMENT, "items must not be empty", field="items"), 0
     if len(command.producer_id) not in (0, PRODUCER_ID_BYTES):
@@ -100,14 +103,15 @@ def _accept(
         ), 0
     producer: ProducerRow | None = None
     if command.producer_id:
-        admitted = admit(turn, command.producer_id, command.sequence, ordered=command.ordered)
+        admitted = admit(turn, command)
         if isinstance(admitted, ProduceResult):
             state.duplicates += admitted.count
             return admitted, 0
         if isinstance(admitted, Refusal):
             return admitted, 0
         producer = admitted
-    duplicates = known_keys(turn, command.specials, first_seq) if command.specials else ()
+    stored = places.stored(turn, command) if producer is not None and command.slots else ()
+    duplicates = known_keys(turn, command.specials, first_seq, stored)
     fresh = count - len(duplicates)
     items_max = turn.queue.items_max
     if 0 < items_max < state.items + accepted + fresh:
@@ -121,14 +125,30 @@ def _accept(
         ), 0
     result = ProduceResult(first_seq, count, duplicates=duplicates)
     if producer is not None:
-        remember(turn, command.producer_id, command.sequence, producer, result)
+        remember(turn, command, producer, result)
     alive = masks.full(count)
-    if command.specials:
-        remember_keys(turn, command.specials, first_seq, duplicates)
-        for ordinal, _ in duplicates:
-            alive &= ~(1 << ordinal)
+    if command.specials or duplicates:
+        remember_keys(turn, command, first_seq, duplicates)
+        for duplicate in duplicates:
+            alive &= ~(1 << duplicate[0])
         state.duplicates += len(duplicates)
     return result, alive
+
+
+def _refuse_elsewhere(turn: Turn, command: Produce) -> Refusal | None:
+    """Why the partition is not the one for the request, as its queue is shared out."""
+    share = turn.share
+    if share.closing:
+        message = "the partition is closing; it takes no items"
+    elif not (command.producer_id or command.slots):
+        return None
+    elif not share.open:
+        message = "the partitions of the queue are being changed"
+    elif command.routing != share.routing:
+        message = f"routing {command.routing} of the queue is over"
+    else:
+        return None
+    return Refusal(ErrorCode.ROUTING_CHANGED, f"{message}; not executed", value=str(share.routing))
 
 
 def expire_at(base_ms: int, timeout_ms: int) -> int:

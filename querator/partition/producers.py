@@ -19,7 +19,9 @@ the youngest of these are refused as well. So clients that make an identity for 
 the bound only if they are too many within the dedup window.
 """
 
-from querator.model.commands import ProduceResult, Refusal
+import msgspec
+
+from querator.model.commands import OutcomeFact, Produce, ProduceResult, ProducerFact, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
@@ -29,7 +31,9 @@ from querator.model.limits import (
     PRODUCER_RETENTION_MS,
     PRODUCERS_MAX,
 )
+from querator.partition import places
 from querator.partition.rows import (
+    ProduceMode,
     ProducerOutcome,
     ProducerRow,
     decode_outcome,
@@ -51,11 +55,10 @@ def born_ms(producer_id: bytes) -> int:
     return int.from_bytes(producer_id[:6], "big")
 
 
-def admit(
-    turn: Turn, producer_id: bytes, sequence: int, *, ordered: bool
-) -> ProducerRow | ProduceResult | Refusal:
+def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal:
     """The producer's row if the request is to be applied, else its answer."""
     txn, group = turn.txn, turn.group
+    producer_id, sequence, ordered = command.producer_id, command.sequence, command.ordered
     if sequence <= 0:
         return Refusal(ErrorCode.INVALID_ARGUMENT, "sequence must be at least 1", field="sequence")
     raw = PRODUCERS.get(txn, group, producer_id)
@@ -78,9 +81,9 @@ def admit(
         producer = decode_producer(raw)
         if sequence <= producer.highest:
             known = PRODUCER_OUTCOMES.get(txn, group, producer_id, sequence)
-            if known is not None:
-                first = decode_outcome(known)
-                return ProduceResult(first.first_seq, first.count, True, first.duplicates)
+            answer = None if known is None else _answer(turn, decode_outcome(known), command)
+            if answer is not None:
+                return answer
             if ordered or sequence <= producer.forgotten:
                 return _expired(f"the outcome of sequence {sequence} is forgotten", sequence)
     if ordered and sequence != producer.highest + 1:
@@ -94,31 +97,114 @@ def admit(
     return producer
 
 
-def remember(
-    turn: Turn, producer_id: bytes, sequence: int, producer: ProducerRow, result: ProduceResult
-) -> None:
+def _answer(turn: Turn, first: ProducerOutcome, command: Produce) -> ProduceResult | None:
+    """The first answer; None when it is not about all items of the request."""
+    if command.slots and first.mode == ProduceMode.KEYED:
+        return places.repeated(first, command, turn.queue.partition)
+    return ProduceResult(first.first_seq, first.count, True, first.duplicates, first.partition)
+
+
+def remember(turn: Turn, command: Produce, producer: ProducerRow, result: ProduceResult) -> None:
     """Keeps the outcome of a request that was applied."""
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
-    outcome = ProducerOutcome(result.first_seq, result.count, now_ms, result.duplicates)
+    producer_id, sequence = command.producer_id, command.sequence
+    before = None
+    if command.slots:
+        before = PRODUCER_OUTCOMES.get(txn, group, producer_id, sequence)
+    outcome = _outcome(command, result, now_ms)
+    if before is not None:
+        earlier_part = decode_outcome(before)
+        slots = set(places.slots_of(command.slots))
+        kept_places = places.places_of(earlier_part, turn.queue.partition)
+        outcome = msgspec.structs.replace(
+            outcome, elsewhere=tuple(one for one in kept_places if one.slot not in slots)
+        )
     PRODUCER_OUTCOMES.put(txn, group, producer_id, sequence, value=encode(outcome))
-    window_ms = turn.queue.dedup_window_ms
     check_at_ms = producer.check_at_ms
     if producer is UNKNOWN:
-        turn.state.producers += 1
-        check_at_ms = _check_after(now_ms + window_ms)
-        PRODUCER_CHECKS.put(txn, group, check_at_ms, producer_id, value=b"")
-        turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, check_at_ms)
+        check_at_ms = _check_after(now_ms + turn.queue.dedup_window_ms)
+        _enter(turn, producer_id, check_at_ms)
     updated = ProducerRow(
         max(producer.highest, sequence),
         producer.forgotten,
         now_ms,
         producer.oldest_ms if producer.kept else now_ms,
-        producer.kept + 1,
+        producer.kept + (before is None),
         check_at_ms,
     )
     if updated.kept >= PRODUCER_OUTCOMES_MAX + FORGET_AT_ONCE:
         updated = _forget(turn, producer_id, updated, FORGET_AT_ONCE, everything=True)
     PRODUCERS.put(txn, group, producer_id, value=encode(updated))
+
+
+def _outcome(command: Produce, result: ProduceResult, now_ms: int) -> ProducerOutcome:
+    if command.slots:
+        mode = ProduceMode.KEYED
+    else:
+        mode = ProduceMode.ORDERED if command.ordered else ProduceMode.UNORDERED
+    return ProducerOutcome(
+        result.first_seq,
+        result.count,
+        now_ms,
+        result.duplicates,
+        mode=mode,
+        slots=command.slots,
+    )
+
+
+def _enter(turn: Turn, producer_id: bytes, check_at_ms: int) -> None:
+    """Counts a producer that was not known, and sees to it that it is looked after."""
+    turn.state.producers += 1
+    PRODUCER_CHECKS.put(turn.txn, turn.group, check_at_ms, producer_id, value=b"")
+    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, check_at_ms)
+
+
+def adopt_producer(turn: Turn, fact: ProducerFact) -> None:
+    """What another partition knows of a producer: outcomes are added, nothing is taken away."""
+    txn, group, producer_id = turn.txn, turn.group, fact.producer_id
+    raw = PRODUCERS.get(txn, group, producer_id)
+    producer = UNKNOWN if raw is None else decode_producer(raw)
+    kept, oldest_ms = producer.kept, producer.oldest_ms
+    for one in fact.outcomes:
+        known = PRODUCER_OUTCOMES.get(txn, group, producer_id, one.sequence)
+        before = None if known is None else decode_outcome(known)
+        outcome = _adopted(turn, one, before)
+        PRODUCER_OUTCOMES.put(txn, group, producer_id, one.sequence, value=encode(outcome))
+        if before is None:
+            oldest_ms = min(oldest_ms, one.at_ms) if kept else one.at_ms
+            kept += 1
+    last_ms = max(producer.last_ms, fact.last_ms)
+    check_at_ms = producer.check_at_ms
+    if raw is None:
+        check_at_ms = max(last_ms, born_ms(producer_id)) + PRODUCER_RETENTION_MS
+        if kept:
+            check_at_ms = oldest_ms + turn.queue.dedup_window_ms
+        check_at_ms = _check_after(max(check_at_ms, turn.now_ms))
+        _enter(turn, producer_id, check_at_ms)
+    adopted = ProducerRow(
+        max(producer.highest, fact.highest), max(producer.forgotten, fact.forgotten),
+        last_ms, oldest_ms, kept, check_at_ms,
+    )  # fmt: skip
+    PRODUCERS.put(txn, group, producer_id, value=encode(adopted))
+
+
+def _adopted(turn: Turn, fact: OutcomeFact, before: ProducerOutcome | None) -> ProducerOutcome:
+    if before is not None and (before.mode, fact.mode) != (ProduceMode.KEYED, ProduceMode.KEYED):
+        return before
+    if before is not None:
+        own = turn.queue.partition
+        here = places.places_of(before, own)
+        more = places.merged(here, fact.places)[len(here) :]
+        return msgspec.structs.replace(before, elsewhere=before.elsewhere + more)
+    return ProducerOutcome(
+        fact.first_seq,
+        fact.count,
+        fact.at_ms,
+        fact.duplicates,
+        -1 if fact.partition == turn.queue.partition else fact.partition,
+        fact.mode,
+        elsewhere=fact.places,
+    )
 
 
 def forget_producers(turn: Turn, rows_max: int) -> int:

@@ -8,7 +8,7 @@ from struct import Struct
 
 import msgspec
 
-from querator.model.commands import MovedItem, PartitionSettings
+from querator.model.commands import KeyedPlace, MovedItem, PartitionSettings
 from querator.partition import masks
 
 
@@ -74,9 +74,31 @@ class State(msgspec.Struct, array_like=True):
         return self.ready + self.leased + self.scheduled + self.moving
 
 
+class ProduceMode(IntEnum):
+    """By what the partition of a request was chosen (`model.routing`)."""
+
+    UNKNOWN = 0
+    ORDERED = 1
+    UNORDERED = 2
+    KEYED = 3
+
+
 class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
+    """Settings, and which share of its queue the partition has: `routing` and `routed` as a Route
+    says them (`routed` 0: it has not been told), `open` whether what is routed is taken.
+    `moves_closed`: moves are taken no more.
+    """
+
     version: int
     settings: PartitionSettings
+    routing: int = 0
+    routed: int = 0
+    open: bool = True
+    moves_closed: bool = False
+
+    @property
+    def closing(self) -> bool:
+        return 0 < self.routed <= self.settings.partition
 
 
 class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -239,16 +261,30 @@ class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a request: the items from `first_seq` on, in `partition` (-1: in this one).
+
+    Of a request that keys have decided on (`mode`) only some items are here: `slots` as in the
+    command, and `elsewhere` those of further slots, which were stored when these were elsewhere.
+    """
+
     first_seq: int
     count: int
     at_ms: int
-    duplicates: tuple[tuple[int, int], ...] = ()
+    duplicates: tuple[tuple[int, ...], ...] = ()
+    partition: int = -1
+    mode: int = ProduceMode.UNKNOWN
+    slots: bytes = b""
+    elsewhere: tuple[KeyedPlace, ...] = ()
 
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`partition` -1: the item is in this one. `slot` -1: the key's own."""
+
     key: bytes
     seq: int
     at_ms: int
+    partition: int = -1
+    slot: int = -1
 
 
 class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -26,6 +26,7 @@ class Event(IntEnum):
     REDRIVE = 13
     MOVED = 14
     RETURN = 15
+    REROUTE = 16
 
 
 ABSENT = None
@@ -51,6 +52,7 @@ TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ItemState.SCHEDULED, Event.DROP): ABSENT,
     (ItemState.MOVING, Event.MOVED): ABSENT,
     (ItemState.MOVING, Event.RETURN): ItemState.READY,
+    (ItemState.MOVING, Event.REROUTE): ItemState.MOVING,
     (ItemState.MOVING, Event.DIE): ItemState.MOVING,
     (ItemState.MOVING, Event.DROP): ABSENT,
 }
@@ -71,6 +73,7 @@ _MEANINGS = {
     Event.REDRIVE: "a dead letter sent home",
     Event.MOVED: "arrived in the other queue",
     Event.RETURN: "the other queue is gone for ever",
+    Event.REROUTE: "the partition of the other queue is closing: to another one of that queue",
 }
 
 

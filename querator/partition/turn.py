@@ -2,7 +2,7 @@
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
-from querator.partition.rows import Block, State
+from querator.partition.rows import Block, SettingsRow, State
 from querator.storage.environment import WriteTransaction
 
 
@@ -13,8 +13,7 @@ class Turn:
     """
 
     __slots__ = (
-        "blocks", "group", "index", "log_first", "now_ms", "settings", "settings_version",
-        "state", "txn",
+        "blocks", "group", "index", "log_first", "now_ms", "row", "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -25,24 +24,28 @@ class Turn:
         *,
         index: int,
         log_first: int,
-        settings: PartitionSettings | None,
-        settings_version: int,
+        row: SettingsRow | None,
     ) -> None:
+        """`row` None: the partition has not got settings yet."""
         self.txn = txn
         self.group = group
         self.state = state
         self.index = index
         self.log_first = log_first
         self.now_ms = state.now_ms
-        self.settings = settings
+        self.row = row
         self.blocks: dict[int, Block] = {}
-        self.settings_version = settings_version
 
     @property
     def queue(self) -> PartitionSettings:
         """The settings; only after `unconfigured` was ruled out."""
-        assert self.settings is not None
-        return self.settings
+        return self.share.settings
+
+    @property
+    def share(self) -> SettingsRow:
+        """The settings with the partition's share of the queue; as `queue`."""
+        assert self.row is not None
+        return self.row
 
 
 def unconfigured() -> Refusal:

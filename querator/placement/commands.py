@@ -13,6 +13,16 @@ The life of a queue as the commands drive it; what is absent is refused or chang
     DELETING   ReplicasGone      DELETING   each node, when its data of the queue is gone
     DELETING   ReplicasGone      (none)     the last node of those that held any
 
+The number of an ACTIVE queue's partitions, `settings.partitions` and by which one requests are
+shared out (`model.queues.Queue`):
+
+    numbers    command           next       who proposes it
+    the same   UpdateQueue       differ     a client; groups for new partitions are in the map
+    differ     QueueRouted       the same   the leader of group 0, when all partitions share
+                                            requests out by the new number
+    the same   PartitionsEmpty   the same   the leader of group 0: closing partitions that nobody
+                                            needs any more leave the map
+
 The nodes, whose names are not given to others unless an operator says so:
 
     state      command           next       who proposes it
@@ -173,6 +183,25 @@ class ReplicasGone(msgspec.Struct, frozen=True, array_like=True, tag=10):
     node: NodeKey
 
 
+class QueueRouted(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """All partitions of the queue share requests out among `partitions`, as version `routing`."""
+
+    queue_id: QueueId
+    routing: int
+    partitions: int
+
+
+class PartitionsEmpty(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """As of version `routing`, the partitions of the queue from number `left` on are empty for
+    ever. `first_seqs` has where each of them would go on.
+    """
+
+    queue_id: QueueId
+    routing: int
+    left: int
+    first_seqs: tuple[int, ...]
+
+
 Command = (
     CreateQueue
     | UpdateQueue
@@ -190,6 +219,8 @@ Command = (
     | ReadmitNode
     | PlaceGroups
     | GroupSettled
+    | QueueRouted
+    | PartitionsEmpty
 )
 
 

@@ -22,9 +22,9 @@ from querator.storage.environment import ReadTransaction, WriteTransaction
 
 class PlacementEffects(msgspec.Struct, frozen=True):
     """The whole truth, so that none of it can be missed: the map, the queues for which there is
-    something left to do (being created or deleted, or with settings not yet in all partitions), and
-    of those being deleted the nodes that have done so. Queues with ids below `next_queue_id` are in
-    the map, or have been.
+    something left to do (being created or deleted, with settings not yet in all partitions, or
+    while their number is being changed), and of those being deleted the nodes that have done so.
+    Queues with ids below `next_queue_id` are in the map, or have been.
     """
 
     map: PlacementMap
@@ -92,6 +92,7 @@ def _effects(view: View) -> PlacementEffects:
         queue.id
         for queue in view.map
         if queue.state is not QueueState.ACTIVE
+        or queue.is_changing
         or view.configured[queue.id] < queue.settings_version
     )
     return PlacementEffects(view.map, pending, view.deleted_on, view.next_queue_id)

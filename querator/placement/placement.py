@@ -33,7 +33,8 @@ from querator.placement.duties import Connected, Duties, HandedOver, Newcomers
 from querator.placement.following import Follower
 from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.placement.reconcile import MachineFactory, Reconciler
-from querator.placement.standing import Propose, Standing
+from querator.placement.sharing import Sharing, here
+from querator.placement.standing import Ask, Propose, Standing
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 
@@ -80,19 +81,21 @@ class Placement:
         standing: Standing,
         on_failure: Callable[[BaseException], None],
         propose: Propose | None = None,
+        ask: Ask | None = None,
         connected: Connected = dict,
         newcomers: Newcomers = tuple,
     ) -> None:
         """`machine_for` makes the machine of a partition's group. `on_failure` is told of a defect
-        that stopped the work behind the map. `propose` None: the host's own, for a node that leads
-        all groups. `connected` gives the other nodes whose connections are open, `newcomers` those
-        that want to join.
+        that stopped the work behind the map. `propose` and `ask` None: the host's own, for a node
+        that leads all groups. `connected` gives the other nodes whose connections are open,
+        `newcomers` those that want to join.
         """
         self._host = host
         self._standing = standing
         self._said = standing.node
         self._propose: Propose = propose or host.propose
         self._reconciler = Reconciler(host, machine_for, node=standing.key, propose=self._propose)
+        self._sharing = Sharing(propose=self._propose, ask=ask or here(host, environment))
         self._duties = Duties(
             host,
             lambda: self.map,
@@ -181,6 +184,7 @@ class Placement:
             loop.create_task(self._run(self._duties.run)),
             loop.create_task(self._run(self._follower.run)),
             loop.create_task(self._run(self._clear_surplus)),
+            loop.create_task(self._run(self._let_go)),
         )
         if len(replicas) == 1 and self._forming is not None:
             await asyncio.wait((self._forming,))
@@ -398,6 +402,14 @@ class Placement:
                     # It may have come back meanwhile.
                     self._look_at((owner[0].id,))
 
+    async def _let_go(self) -> None:
+        """Lets closing partitions go, while this node leads the map."""
+
+        def led() -> PlacementMap:
+            return self.map if self._host.leads(PLACEMENT_GROUP) else _NOTHING.map
+
+        await self._sharing.run(led, lambda: self.pending)
+
     def _step_for(self, queue_id: QueueId) -> Step | None:
         """What this node has to do next for the queue."""
         placed = self.map
@@ -423,6 +435,8 @@ class Placement:
                 await self._reconciler.open(placed, queue)
             case Step.CONFIGURE:
                 await self._reconciler.configure(placed, queue)
+                if queue.is_changing:
+                    await self._sharing.change(queue)
             case Step.DELETE:
                 await self._reconciler.delete(queue)
 

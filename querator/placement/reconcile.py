@@ -10,6 +10,9 @@ stopped; every step may be done again, and by several nodes at once:
     DELETING                 delete each group with its data
                              · ReplicasGone
     ACTIVE, all configured   open each group
+    ACTIVE, with another     open each group                `placement.sharing`
+    number of partitions
+    than before
 
 What is stored of a group that has settled without this node, or with another replica on it, is
 deleted (`surplus`): it moved elsewhere, and no majority counts on it.
@@ -42,8 +45,9 @@ CONFIGURING_MAX = 64
 def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> PartitionSettings:
     """What the partition needs to know of its queue.
 
-    A dead queue outlives the settings that name it and never changes its partitions, so its groups
-    are the same whenever the same version of the settings is looked at.
+    A dead queue outlives the settings that name it, and when its partitions change, the settings of
+    its users get another version: so its groups are the same whenever the same version is looked
+    at.
     """
     settings = queue.settings
     targets: tuple[DeadTarget, ...] = ()
@@ -51,7 +55,8 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         dead = placed.find(queue.namespace, settings.dead_queue)
         assert dead is not None, "a dead queue is not deleted while it is in use"
         targets = tuple(
-            DeadTarget(dead.name, number, group) for number, group in enumerate(dead.groups)
+            DeadTarget(dead.name, number, group)
+            for number, group in enumerate(dead.groups[: dead.settings.partitions])
         )
     return PartitionSettings(
         namespace=queue.namespace,
@@ -64,6 +69,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         dedup_window_ms=settings.dedup_window_ms,
         items_max=settings.partition_items_max,
         dead_targets=targets,
+        first_seq=queue.first_seq(partition),
     )
 
 

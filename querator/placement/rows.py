@@ -95,7 +95,7 @@ def store(txn: WriteTransaction, view: View, change: Change) -> View:
         return view
     placed = view.map.evolve(
         view.map.epoch + 1,
-        put=change.put,
+        put=(*change.also, *(() if change.put is None else (change.put,))),
         gone=change.gone,
         cluster_id=change.cluster_id,
         nodes=change.nodes,
@@ -104,6 +104,9 @@ def store(txn: WriteTransaction, view: View, change: Change) -> View:
     after = msgspec.structs.replace(view, map=placed)
     if change.gone is not None:
         after = _without(txn, view, after, change.gone)
+    for queue in change.also:
+        row = _QueueRow(queue, view.configured[queue.id])
+        QUEUES.put(txn, PLACEMENT_GROUP, queue.id, value=_encode(row))
     if change.put is not None:
         after = _with(txn, view, after, change.put, change)
     for node in change.nodes:
@@ -137,6 +140,9 @@ def _with(txn: WriteTransaction, before: View, view: View, put: Queue, change: C
     QUEUES.put(txn, PLACEMENT_GROUP, put.id, value=_encode(row))
     if not before.map.has_namespace(put.namespace):
         _put_namespace(txn, put.namespace)
+    known = before.map.get(put.id)
+    for group in () if known is None else set(known.groups).difference(put.groups):
+        GROUPS.delete(txn, PLACEMENT_GROUP, group)
     deleted_on = {id_: nodes for id_, nodes in view.deleted_on.items() if id_ != put.id}
     if change.deleted_on:
         deleted_on[put.id] = change.deleted_on

@@ -8,13 +8,14 @@ Rules that hold after every command, whatever the commands were:
 * ids of queues and groups come from counters and are never used again;
 * a dead queue is another queue of the same namespace that is not being deleted; it has no dead
   queue itself, so dead letters never travel in chains;
-* the number of partitions of a queue never changes;
+* the number of partitions of a queue changes in one step at a time: to another one only when
+  requests are shared out among those that were asked for last;
 * each of them has a place on the nodes that are known;
 * a queue is made only if all together have at most `NODE_PARTITIONS_MAX` replicas for each node
   that takes any, those being deleted included, for their data is still there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,7 @@ from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
-from querator.model.placement_map import PlacementMap
+from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.placement import group_rules, node_rules
 from querator.placement.assign import assign, replicas_wanted
@@ -37,9 +38,11 @@ from querator.placement.commands import (
     HandOffNode,
     JoinNode,
     NodeGone,
+    PartitionsEmpty,
     PlaceGroups,
     QueueConfigured,
     QueueCreated,
+    QueueRouted,
     QueueUpdated,
     ReadmitNode,
     RegisterNode,
@@ -66,7 +69,7 @@ def _create(view: View, command: CreateQueue) -> Change:
     refusal = (
         _refuse_unformed(view.map)
         or _refuse_replicas(view.map, command.settings.replicas)
-        or _refuse_partitions(view.map, partitions, command.settings.replicas)
+        or _refuse_partitions(view.map, partitions, partitions, command.settings.replicas)
         or _refuse_dead_queue(
             view.map, command.namespace, command.name, command.settings.dead_queue
         )
@@ -82,11 +85,19 @@ def _create(view: View, command: CreateQueue) -> Change:
         settings_version=1,
         created_at_ms=view.now_ms,
         groups=tuple(GroupId(view.next_group + p) for p in range(partitions)),
+        routed=partitions,
     )
-    nodes = [node for node in view.map.nodes if node.takes_replicas]
-    replicas = replicas_wanted(len(nodes), command.settings.replicas)
-    groups = {group: assign(nodes, group, replicas=replicas) for group in queue.groups}
+    groups = _placed(view.map, queue.groups, command.settings.replicas)
     return Change(QueueCreated(queue, created=True), put=queue, groups=groups)
+
+
+def _placed(
+    placed: PlacementMap, groups: Iterable[GroupId], replicas: int
+) -> dict[GroupId, PlacedGroup]:
+    """Where the replicas of groups begin that did not exist."""
+    nodes = [node for node in placed.nodes if node.takes_replicas]
+    wanted = replicas_wanted(len(nodes), replicas)
+    return {group: assign(nodes, group, replicas=wanted) for group in groups}
 
 
 def _repeat_of_create(existing: Queue, settings: QueueSettings) -> Refusal | QueueCreated:
@@ -113,7 +124,10 @@ def _refuse_unformed(placed: PlacementMap) -> Refusal | None:
     return Refusal(ErrorCode.UNAVAILABLE, "the cluster is being formed; try again")
 
 
-def _refuse_partitions(placed: PlacementMap, partitions: int, replicas: int) -> Refusal | None:
+def _refuse_partitions(
+    placed: PlacementMap, partitions: int, more: int, replicas: int
+) -> Refusal | None:
+    """`more`: by how many that number exceeds those that the queue has."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         return Refusal(
             ErrorCode.LIMIT_EXCEEDED,
@@ -126,9 +140,9 @@ def _refuse_partitions(placed: PlacementMap, partitions: int, replicas: int) -> 
     there = sum(
         len(known.target) for group, known in placed.groups.items() if group != PLACEMENT_GROUP
     )
-    wanted = there + partitions * replicas_wanted(nodes, replicas)
+    wanted = there + more * replicas_wanted(nodes, replicas)
     most = NODE_PARTITIONS_MAX * nodes
-    if wanted > most:
+    if more > 0 and wanted > most:
         return Refusal(
             ErrorCode.LIMIT_EXCEEDED,
             f"settings.partitions is {partitions}; the nodes have {there} replicas of partitions, "
@@ -247,7 +261,49 @@ def _update(view: View, command: UpdateQueue) -> Change:
     updated = msgspec.structs.replace(
         queue, settings=settings, settings_version=queue.settings_version + 1
     )
-    return Change(QueueUpdated(updated), put=updated, configured=view.configured[queue.id])
+    configured = view.configured[queue.id]
+    if settings.partitions == queue.settings.partitions:
+        return Change(QueueUpdated(updated), put=updated, configured=configured)
+    more = settings.partitions - len(queue.groups)
+    refusal = _refuse_while_changing(queue) or _refuse_partitions(
+        view.map, settings.partitions, more, settings.replicas
+    )
+    if refusal is not None:
+        return Change(refusal)
+    new = tuple(GroupId(view.next_group + step) for step in range(more))
+    updated = msgspec.structs.replace(updated, groups=(*queue.groups, *new), routed=queue.shares)
+    return Change(
+        QueueUpdated(updated),
+        put=updated,
+        configured=configured,
+        groups=_placed(view.map, new, settings.replicas),
+        also=_with_other_targets(view.map, queue),
+    )
+
+
+def _refuse_while_changing(queue: Queue) -> Refusal | None:
+    if queue.state is QueueState.ACTIVE and not queue.is_changing:
+        return None
+    doing = f"its partitions are being changed from {queue.shares} to {queue.settings.partitions}"
+    if queue.state is QueueState.CREATING:
+        doing = "it is being created"
+    return Refusal(
+        ErrorCode.UNAVAILABLE,
+        f"queue {queue.name}: {doing}; try again in a moment",
+        field="settings.partitions",
+        value=str(queue.settings.partitions),
+    )
+
+
+def _with_other_targets(placed: PlacementMap, queue: Queue) -> tuple[Queue, ...]:
+    """The queues whose partitions are to be told that their dead queue has others."""
+    return tuple(
+        msgspec.structs.replace(user, settings_version=user.settings_version + 1)
+        for user in sorted(placed, key=lambda user: user.id)
+        if user.settings.dead_queue == queue.name
+        and user.namespace == queue.namespace
+        and user.state is not QueueState.DELETING
+    )
 
 
 def _masked(current: QueueSettings, command: UpdateQueue) -> QueueSettings | Refusal:
@@ -263,18 +319,9 @@ def _masked(current: QueueSettings, command: UpdateQueue) -> QueueSettings | Ref
     if not command.mask:
         message = "update_mask is empty; name the settings to change"
         return Refusal(ErrorCode.INVALID_ARGUMENT, message, field="update_mask")
-    settings = msgspec.structs.replace(
+    return msgspec.structs.replace(
         current, **{field: getattr(command.settings, field) for field in command.mask}
     )
-    if settings.partitions != current.partitions:
-        return Refusal(
-            ErrorCode.INVALID_ARGUMENT,
-            f"settings.partitions is fixed at creation: queue {command.name} has "
-            f"{current.partitions}",
-            field="settings.partitions",
-            value=str(settings.partitions),
-        )
-    return settings
 
 
 def _delete(view: View, command: DeleteQueue) -> Change:
@@ -306,6 +353,32 @@ def _configured(view: View, command: QueueConfigured) -> Change:
         return Change(Done())
     active = msgspec.structs.replace(queue, state=QueueState.ACTIVE)
     return Change(Done(1), put=active, configured=command.settings_version)
+
+
+def _routed(view: View, command: QueueRouted) -> Change:
+    queue = view.map.get(command.queue_id)
+    if queue is None or queue.state is not QueueState.ACTIVE or not queue.is_changing:
+        return Change(Done())
+    if (command.routing, command.partitions) != (queue.routing + 1, queue.settings.partitions):
+        return Change(Done())
+    routed = msgspec.structs.replace(queue, routing=command.routing, routed=command.partitions)
+    return Change(Done(1), put=routed, configured=view.configured[queue.id])
+
+
+def _partitions_empty(view: View, command: PartitionsEmpty) -> Change:
+    queue = view.map.get(command.queue_id)
+    if queue is None or queue.state is not QueueState.ACTIVE or queue.is_changing:
+        return Change(Done())
+    left, ends = command.left, command.left + len(command.first_seqs)
+    if command.routing != queue.routing or ends != len(queue.groups):
+        return Change(Done())
+    if not queue.settings.partitions <= left < ends:
+        return Change(Done())
+    known = [queue.first_seq(partition) for partition in range(len(queue.first_seqs))]
+    known += [0] * (ends - len(known))
+    known[left:ends] = command.first_seqs
+    smaller = msgspec.structs.replace(queue, groups=queue.groups[:left], first_seqs=tuple(known))
+    return Change(Done(ends - left), put=smaller, configured=view.configured[queue.id])
 
 
 def _replicas_gone(view: View, command: ReplicasGone) -> Change:
@@ -342,4 +415,6 @@ _RULES: Final[Mapping[type[Command], Callable[[View, Any], Change]]] = {
     ReadmitNode: node_rules.readmit,
     PlaceGroups: group_rules.place,
     GroupSettled: group_rules.settled,
+    QueueRouted: _routed,
+    PartitionsEmpty: _partitions_empty,
 }

@@ -15,6 +15,11 @@ Propose = Callable[[GroupId, Any], Awaitable[Any]]
 Refusal. Raises QueratorError."""
 
 
+Ask = Callable[[GroupId, Any], Awaitable[Any]]
+"""Has a query of `partition.facts` answered on the node that leads the group, wherever that is, as
+of after everything that was answered before. Raises QueratorError."""
+
+
 class Standing(msgspec.Struct, frozen=True):
     """`node` is what the node says of itself, `replicas` the configuration of the placement group
     that this node begins with. `founders` are all nodes with which the cluster began, of which any

@@ -28,13 +28,15 @@ class View(msgspec.Struct, frozen=True):
 
 class Change(msgspec.Struct, frozen=True):
     """What a command does. `put` replaces the queue of its id; `configured` and `deleted_on` belong
-    to it. `nodes` and `groups` are added or replaced; `cluster_id` is set when it is not empty.
+    to it. `also` are other queues, whose settings have another version. `nodes` and `groups` are
+    added or replaced; `cluster_id` is set when it is not empty.
     """
 
     result: Refusal | QueueCreated | QueueUpdated | Done
     put: Queue | None = None
     configured: int = 0
     deleted_on: tuple[NodeKey, ...] = ()
+    also: tuple[Queue, ...] = ()
     gone: QueueId | None = None
     cluster_id: str = ""
     nodes: tuple[PlacedNode, ...] = ()

@@ -25,6 +25,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.placement import commands as placement
 from querator.service.forwarder import (
@@ -38,7 +39,7 @@ from querator.service.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 2
+LINK_VERSION = 3
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -215,6 +216,8 @@ _REPLIES: dict[type, Any] = {
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
+    FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,
+    ClosureQuery: msgspec.msgpack.Decoder(Closure).decode,
 }
 
 

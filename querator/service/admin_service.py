@@ -213,7 +213,8 @@ class AdminService:
             raise invalid("queue", f"{name} has no dead queue", value=name)
         dead = await self._live(namespace, queue.settings.dead_queue)
         homes = tuple(
-            DeadTarget(name, partition, group) for partition, group in enumerate(queue.groups)
+            DeadTarget(name, partition, group)
+            for partition, group in enumerate(queue.groups[: queue.taking])
         )
         if not item_ids:
             return sum([await self._redrive(group, name, homes, ()) for group in dead.groups])

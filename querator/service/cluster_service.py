@@ -128,11 +128,14 @@ class ClusterService:
             replicas=() if status is None else _replicas(status.replicas, lags),
             target=_replicas(placed.replicas(group), {}),
             moving=(known := placed.placed(group)) is not None and known.moving,
+            closing=queue is not None and partition >= queue.settings.partitions,
         )
 
     def _pending(self, placed: PlacementMap, queue: Queue) -> ClusterPending:
         doing, waits_for = "updating", list[str]()
-        if queue.state is QueueState.CREATING:
+        if queue.state is QueueState.ACTIVE and queue.is_changing:
+            doing = "changing"
+        elif queue.state is QueueState.CREATING:
             doing = "creating"
         elif queue.state is QueueState.DELETING:
             doing = "deleting"

@@ -12,6 +12,7 @@ import msgspec
 from querator.model.calls import LoadedItems
 from querator.model.commands import LeaseResult
 from querator.model.ids import GroupId, QueueId
+from querator.partition.facts import ClosureQuery, FactsQuery
 
 
 class CarriedLease(LeaseResult, frozen=True, gc=False):
@@ -73,7 +74,16 @@ class EpochQuery(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """The epoch of the map, linearizable: at the leader of the placement group."""
 
 
-Query = StatsQuery | PeekQuery | LettersQuery | StreamLeasesQuery | ReadyQuery | EpochQuery
+Query = (
+    StatsQuery
+    | PeekQuery
+    | LettersQuery
+    | StreamLeasesQuery
+    | ReadyQuery
+    | EpochQuery
+    | FactsQuery
+    | ClosureQuery
+)
 
 
 class ForwarderEvents(Protocol):

@@ -11,7 +11,8 @@ anything:
 One batch of a source is in flight at a time. What a target refuses (it is full, say) waits a
 while, longer each time, and the source's other targets go on. When the target's queue is gone for
 ever, the source takes its items back (MoveReturn): they are ready there again, and die again if
-they must.
+they must. A target that is closing says which moves it has, and the source sends the others to the
+first partition of the same queue (MoveElsewhere).
 
 "Gone" is read off the map, after it has caught up with the leader's: partitions get their settings
 only after the map has them, and group ids are never reused, so that such a map is newer than the
@@ -25,7 +26,7 @@ from functools import partial
 import msgspec
 
 from querator import telemetry
-from querator.model.commands import Command, Move, MoveDone, MoveReturn
+from querator.model.commands import Command, Move, MoveDone, MoveElsewhere, MoveReturn
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.queues import QueueState
@@ -153,7 +154,13 @@ class Mover:
     ) -> None:
         target = GroupId(batch.target_group)
         if isinstance(outcome, QueratorError):
-            self._failed(source, target, outcome)
+            owner = self._router.map.by_group(target)
+            if outcome.code is not ErrorCode.ROUTING_CHANGED or owner is None:
+                self._failed(source, target, outcome)
+                return
+            # The first partition of a queue never closes.
+            elsewhere = MoveElsewhere(target, int(outcome.limit), owner[0].groups[0])
+            self._router.post(source.view, elsewhere, then=partial(self._done, source, target))
             return
         upto = batch.first_move + len(batch.items) - 1
         command: Command = MoveDone(target, upto)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 NOT_EXECUTED = (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
 
+_FORGETFUL = (ErrorCode.PRODUCER_EXPIRED, ErrorCode.ROUTING_CHANGED)
+
 Accepted = ProduceResult | LeaseResult | SettleResult | ExtendResult | RedriveResult | Done
 """What a partition answers to a command that it did not refuse."""
 
@@ -45,7 +47,7 @@ def repeatable(command: Any) -> bool:
 
 def is_forgotten(result: Any) -> bool:
     """Whether the answer to a repeat says nothing about the first attempt."""
-    return isinstance(result, Refusal) and result.code is ErrorCode.PRODUCER_EXPIRED
+    return isinstance(result, Refusal) and result.code in _FORGETFUL
 
 
 def refused(refusal: Refusal) -> QueratorError:

@@ -4,14 +4,16 @@
                               "only the last one + 1" (SEQUENCE_GAP) holds for the whole queue
     producer_id, unordered    (hash(producer_id) + sequence) mod n: all partitions in turn
     neither                   any partition (`spread`)
-    dedup_key                 the partition of the key's slot, whoever produces it
+    dedup_key, key            the partition of the key's slot, whoever produces it; of an item with
+                              both the one of `key`
 
 A request whose items belong to several partitions is cut into one part for each; a part is a run of
 byte slices, no item is parsed. Every part inherits the request's identity: each partition
-remembers its own part, and a repeat is cut in the same way and meets the first answers. Items
-without a key go where the request would go without keys. An ordered producer cannot be served so:
-a partition that gets no part of one request would see a gap, hence such a request is refused unless
-the queue has one partition.
+remembers its own part, and a repeat is cut in the same way and meets the first answers (or, when
+partitions have changed meanwhile, finds of each item whether it is stored: `partition.places`).
+Items without a key go where the request would go without keys. An ordered producer cannot be served
+so: a partition that gets no part of one request would see a gap, hence such a request is refused
+unless the queue has one partition.
 
 Parts are taken or refused each for itself. When one is refused and another stored, the call fails,
 and says so: a repeat with the same identity (or the same dedup keys) stores what is missing and
@@ -19,13 +21,14 @@ nothing twice.
 """
 
 import struct
+from collections.abc import Sequence
 
 import msgspec
 
 from querator.model.calls import ProduceCall, ProducedBatch
-from querator.model.commands import ItemSpecial, Produce, ProduceResult
+from querator.model.commands import NO_SLOT, ItemSpecial, Produce, ProduceResult
 from querator.model.errors import ErrorCode, QueratorError, invalid
-from querator.model.routing import partition_of_key, partition_of_producer
+from querator.model.routing import partition_of_producer
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -48,42 +51,54 @@ def identified_partition(call: ProduceCall, partitions: int) -> int | None:
     )
 
 
-def is_keyed(call: ProduceCall) -> bool:
-    return any(special.dedup_key for special in call.specials)
-
-
-def whole(call: ProduceCall, partition: int) -> Part:
-    command = Produce(call.lengths, call.producer_id, call.sequence, call.ordered, call.specials)
+def whole(call: ProduceCall, partition: int, *, routing: int) -> Part:
+    command = Produce(
+        call.lengths,
+        call.producer_id,
+        call.sequence,
+        call.ordered,
+        call.specials,
+        routing,
+        call.slots,
+    )
     return Part(partition, (), command, call.items)
 
 
-def cut(call: ProduceCall, *, home: int, partitions: int) -> list[Part]:
-    """The parts of a request with dedup keys, by partition; `home` takes the items without."""
+def cut(part: Part, *, home: int, partitions: int, routing: int) -> list[Part]:
+    """A request with keys, or a part of one that was routed otherwise, by partition; `home` takes
+    the items without.
+    """
+    command = part.command
     if partitions == 1:
-        return [whole(call, 0)]
-    if call.ordered:
+        return [_routed(part, 0, routing)]
+    if command.ordered:
         raise invalid(
             "ordered",
-            f"cannot be combined with dedup_key in a queue of {partitions} partitions: keys decide "
+            f"cannot be combined with keys in a queue of {partitions} partitions: keys decide "
             "on the partition, and order is kept in one partition; use ordered=false",
         )
-    lengths = struct.unpack(f"<{len(call.lengths) // 4}I", call.lengths)
-    placed = [home] * len(lengths)
-    for special in call.specials:
-        if special.dedup_key:
-            placed[special.ordinal] = partition_of_key(special.dedup_key, partitions)
+    count = len(command.lengths) >> 2
+    lengths = struct.unpack(f"<{count}I", command.lengths)
+    slots = struct.unpack(f"<{count}H", command.slots)
+    placed = [home if slot == NO_SLOT else slot % partitions for slot in slots]
     targets = sorted(set(placed))
     if len(targets) == 1:
-        return [whole(call, targets[0])]
+        return [_routed(part, targets[0], routing)]
     members: dict[int, list[int]] = {target: [] for target in targets}
     for position, target in enumerate(placed):
         members[target].append(position)
     stops = _stops(lengths)
-    specials = {special.ordinal: special for special in call.specials}
+    specials = {special.ordinal: special for special in command.specials}
+    whole_part = _routed(part, 0, routing)
     return [
-        _part(call, target, positions, lengths, stops, specials)
+        _part(whole_part, target, positions, lengths, stops, specials)
         for target, positions in members.items()
     ]
+
+
+def _routed(part: Part, partition: int, routing: int) -> Part:
+    command = msgspec.structs.replace(part.command, routing=routing)
+    return Part(partition, part.indexes, command, part.items)
 
 
 def _stops(lengths: tuple[int, ...]) -> list[int]:
@@ -96,41 +111,48 @@ def _stops(lengths: tuple[int, ...]) -> list[int]:
 
 
 def _part(
-    call: ProduceCall,
+    whole_part: Part,
     partition: int,
     positions: list[int],
     lengths: tuple[int, ...],
     stops: list[int],
     specials: dict[int, ItemSpecial],
 ) -> Part:
-    items = b"".join(call.items[stops[p] - lengths[p] : stops[p]] for p in positions)
-    command = Produce(
-        struct.pack(f"<{len(positions)}I", *(lengths[position] for position in positions)),
-        call.producer_id,
-        call.sequence,
-        call.ordered,
-        tuple(
-            msgspec.structs.replace(specials[position], ordinal=ordinal)
-            for ordinal, position in enumerate(positions)
-            if position in specials
+    command = whole_part.command
+    items = b"".join(whole_part.items[stops[p] - lengths[p] : stops[p]] for p in positions)
+    indexes = whole_part.indexes
+    return Part(
+        partition,
+        tuple(indexes[position] for position in positions) if indexes else tuple(positions),
+        msgspec.structs.replace(
+            command,
+            lengths=struct.pack(f"<{len(positions)}I", *(lengths[p] for p in positions)),
+            specials=tuple(
+                msgspec.structs.replace(specials[position], ordinal=ordinal)
+                for ordinal, position in enumerate(positions)
+                if position in specials
+            ),
+            slots=b"".join(command.slots[2 * p : 2 * p + 2] for p in positions),
         ),
+        items,
     )
-    return Part(partition, tuple(positions), command, items)
 
 
 def batch_of(part: Part, result: ProduceResult) -> ProducedBatch:
     """The partition's answer in terms of the request."""
-    if not result.duplicates:
-        return ProducedBatch(
-            part.partition, result.first_seq, result.count, part.indexes, result.repeated
-        )
+    partition = part.partition if result.partition < 0 else result.partition
     duplicates = tuple(
-        (part.indexes[position] if part.indexes else position, part.partition, seq)
-        for position, seq in result.duplicates
+        (part.indexes[position] if part.indexes else position, *_place(twin, partition))
+        for position, *twin in result.duplicates
     )
     return ProducedBatch(
-        part.partition, result.first_seq, result.count, part.indexes, result.repeated, duplicates
+        partition, result.first_seq, result.count, part.indexes, result.repeated, duplicates
     )
+
+
+def _place(twin: Sequence[int], partition: int) -> tuple[int, int]:
+    """Partition and sequence of an item; without one of its own it is in `partition`."""
+    return (twin[1] if len(twin) > 1 else partition), twin[0]
 
 
 _NOT_EXECUTED = frozenset(

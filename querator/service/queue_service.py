@@ -31,6 +31,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import (
+    LEADER_WAIT_MS_MAX,
     LEASES_WAITING_MAX,
     OVERLOADED_RETRY_MS,
     PRODUCE_BYTES_WAITING_MAX,
@@ -108,6 +109,8 @@ class QueueService:
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
         self._spreads: dict[QueueId, Spread] = {}
+        self._moved = asyncio.Event()
+        """Set, and replaced, by each new map."""
         self._desks: dict[QueueId, LeaseDesk] = {}
         self._subscriptions: dict[Subscription, QueueId] = {}
         self._neighbours = (
@@ -148,7 +151,7 @@ class QueueService:
             queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
             leaders = tuple(
                 self._router.name if view.local else view.leader
-                for view in self._router.views(queue)
+                for view in self._router.views(queue)[: queue.shares]
             )
         placed = self._router.map
         nodes = tuple((node.name, node.client_address) for node in placed.nodes)
@@ -167,33 +170,81 @@ class QueueService:
         self._produces.enter(size)
         try:
             deadline = self._deadline(call.timeout_ms)
-            if call.specials and parts.is_keyed(call):
+            if call.slots:
                 return await self._produce_keyed(queue, call, deadline)
-            partition = self._home(queue, call)
-            batch = await self._produce_part(queue, parts.whole(call, partition), deadline)
-            return ProduceReply((batch,), self._durable, self._leader_address(queue, partition))
+            until_s = self._until_rerouted(deadline)
+            while True:
+                partition = self._home(queue, call)
+                part = parts.whole(call, partition, routing=queue.routing)
+                batch = await self._produce_part(queue, part, deadline)
+                if isinstance(batch, ProducedBatch):
+                    leader = self._leader_address(queue, partition)
+                    return ProduceReply((batch,), self._durable, leader)
+                if not self._was_rerouted(queue, batch):
+                    raise batch
+                queue = await self._rerouted(queue, call, until_s)
         finally:
             self._produces.leave(size)
 
+    def _until_rerouted(self, deadline: float | None) -> float:
+        return self._loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
+
+    def _was_rerouted(self, queue: Queue, error: QueratorError) -> bool:
+        """Whether the partitions have changed since; the request was not executed."""
+        if error.code is ErrorCode.ROUTING_CHANGED:
+            return True
+        known = self._router.map.get(queue.id)
+        if error.code is not ErrorCode.QUEUE_DELETING or known is None:
+            return False
+        return known.state is QueueState.ACTIVE and known.groups != queue.groups
+
+    async def _rerouted(self, queue: Queue, call: ProduceCall, until_s: float) -> Queue:
+        """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
+        too long, or DEADLINE_EXCEEDED.
+        """
+        while True:
+            known = await self._queue(call)
+            if known.id != queue.id:
+                raise self._gone(None)
+            if (known.routing, known.settings.partitions, known.groups) != (
+                queue.routing,
+                queue.settings.partitions,
+                queue.groups,
+            ):
+                return known
+            moved = self._moved
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await moved.wait()
+            except TimeoutError:
+                raise QueratorError(
+                    ErrorCode.DEADLINE_EXCEEDED if call.timeout_ms else ErrorCode.UNAVAILABLE,
+                    f"the partitions of queue {queue.name} are being changed; not executed",
+                    retry_delay_ms=OVERLOADED_RETRY_MS,
+                ) from None
+
     def _home(self, queue: Queue, call: ProduceCall) -> int:
         """The partition of a request without keys."""
-        partition = parts.identified_partition(call, len(queue.groups))
+        partition = parts.identified_partition(call, queue.shares)
         if partition is None:
             spread = self._spreads.get(queue.id)
-            if spread is None:
-                spread = self._spreads[queue.id] = Spread(self._router.views(queue))
+            if spread is None or spread.partitions != queue.taking:
+                views = self._router.views(queue)[: queue.taking]
+                spread = self._spreads[queue.id] = Spread(views)
             partition = spread.choose(len(call.lengths) // 4, len(call.items))
         return partition
 
     async def _produce_part(
         self, queue: Queue, part: parts.Part, deadline: float | None
-    ) -> ProducedBatch:
+    ) -> ProducedBatch | QueratorError:
         view = self._router.views(queue)[part.partition]
         size = len(part.items)
         view.produces += 1
         view.produce_bytes += size
         try:
             result = await self._router.call(view, part.command, part.items, deadline=deadline)
+        except QueratorError as error:
+            return error
         finally:
             view.produces -= 1
             view.produce_bytes -= size
@@ -211,10 +262,36 @@ class QueueService:
     async def _produce_keyed(
         self, queue: Queue, call: ProduceCall, deadline: float | None
     ) -> ProduceReply:
-        cut = parts.cut(call, home=self._home(queue, call), partitions=len(queue.groups))
-        outcomes = await each([self._produce_part(queue, part, deadline) for part in cut])
-        batches = [outcome for outcome in outcomes if isinstance(outcome, ProducedBatch)]
-        errors = [outcome for outcome in outcomes if isinstance(outcome, QueratorError)]
+        batches: list[ProducedBatch] = []
+        errors: list[QueratorError] = []
+        until_s = self._until_rerouted(deadline)
+        left = [parts.whole(call, 0, routing=0)]
+        while left:
+            cut = [
+                part
+                for one in left
+                for part in parts.cut(
+                    one,
+                    home=self._home(queue, call),
+                    partitions=queue.shares,
+                    routing=queue.routing,
+                )
+            ]
+            left = []
+            outcomes = await each([self._produce_part(queue, part, deadline) for part in cut])
+            for part, outcome in zip(cut, outcomes, strict=True):
+                if isinstance(outcome, ProducedBatch):
+                    batches.append(outcome)
+                elif self._was_rerouted(queue, outcome):
+                    left.append(part)
+                else:
+                    errors.append(outcome)
+            if left:
+                try:
+                    queue = await self._rerouted(queue, call, until_s)
+                except QueratorError as error:
+                    errors.append(error)
+                    break
         if errors:
             raise parts.merged_error(errors, stored=bool(batches))
         return ProduceReply(tuple(batches), self._durable)
@@ -262,6 +339,7 @@ class QueueService:
             if not grants:
                 return LeaseReply((), self._durable)
             now_s = self._clock.monotonic_s()
+            queue = self._router.map.get(queue.id) or queue
             batches, late = load(self._environment, self._cache, queue, grants, now_s=now_s)
             if late:
                 desk.release(late)
@@ -425,6 +503,12 @@ class QueueService:
         for queue_id in [queue_id for queue_id in self._spreads if map.get(queue_id) is None]:
             del self._spreads[queue_id]
         self._router.on_map(map)
+        for queue_id, desk in self._desks.items():
+            queue = map.get(queue_id)
+            assert queue is not None
+            desk.follow(self._router.views(queue))
+        self._moved.set()
+        self._moved = asyncio.Event()
         self._reads.on_map()
         self._mover.on_map()
 

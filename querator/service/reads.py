@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from querator.model.calls import PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.partition import queries
+from querator.partition import facts, queries
+from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.rows import ItemState
 from querator.service.forwarder import (
@@ -131,6 +132,10 @@ class Reads:
         if isinstance(query, StreamLeasesQuery):
             await self._host.confirm_read(query.group)
             return self._stream_leases(query)
+        if isinstance(query, FactsQuery | ClosureQuery):
+            await self._host.confirm_read(GroupId(query.group))
+            with self._environment.snapshot() as txn:
+                return facts.answer(txn, query)
         assert isinstance(query, StatsQuery | PeekQuery | LettersQuery)
         if not query.stale:
             await self._host.confirm_read(query.group)

@@ -65,10 +65,11 @@ def load(
     with environment.snapshot() as txn:
         for grant in grants:
             remaining_s = grant.expires_s - now_s
-            if remaining_s * 2 < grant.length_s and not grant.repeated:
+            group = grant.view.group
+            is_late = remaining_s * 2 < grant.length_s and not grant.repeated
+            if is_late or group not in queue.groups:
                 late.append(grant)
                 continue
-            group = grant.view.group
             view = generations.view(txn, group)
             partition = PartitionNumber(queue.groups.index(group))
             lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))

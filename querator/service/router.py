@@ -81,7 +81,7 @@ class Router:
         self._forwarder = forwarder
         self._reasons = Reasons(placed, out_of_reach, others=forwarder is not None)
         self._views: dict[GroupId, PartitionView] = {}
-        self._queue_views: dict[QueueId, tuple[PartitionView, ...]] = {}
+        self._queue_views: dict[QueueId, tuple[Queue, tuple[PartitionView, ...]]] = {}
         self._posted: set[asyncio.Future[Any]] = set()
         self._stopping = False
         self.answers: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing
@@ -127,10 +127,11 @@ class Router:
 
     def views(self, queue: Queue) -> tuple[PartitionView, ...]:
         """By partition."""
-        views = self._queue_views.get(queue.id)
-        if views is None:
-            views = self._queue_views[queue.id] = tuple(self.view(group) for group in queue.groups)
-        return views
+        known = self._queue_views.get(queue.id)
+        if known is None or known[0].groups != queue.groups:
+            known = queue, tuple(self.view(group) for group in queue.groups)
+            self._queue_views[queue.id] = known
+        return known[1]
 
     def cut_off(self, view: PartitionView) -> QueratorError | None:
         """Why this node can do nothing for the partition, if it is cut off from the others."""

@@ -23,6 +23,10 @@ class Spread:
         self._burst_items = 0
         self._burst_bytes = 0
 
+    @property
+    def partitions(self) -> int:
+        return len(self._views)
+
     def choose(self, items: int, size: int) -> int:
         """The partition for a request of so many items and bytes."""
         if len(self._views) == 1:

@@ -189,7 +189,11 @@ class Subscription:
 
     def _deliver(self, grants: list[Grant]) -> LeaseReply | None:
         batches, late = load(
-            self._environment, self._cache, self._queue, grants, now_s=self._clock.monotonic_s()
+            self._environment,
+            self._cache,
+            self._router.map.get(self._queue.id) or self._queue,
+            grants,
+            now_s=self._clock.monotonic_s(),
         )
         if late:
             self._desk.release(late)

@@ -92,7 +92,7 @@ class LeaseDesk:
     ) -> None:
         """`elsewhere` None: there are no other nodes."""
         self.queue_id = queue_id
-        self.views = views
+        self.views: tuple[PartitionView, ...] = ()
         self._elsewhere = elsewhere
         self._router = router
         self._clock = clock
@@ -112,6 +112,20 @@ class LeaseDesk:
         self._scheduled = False
         self._ended: QueratorError | None = None
         self._stopped = False
+        self.follow(views)
+
+    def follow(self, views: tuple[PartitionView, ...]) -> None:
+        """The queue has these partitions now. Who waits for one that has gone, which was empty, is
+        answered with nothing.
+        """
+        if views == self.views:
+            return
+        before, self.views = self.views, views
+        for view in set(before).difference(views):
+            view.desk = None
+            self._open.pop(view, None)
+            for waiter in list(self._pinned.get(view, ())):
+                self._finish(waiter)
         for view in views:
             view.desk = self
             self.look(view)

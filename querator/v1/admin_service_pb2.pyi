@@ -99,7 +99,9 @@ class QueueSettings(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
-    """Number of partitions, 1 to 1,024; 0 means 1. Fixed at creation for the time being."""
+    """Number of partitions, 1 to 1,024; 0 means 1 at creation. Can be changed either
+    way: new ones take items at once, those beyond the number go when they are empty.
+    """
     max_attempts: _builtins.int
     """How many times an item is leased at most, 0 to 65,535; 0 means no limit."""
     dead_queue: _builtins.str
@@ -158,6 +160,8 @@ class Queue(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     SETTINGS_VERSION_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    PARTITIONS_OPENING_FIELD_NUMBER: _builtins.int
+    PARTITIONS_CLOSING_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace."""
     name: _builtins.str
@@ -168,6 +172,10 @@ class Queue(_message.Message):
     """Where it is in its life."""
     settings_version: _builtins.int
     """Version of the settings; grows with each change."""
+    partitions_opening: _builtins.int
+    """How many of settings.partitions do not take items yet; they will in a moment."""
+    partitions_closing: _builtins.int
+    """Partitions besides settings.partitions that take no items any more, and go when they are empty."""
     @_builtins.property
     def settings(self) -> Global___QueueSettings:
         """Its settings, defaults filled in."""
@@ -186,10 +194,12 @@ class Queue(_message.Message):
         settings: Global___QueueSettings | None = ...,
         settings_version: _builtins.int = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        partitions_opening: _builtins.int = ...,
+        partitions_closing: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "id", b"id", "name", b"name", "namespace", b"namespace", "settings", b"settings", "settings_version", b"settings_version", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "id", b"id", "name", b"name", "namespace", b"namespace", "partitions_closing", b"partitions_closing", "partitions_opening", b"partitions_opening", "settings", b"settings", "settings_version", b"settings_version", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

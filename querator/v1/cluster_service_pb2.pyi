@@ -158,6 +158,7 @@ class ClusterGroup(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     MOVING_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
     group: _builtins.int
     """Raft group; 0 is the placement group."""
     namespace: _builtins.str
@@ -182,6 +183,8 @@ class ClusterGroup(_message.Message):
     """Last entry that the asked node's replica has applied."""
     moving: _builtins.bool
     """Whether the target has changed and the replicas are not the target yet."""
+    closing: _builtins.bool
+    """Whether the partition takes no items any more, and goes when it is empty."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterReplica]:
         """The replicas that it has, as the asked node's replica knows them."""
@@ -207,10 +210,11 @@ class ClusterGroup(_message.Message):
         replicas: _abc.Iterable[Global___ClusterReplica] | None = ...,
         target: _abc.Iterable[Global___ClusterReplica] | None = ...,
         moving: _builtins.bool = ...,
+        closing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "group", b"group", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "group", b"group", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -231,7 +235,7 @@ class ClusterPending(_message.Message):
     queue: _builtins.str
     """Name of the queue."""
     doing: _builtins.str
-    """What is going on: `creating`, `updating` or `deleting`."""
+    """What is going on: `creating`, `updating`, `changing` (the number of partitions) or `deleting`."""
     @_builtins.property
     def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the nodes that are waited for; empty: the partitions' leaders."""

@@ -72,6 +72,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The settings were changed by somebody else since they were read."""
     ERROR_CODE_INTERNAL: _ErrorCode.ValueType  # 23
     """A defect in Querator; the request id finds it in the node's log."""
+    ERROR_CODE_ROUTING_CHANGED: _ErrorCode.ValueType  # 24
+    """The queue has another number of partitions than the request was routed by: not executed. Nodes route
+    anew by themselves; a client hears of it only as UNAVAILABLE.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode is the closed list of reasons for which Querator refuses or fails a request. docs/api.md
@@ -126,6 +130,10 @@ ERROR_CODE_VERSION_CONFLICT: ErrorCode.ValueType  # 22
 """The settings were changed by somebody else since they were read."""
 ERROR_CODE_INTERNAL: ErrorCode.ValueType  # 23
 """A defect in Querator; the request id finds it in the node's log."""
+ERROR_CODE_ROUTING_CHANGED: ErrorCode.ValueType  # 24
+"""The queue has another number of partitions than the request was routed by: not executed. Nodes route
+anew by themselves; a client hears of it only as UNAVAILABLE.
+"""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -171,6 +171,7 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         replicas=map(_replica_message, group.replicas),
         target=map(_replica_message, group.target),
         moving=group.moving,
+        closing=group.closing,
     )
 
 
@@ -265,6 +266,7 @@ def _group(message: pb.ClusterGroup) -> ClusterGroup:
         replicas=tuple(map(_replica, message.replicas)),
         target=tuple(map(_replica, message.target)),
         moving=message.moving,
+        closing=message.closing,
     )
 
 

@@ -14,8 +14,9 @@ from functools import lru_cache
 
 from querator.model import limits
 from querator.model.calls import ProduceCall, ProduceReply
-from querator.model.commands import ItemSpecial
+from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import invalid, over_limit
+from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import door
 from querator.wire.door import DEFAULT_LIMITS, RequestLimits
@@ -100,7 +101,19 @@ def check_produce(
         ordered=message.ordered,
         specials=tuple(specials),
         timeout_ms=timeout_ms,
+        slots=_slots(specials, count),
     )
+
+
+def _slots(specials: Sequence[ItemSpecial], count: int) -> bytes:
+    """Of all items, by their keys; nothing when none has any."""
+    keyed = [special for special in specials if special.dedup_key]
+    if not keyed:
+        return b""
+    slots = [NO_SLOT] * count
+    for special in keyed:
+        slots[special.ordinal] = slot_of_key(special.dedup_key)
+    return struct.pack(f"<{count}H", *slots)
 
 
 def encode_produced(reply: ProduceReply) -> bytes:

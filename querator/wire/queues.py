@@ -112,6 +112,11 @@ def parse_update_queue(data: bytes) -> UpdateQueue:
         mask[_MODEL_FIELDS.get(path, path)] = None
     if not mask:
         raise invalid("update_mask", "must not be empty")
+    if "partitions" in mask:
+        most = limits.PARTITIONS_MAX
+        door.check_range(
+            message.settings.partitions, field="settings.partitions", least=1, most=most
+        )
     return UpdateQueue(
         queue=_queue_name(message),
         settings=check_settings(message.settings),
@@ -232,6 +237,8 @@ def queue_message(queue: Queue) -> admin_service_pb2.Queue:
         settings=settings_message(queue.settings),
         settings_version=queue.settings_version,
         created_at=door.timestamp(queue.created_at_ms),
+        partitions_opening=queue.opening,
+        partitions_closing=queue.closing,
     )
 
 

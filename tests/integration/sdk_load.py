@@ -58,9 +58,9 @@ class Load:
         else:
             self.completed.update(payloads)
 
-    async def run(self, disturb: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, disturb: Callable[[], Awaitable[None]], *, partitions: int = 6) -> None:
         async with Client(self.address) as client, asyncio.TaskGroup() as users:
-            await client.create_queue("q", partitions=6)
+            await client.create_queue("q", partitions=partitions)
             producing = [
                 users.create_task(self.produce(ordered=True)),
                 users.create_task(self.produce(ordered=False)),

@@ -1,11 +1,13 @@
 """A cluster that gets nodes and gives nodes away while it is used: real processes."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from querator import Client
 from tests.integration.members import Members, members
 from tests.integration.sdk_load import Load, check
 
@@ -51,6 +53,53 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
 
         await load.run(grow_and_shrink)
         await check(load)
+
+
+async def test_a_queue_gets_more_partitions_and_fewer_under_load(tmp_path: Path):
+    async with members(tmp_path, "abc") as cluster:
+        await cluster.start()
+        load = Load(",".join(cluster[name].address for name in "abc"))
+
+        async def made(more: int) -> None:
+            """Until so many more items have been produced."""
+            upto = load.made + more
+            while load.made < upto:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+        async def change() -> None:
+            await made(300)
+            for number, asked in ((12, "a"), (6, "b"), (9, "c"), (2, "a"), (6, "b")):
+                out, _ = await cluster.querator(
+                    "queue", "update", "q", "--partitions", str(number), asked=asked
+                )
+                assert f"partitions           {number}" in out
+                await made(300)
+            async with Client(load.address) as client:
+                info = await client.get_queue("q")
+                assert (info.partitions, info.partitions_opening) == (6, 0)
+                stats = await client.stats("q")
+                taking = [part for part in stats.partitions if part.partition < 6]
+                assert all(part.produced for part in taking)
+                assert len(stats.partitions) == 6 + info.partitions_closing
+
+        await load.run(change, partitions=4)
+        await check(load)
+
+
+async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):
+    async with members(tmp_path, "abc") as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "4")
+        await cluster.querator("queue", "update", "q", "--partitions", "12")
+        out, _ = await cluster.querator("queue", "update", "q", "--partitions", "6", asked="b")
+        assert "6 (6 closing)" in out
+        await cluster.until(lambda view: sum(leaders(view).values()) == 6)
+        out, _ = await cluster.querator("queue", "info", "q", asked="c")
+        assert "closing" not in out
+        await cluster.until_well()
+        for wrong in ("0", "10000"):
+            _, error = await cluster.querator("queue", "update", "q", "--partitions", wrong, code=2)
+            assert "1<=x<=1024" in error
 
 
 async def test_one_node_becomes_three(tmp_path: Path):

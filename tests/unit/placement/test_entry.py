@@ -16,9 +16,11 @@ from querator.placement.commands import (
     HandOffNode,
     JoinNode,
     NodeGone,
+    PartitionsEmpty,
     Place,
     PlaceGroups,
     QueueConfigured,
+    QueueRouted,
     ReadmitNode,
     RegisterNode,
     RemoveNode,
@@ -73,6 +75,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "92 0f 91 95 07 91 a3612f69 92 a3612f69 a3622f69 a3612f69 91 a3632f69",
     ),
     (GroupSettled(GroupId(7), 5), "93 10 07 05"),
+    (QueueRouted(QueueId(300), 2, 12), "94 12 cd012c 02 0c"),
+    (PartitionsEmpty(QueueId(300), 2, 4, (1, 300)), "95 13 cd012c 02 04 92 01 cd012c"),
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", OLD_SETTINGS), f"94 01 a16e a171 {OLD_SETTINGS_BYTES}"),

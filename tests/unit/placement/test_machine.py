@@ -16,8 +16,10 @@ from querator.placement.commands import (
     Command,
     CreateQueue,
     DeleteQueue,
+    PartitionsEmpty,
     QueueConfigured,
     QueueCreated,
+    QueueRouted,
     QueueUpdated,
     ReplicasGone,
     UpdateQueue,
@@ -80,6 +82,7 @@ def test_life_of_a_queue(group: Group):
         settings_version=1,
         created_at_ms=1_000,
         groups=(GroupId(1), GroupId(2), GroupId(3)),
+        routed=3,
     )
     assert group.map.namespaces == ("default", "n")
     assert group.effects.pending == {1}
@@ -231,10 +234,85 @@ def test_update_checks_the_version(group: Group):
     assert update(group, "q", expected_version=2, max_attempts=2).queue.settings_version == 3
 
 
+def route(group: Group, name: str = "q") -> None:
+    """What the leader of group 0 says when all partitions go by the new number."""
+    queue = group.map.find("n", name)
+    assert queue is not None
+    group.propose(QueueConfigured(queue.id, queue.settings_version))
+    done = group.propose(QueueRouted(queue.id, queue.routing + 1, queue.settings.partitions))
+    assert done == Done(1)
+
+
+def test_more_partitions_and_fewer(group: Group):
+    create(group, "q", partitions=2)
+    larger = update(group, "q", partitions=4).queue
+    assert (larger.groups, larger.shares, larger.opening) == ((1, 2, 3, 4), 2, 2)
+    assert all(group.map.placed(one) is not None for one in larger.groups)
+    assert group.effects.pending == {1}
+    assert group.propose(QueueRouted(QueueId(1), 1, 3)) == Done(), "of another number"
+    assert group.propose(QueueRouted(QueueId(1), 2, 4)) == Done(), "of another version"
+    route(group)
+    group.restart()
+    assert group.effects.pending == frozenset()
+
+    update(group, "q", partitions=1)
+    early = PartitionsEmpty(QueueId(1), 1, 2, (7, 8))
+    assert group.propose(early) == Done(), "they still take items"
+    route(group)
+    smaller = group.map.get(QueueId(1))
+    assert smaller is not None
+    assert (len(smaller.groups), smaller.shares, smaller.closing, smaller.routing) == (4, 1, 3, 2)
+    assert group.propose(early) == Done(), "of the routing before"
+    for wrong in (
+        PartitionsEmpty(QueueId(1), 2, 0, (1,) * 4),
+        PartitionsEmpty(QueueId(1), 2, 2, ()),
+    ):
+        assert group.propose(wrong) == Done()
+    assert group.propose(PartitionsEmpty(QueueId(1), 2, 2, (7, 8))) == Done(2)
+    group.restart()
+    left = group.map.get(QueueId(1))
+    assert left is not None
+    assert (left.groups, left.first_seqs) == ((1, 2), (0, 0, 7, 8))
+    assert (group.map.by_group(GroupId(3)), group.map.placed(GroupId(4))) == (None, None)
+
+    again = update(group, "q", partitions=3).queue
+    assert again.groups == (1, 2, 5)
+    assert [again.first_seq(partition) for partition in range(5)] == [0, 0, 7, 8, 0]
+
+
+def test_numbers_of_partitions_that_are_refused(group: Group):
+    create(group, "q", partitions=2)
+    for partitions in (-1, 0, PARTITIONS_MAX + 1, 10_000):
+        result = update(group, "q", partitions=partitions)
+        assert str(partitions) in refused(result, ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
+    create(group, "other", partitions=NODE_PARTITIONS_MAX - 1_000)
+    create(group, "third", partitions=990)
+    refused(update(group, "q", partitions=11), ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
+    update(group, "q", partitions=10)
+    message = refused(
+        update(group, "q", partitions=5), ErrorCode.UNAVAILABLE, "settings.partitions"
+    )
+    assert "from 2 to 10; try again" in message
+    assert update(group, "q", max_attempts=7).queue.settings.partitions == 10, "others are not"
+    route(group)
+    update(group, "q", partitions=5)
+
+
+def test_users_of_a_dead_queue_are_told_of_its_partitions(group: Group):
+    create(group, "dead", partitions=2)
+    create(group, "q", dead_queue="dead")
+    update(group, "dead", partitions=3)
+    user = group.map.find("n", "q")
+    assert user is not None
+    assert user.settings_version == 2
+    assert group.effects.pending == {1, 2}
+    group.restart()
+    assert group.effects.pending == {1, 2}
+
+
 @pytest.mark.parametrize(
     ("settings", "mask", "field"),
     [
-        (QueueSettings(partitions=2), ("partitions",), "settings.partitions"),
         (QueueSettings(), (), "update_mask"),
         (QueueSettings(), ("lease_timeout_ms", "colour"), "update_mask"),
     ],

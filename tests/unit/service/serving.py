@@ -22,12 +22,13 @@ from querator.model.calls import (
     RetryCall,
     SubscribeCall,
 )
-from querator.model.commands import ItemSpecial, Ranges
+from querator.model.commands import NO_SLOT, ItemSpecial, Ranges
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import MIB
 from querator.model.nodes import NodeKey
 from querator.model.queues import Queue, QueueSettings
+from querator.model.routing import slot_of_key
 from querator.partition import invariants, queries
 from querator.partition.machine import PartitionMachine
 from querator.placement.placement import Placement
@@ -221,12 +222,14 @@ def produce_call(
         for ordinal, key in enumerate(keys or [b""] * len(payloads))
         if key or enqueue_at_ms
     )
+    slots = [slot_of_key(key) if key else NO_SLOT for key in keys]
     return ProduceCall(
         namespace="default",
         queue=queue,
         items=b"".join(items),
         lengths=struct.pack(f"<{len(items)}I", *map(len, items)),
         specials=specials,
+        slots=struct.pack(f"<{len(slots)}H", *slots),
         **more,
     )
 

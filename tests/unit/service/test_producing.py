@@ -9,7 +9,7 @@ import pytest
 from querator.model.calls import ProduceReply
 from querator.model.errors import ErrorCode
 from querator.model.routing import partition_of_key, partition_of_producer
-from querator.service.produce import cut
+from querator.service.produce import cut, whole
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import (
@@ -134,12 +134,15 @@ def test_cutting_keeps_every_item_and_its_place():
     items = [b"a" * length for length in range(12)]
     keys = [b"" if number % 3 == 0 else b"k%d" % number for number in range(12)]
     call = produce_call(*items, keys=keys)
-    parts = cut(call, home=2, partitions=4)
+    parts = cut(whole(call, 0, routing=0), home=2, partitions=4, routing=3)
     assert [part.partition for part in parts] == sorted({part.partition for part in parts})
     assert sorted(index for part in parts for index in part.indexes) == list(range(12))
     for part in parts:
-        whole = produce_call(*[items[index] for index in part.indexes])
-        assert (part.items, part.command.lengths) == (whole.items, whole.lengths)
+        alone = produce_call(
+            *[items[index] for index in part.indexes], keys=[keys[index] for index in part.indexes]
+        )
+        assert (part.items, part.command.lengths) == (alone.items, alone.lengths)
+        assert (part.command.slots, part.command.routing) == (alone.slots, 3)
         for ordinal, index in enumerate(part.indexes):
             specials = [s.dedup_key for s in part.command.specials if s.ordinal == ordinal]
             assert specials == ([keys[index]] if keys[index] else [])

@@ -70,7 +70,9 @@ def test_update_names_the_fields_of_the_model() -> None:
 def test_every_setting_can_be_named_in_the_mask() -> None:
     names = list(admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name)
     request = admin_service_pb2.UpdateQueueRequest(
-        queue="orders", update_mask=FieldMask(paths=names + names)
+        queue="orders",
+        settings=admin_service_pb2.QueueSettings(partitions=1),
+        update_mask=FieldMask(paths=names + names),
     )
     parsed = queues.parse_update_queue(request.SerializeToString())
     assert sorted(parsed.mask) == sorted(QueueSettings.__struct_fields__)

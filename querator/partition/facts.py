@@ -1,0 +1,312 @@
+"""What a partition remembers of produces, read for those that it is to be known to from now on.
+
+When requests are shared out among another number of partitions, what this one remembers is needed
+by the partitions to which repeats of it will go (`owners`). It is read in pages, first while the
+partition still takes requests, then once more, after it has stopped, what has come since then
+(`since_ms`): so requests wait only for the rest. The reader brings it to the others with Adopt.
+
+A producer whose outcomes are forgotten must be known wherever any request of it may go: partition p
+of n shares its requests with those of n' whose numbers are p modulo gcd(n, n').
+"""
+
+from collections.abc import Iterable
+from math import gcd
+
+import msgspec
+
+from querator.model.commands import NO_SLOT, Facts, KeyedPlace, KeyFact, OutcomeFact, ProducerFact
+from querator.model.limits import KIB, PRODUCER_ID_BYTES
+from querator.model.routing import SLOTS, partition_of_producer, slot_of_key
+from querator.partition import places
+from querator.partition.outbox import outbox_targets
+from querator.partition.rows import (
+    ProduceMode,
+    ProducerOutcome,
+    ProducerRow,
+    State,
+    decode_dedup,
+    decode_outcome,
+    decode_producer,
+    decode_settings,
+    decode_state,
+)
+from querator.storage import generations
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import (
+    DEDUP_KEYS,
+    DEDUP_ORDER,
+    ENDED,
+    PRODUCER_OUTCOMES,
+    PRODUCERS,
+    SETTINGS,
+    STATE,
+)
+
+PAGE_ROWS_MAX = 1_000
+"""Rows that one page looks at, and facts that one Adopt has at most."""
+PAGE_BYTES_MAX = 512 * KIB
+"""About; one outcome may have more."""
+
+
+class FactsQuery(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """A `FactsPage` of what other partitions need to know when requests are shared out among
+    `partitions`. `after` is empty, or what the page before says; `since_ms`: in state time.
+    """
+
+    group: int
+    before: int
+    partitions: int
+    after: bytes = b""
+    since_ms: int = 0
+
+
+class FactsPage(msgspec.Struct, frozen=True, array_like=True):
+    """Facts by the number of the partition that needs them. `after` is where the next page starts,
+    empty: there is none; `now_ms` the state time at which the page was read.
+    """
+
+    facts: tuple[tuple[int, Facts], ...]
+    after: bytes
+    now_ms: int
+
+
+class ClosureQuery(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """A `Closure`."""
+
+    group: int
+
+
+class Closure(msgspec.Struct, frozen=True, array_like=True):
+    """How far a partition is with closing, as of version `routing`. `outcomes`: some of ended
+    leases are remembered, which repeats may ask for. `next_seq`: what its next item would get.
+    `targets`: groups to which moves are on their way.
+    """
+
+    routing: int
+    closing: bool
+    items: int
+    outcomes: bool
+    next_seq: int
+    targets: tuple[int, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing in it is of use to anybody any more, and nothing will come."""
+        return self.closing and not self.items and not self.outcomes
+
+
+SharingQuery = FactsQuery | ClosureQuery
+
+
+def answer(txn: ReadTransaction, query: SharingQuery) -> FactsPage | Closure:
+    return facts(txn, query) if isinstance(query, FactsQuery) else closure(txn, query)
+
+
+def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
+    group = query.group
+    txn = generations.view(txn, group)
+    raw, settings = STATE.get(txn, group), SETTINGS.get(txn, group)
+    state = State() if raw is None else decode_state(raw)
+    row = None if settings is None else decode_settings(settings)
+    outcomes = next(iter(ENDED.rows(txn, group)), None) is not None
+    return Closure(
+        0 if row is None else row.routing,
+        row is not None and row.open and row.closing,
+        state.items,
+        outcomes,
+        state.next_seq,
+        outbox_targets(txn, group),
+    )
+
+
+def owners(
+    producer_id: bytes, outcome: ProducerOutcome, sequence: int, partitions: int
+) -> set[int]:
+    """The partitions to which a repeat of a request may go that was stored as a whole."""
+    modes = {ProduceMode.ORDERED: (True,), ProduceMode.UNORDERED: (False,)}
+    return {
+        partition_of_producer(producer_id, sequence, ordered=ordered, partitions=partitions)
+        for ordered in modes.get(ProduceMode(outcome.mode), (True, False))
+    }
+
+
+def _owner(producer_id: bytes, sequence: int, slot: int, partitions: int) -> int:
+    """The partition to which an item of a request goes whose keys have decided."""
+    if slot < SLOTS:
+        return slot % partitions
+    assert slot == NO_SLOT
+    return partition_of_producer(producer_id, sequence, ordered=False, partitions=partitions)
+
+
+def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
+    """A page; see `FactsQuery`."""
+    group = query.group
+    txn = generations.view(txn, group)
+    raw, settings = STATE.get(txn, group), SETTINGS.get(txn, group)
+    state = State() if raw is None else decode_state(raw)
+    if settings is None:
+        return FactsPage((), b"", state.now_ms)
+    page = _Page(query, decode_settings(settings).settings.partition)
+    stage, start = query.after[:1] or b"p", query.after[1:]
+    after = b""
+    if stage == b"p":
+        resume = _producers(txn, query, page, start)
+        after = b"k" if resume is None else b"p" + resume
+    else:
+        resume = _keys(txn, query, page, start)
+        after = b"" if resume is None else b"k" + resume
+    return FactsPage(page.result(0 if after else state.displaced_ms), after, state.now_ms)
+
+
+class _Page:
+    """What has been gathered, by the partition that needs it."""
+
+    def __init__(self, query: FactsQuery, own: int) -> None:
+        self.own = own
+        self.partitions = query.partitions
+        shared = gcd(query.before, query.partitions)
+        self.kin = [
+            other for other in range(own % shared, query.partitions, shared) if other != own
+        ]
+        """Partitions to which any request that came here may go."""
+        self._producers: dict[int, list[ProducerFact]] = {}
+        self._keys: dict[int, list[KeyFact]] = {}
+        self.rows = 0
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= PAGE_ROWS_MAX or self.bytes >= PAGE_BYTES_MAX
+
+    def producer(
+        self, producer_id: bytes, row: ProducerRow, outcomes: dict[int, list[OutcomeFact]]
+    ) -> None:
+        keyed = any(one.mode == ProduceMode.KEYED for there in outcomes.values() for one in there)
+        everywhere = bool(row.forgotten) or not row.kept or keyed
+        for target in self.kin:
+            if everywhere or target in outcomes:
+                fact = ProducerFact(
+                    producer_id,
+                    row.highest,
+                    row.forgotten,
+                    row.last_ms,
+                    tuple(outcomes.get(target, ())),
+                )
+                self._producers.setdefault(target, []).append(fact)
+
+    def key(self, target: int, fact: KeyFact) -> None:
+        if target != self.own:
+            self._keys.setdefault(target, []).append(fact)
+
+    def result(self, displaced_ms: int) -> tuple[tuple[int, Facts], ...]:
+        targets = set(self.kin) if displaced_ms else {*self._producers, *self._keys}
+        return tuple(
+            (
+                target,
+                Facts(
+                    tuple(self._producers.get(target, ())),
+                    tuple(self._keys.get(target, ())),
+                    displaced_ms,
+                ),
+            )
+            for target in sorted(targets)
+        )
+
+
+def _producers(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) -> bytes | None:
+    """Producers from `start` on (an id, and a sequence); where to go on, None: at the end."""
+    group = query.group
+    first, stop = PRODUCERS.bounds(group)
+    if start:
+        first = PRODUCERS.key(group, start[:PRODUCER_ID_BYTES])
+    for key, raw in txn.scan(first, stop):
+        producer_id = key[-PRODUCER_ID_BYTES:]
+        if page.is_full:
+            return producer_id + bytes(8)
+        page.rows += 1
+        row = decode_producer(raw)
+        if row.last_ms < query.since_ms:
+            continue
+        begin = 0
+        if producer_id == start[:PRODUCER_ID_BYTES]:
+            begin = int.from_bytes(start[PRODUCER_ID_BYTES:], "big")
+        outcomes, resume = _outcomes(txn, query, page, producer_id, begin)
+        page.producer(producer_id, row, outcomes)
+        if resume:
+            return producer_id + resume.to_bytes(8, "big")
+    return None
+
+
+def _outcomes(
+    txn: ReadTransaction, query: FactsQuery, page: _Page, producer_id: bytes, begin: int
+) -> tuple[dict[int, list[OutcomeFact]], int]:
+    """Outcomes of a producer by who needs them, and the sequence to go on with (0: at the end)."""
+    found: dict[int, list[OutcomeFact]] = {}
+    _, stop = PRODUCER_OUTCOMES.bounds(query.group, producer_id)
+    start = PRODUCER_OUTCOMES.key(query.group, producer_id, begin)
+    for key, raw in txn.scan(start, stop):
+        sequence = int.from_bytes(key[-8:], "big")
+        if page.is_full:
+            return found, sequence
+        page.rows += 1
+        outcome = decode_outcome(raw)
+        if outcome.at_ms < query.since_ms:
+            continue
+        page.bytes += len(raw)
+        for target, fact in _facts_of(page, producer_id, sequence, outcome):
+            found.setdefault(target, []).append(fact)
+    return found, 0
+
+
+def _facts_of(
+    page: _Page, producer_id: bytes, sequence: int, outcome: ProducerOutcome
+) -> Iterable[tuple[int, OutcomeFact]]:
+    if outcome.mode == ProduceMode.KEYED:
+        by_target: dict[int, list[KeyedPlace]] = {}
+        for place in places.places_of(outcome, page.own):
+            target = _owner(producer_id, sequence, place.slot, page.partitions)
+            by_target.setdefault(target, []).append(place)
+        for target, there in by_target.items():
+            if target != page.own:
+                yield (
+                    target,
+                    OutcomeFact(sequence, 0, 0, outcome.at_ms, (), -1, outcome.mode, tuple(there)),
+                )
+        return
+    partition = page.own if outcome.partition < 0 else outcome.partition
+    for target in owners(producer_id, outcome, sequence, page.partitions):
+        if target != page.own:
+            yield (
+                target,
+                OutcomeFact(
+                    sequence,
+                    outcome.first_seq,
+                    outcome.count,
+                    outcome.at_ms,
+                    tuple((*twin, page.own)[:3] for twin in outcome.duplicates),
+                    partition,
+                    outcome.mode,
+                ),
+            )
+
+
+def _keys(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) -> bytes | None:
+    """Keys from `start` on (a time, and a hash); where to go on, None: at the end."""
+    group = query.group
+    first, stop = DEDUP_ORDER.bounds(group)
+    if start:
+        first = DEDUP_ORDER.key(group, int.from_bytes(start[:8], "big"), start[8:])
+    elif query.since_ms:
+        first = DEDUP_ORDER.key(group, query.since_ms, bytes(16))
+    for key, _ in txn.scan(first, stop):
+        if page.is_full:
+            return key[-24:]
+        page.rows += 1
+        raw = DEDUP_KEYS.get(txn, group, key[-16:])
+        assert raw is not None
+        row = decode_dedup(raw)
+        page.bytes += len(raw)
+        slot = slot_of_key(row.key) if row.slot < 0 else row.slot
+        partition = page.own if row.partition < 0 else row.partition
+        page.key(slot % page.partitions, KeyFact(row.key, row.seq, row.at_ms, partition, row.slot))
+    return None

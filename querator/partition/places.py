@@ -1,0 +1,81 @@
+"""Requests that keys have decided on: which of their items are where.
+
+Such a request is cut: each partition gets the items of its slots, as one part, under the identity
+of the whole. When partitions change, the cut does too, and a repeat may bring items together of
+which some are stored, here or in another partition. Items of one slot always go together, so what a
+partition remembers of a part is kept by slot: (slot, partition, sequence) for each item, and the
+n-th item of a slot in a repeat is the n-th of that slot that was stored.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from struct import unpack
+
+from querator.model.commands import KeyedPlace, Produce, ProduceResult
+from querator.partition.rows import ProduceMode, ProducerOutcome, decode_outcome
+from querator.partition.turn import Turn
+from querator.storage.tables import PRODUCER_OUTCOMES
+
+
+def slots_of(slots: bytes) -> tuple[int, ...]:
+    return unpack(f"<{len(slots) >> 1}H", slots)
+
+
+def slot_at(slots: bytes, ordinal: int) -> int:
+    return int.from_bytes(slots[ordinal * 2 : ordinal * 2 + 2], "little")
+
+
+def places_of(outcome: ProducerOutcome, own: int) -> tuple[KeyedPlace, ...]:
+    """Of all items of a request that the partition with the number `own` remembers, by slot those
+    of the first first.
+    """
+    twins = {twin[0]: twin[1:] for twin in outcome.duplicates}
+    here = []
+    for ordinal, slot in enumerate(slots_of(outcome.slots)):
+        seq, *partition = twins.get(ordinal, (outcome.first_seq + ordinal,))
+        here.append(KeyedPlace(slot, partition[0] if partition else own, seq))
+    return (*here, *outcome.elsewhere)
+
+
+def merged(places: Iterable[KeyedPlace], more: Iterable[KeyedPlace]) -> tuple[KeyedPlace, ...]:
+    """With `more` of slots that are not among the first ones."""
+    first = tuple(places)
+    slots = {place.slot for place in first}
+    return first + tuple(place for place in more if place.slot not in slots)
+
+
+def repeated(outcome: ProducerOutcome, command: Produce, own: int) -> ProduceResult | None:
+    """The answer to a repeat all of whose items are stored."""
+    if outcome.slots == command.slots:
+        return ProduceResult(outcome.first_seq, outcome.count, True, outcome.duplicates)
+    twins = _twins(outcome, command.slots, own)
+    count = len(command.lengths) >> 2
+    return ProduceResult(0, count, True, twins) if len(twins) == count else None
+
+
+def stored(turn: Turn, command: Produce) -> tuple[tuple[int, ...], ...]:
+    """The items of a command that have been stored under its identity, as duplicates."""
+    known = PRODUCER_OUTCOMES.get(turn.txn, turn.group, command.producer_id, command.sequence)
+    if known is None:
+        return ()
+    return _twins(decode_outcome(known), command.slots, turn.queue.partition)
+
+
+def _twins(outcome: ProducerOutcome, slots: bytes, own: int) -> tuple[tuple[int, ...], ...]:
+    if outcome.mode != ProduceMode.KEYED:
+        return ()
+    by_slot: dict[int, list[KeyedPlace]] = defaultdict(list)
+    for place in places_of(outcome, own):
+        by_slot[place.slot].append(place)
+    seen: dict[int, int] = defaultdict(int)
+    twins: list[tuple[int, ...]] = []
+    for ordinal, slot in enumerate(slots_of(slots)):
+        there = by_slot.get(slot)
+        if there is None:
+            continue
+        # Whoever repeats a request with more items of a slot is told of the last one.
+        place = there[min(seen[slot], len(there) - 1)]
+        seen[slot] += 1
+        twin = (ordinal, place.seq)
+        twins.append(twin if place.partition == own else (*twin, place.partition))
+    return tuple(twins)

@@ -1,0 +1,201 @@
+"""A queue gets more partitions, and fewer, while it is used."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from querator.model.errors import ErrorCode
+from querator.model.queues import Queue, QueueSettings
+from querator.raft.clock import RealClock
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.service.serving import LONG_MS, Node, payloads, producer_id, refusal, serving
+
+
+async def change(node: Node, partitions: int, queue: str = "q") -> Queue:
+    settings = QueueSettings(partitions=partitions)
+    return await node.admin.update_queue("default", queue, settings, ("partitions",), 0)
+
+
+def placed(node: Node, queue: str = "q") -> Queue:
+    found = node.placement.map.find("default", queue)
+    assert found is not None
+    return found
+
+
+async def test_new_partitions_take_items_at_once():
+    async with serving() as node:
+        await node.create(partitions=2)
+        queue = await change(node, 5)
+        assert (len(queue.groups), queue.shares, queue.opening, queue.closing) == (5, 5, 0, 0)
+        used: set[int] = set()
+        for _ in range(5):
+            used.update(batch.partition for batch in (await node.produce(b"x")).batches)
+        assert used == set(range(5))
+        assert len(payloads(*(await node.lease(100)).batches)) == 5
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 12])
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_repeat_after_the_change_gets_the_first_answer(after: int, ordered: bool):
+    async with serving() as node:
+        await node.create(partitions=4)
+        calls: list[dict[str, Any]] = [
+            {"producer_id": producer, "sequence": sequence, "ordered": ordered}
+            for producer in [producer_id() for _ in range(5)]
+            for sequence in range(1, 8)
+        ]
+        first = [await node.produce(b"x", b"y", **call) for call in calls]
+        await change(node, after)
+        again = [await node.produce(b"x", b"y", **call) for call in calls]
+        assert [(b.partition, b.first_seq, b.count) for r in first for b in r.batches] == [
+            (b.partition, b.first_seq, b.count) for r in again for b in r.batches
+        ]
+        assert all(batch.repeated for reply in again for batch in reply.batches)
+        for call in calls[6::7]:
+            await node.produce(b"z", **{**call, "sequence": 8})
+        assert (await node.total()).produced == 2 * len(calls) + 5
+
+
+async def test_keys_are_known_after_the_change():
+    async with serving() as node:
+        await node.create(partitions=3)
+        keys = [b"k%d" % number for number in range(20)]
+        first = await node.produce(*keys, keys=keys)
+        places = {
+            index: (batch.partition, batch.first_seq + offset)
+            for batch in first.batches
+            for offset, index in enumerate(batch.indexes)
+        }
+        for partitions in (8, 2, 5):
+            await change(node, partitions)
+            again = await node.produce(*keys, keys=keys)
+            assert places == {
+                index: (partition, seq)
+                for batch in again.batches
+                for index, partition, seq in batch.duplicates
+            }
+        assert (await node.total()).produced == 20
+
+
+async def test_closing_partitions_are_leased_from_and_go_when_they_are_empty():
+    async with serving() as node:
+        await node.create(partitions=4)
+        for number in range(8):
+            await node.produce(b"%d" % number)
+        groups = placed(node).groups
+        queue = await change(node, 2)
+        assert (len(queue.groups), queue.closing) == (4, 2)
+        for _ in range(6):
+            [stored] = (await node.produce(b"new")).batches
+            assert stored.partition < 2
+        stats = await node.admin.queue_stats("default", "q")
+        assert [part.ready for part in stats.partitions] == [5, 5, 2, 2]
+
+        leased = (await node.lease(100)).batches
+        assert {batch.partition for batch in leased} == {0, 1, 2, 3}
+        for batch in leased:
+            [outcome] = (await node.complete(batch)).outcomes
+            assert outcome.error is None
+        # What became of leases is known for a while.
+        for batch in leased:
+            [outcome] = (await node.complete(batch)).outcomes
+            assert outcome.repeated
+        assert placed(node).groups == groups
+
+
+async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
+    async with serving() as node:
+        await node.create(partitions=3)
+        before = placed(node).groups
+        await change(node, 1)
+        await node.until(lambda: len(placed(node).groups) == 1)
+        queue = await change(node, 3)
+        assert queue.groups[0] == before[0]
+        assert not set(queue.groups[1:]) & set(before)
+
+
+async def test_a_waiting_consumer_gets_what_comes_to_a_new_partition():
+    async with serving() as node:
+        await node.create()
+        stream = await node.subscribe(max_items=1)
+        stream.grant(10, 0)
+        waiting = asyncio.get_running_loop().create_task(node.lease(wait_ms=LONG_MS))
+        await change(node, 3)
+        found = []
+        for _ in range(3):
+            await node.produce(b"x")
+        found += payloads(*(await waiting).batches)
+        while len(found) < 3:
+            found += payloads(*(await stream.next()).batches)
+        assert found == [b"x"] * 3
+        await stream.close(polite=True)
+
+
+async def test_a_second_change_waits_for_the_first():
+    async with serving() as node:
+        await node.create(partitions=2)
+        results = await asyncio.gather(
+            change(node, 3), change(node, 4), change(node, 5), return_exceptions=True
+        )
+        errors = [result for result in results if isinstance(result, Exception)]
+        assert len(errors) < 3
+        for error in errors:
+            assert "being changed" in str(error)
+            assert getattr(error, "code", None) is ErrorCode.UNAVAILABLE
+        # Closing ones that come back are used again.
+        await change(node, 6)
+        groups = placed(node).groups
+        await node.produce(*[b"x"] * 10)
+        for number in range(12):
+            await node.produce(b"%d" % number)
+        await change(node, 2)
+        queue = await change(node, 6)
+        assert queue.groups == groups
+        used: set[int] = set()
+        for _ in range(6):
+            used.update(batch.partition for batch in (await node.produce(b"x")).batches)
+        assert used == set(range(6))
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 1_025, 10_000])
+async def test_numbers_that_are_refused(partitions: int):
+    async with serving() as node:
+        await node.create()
+        error = await refusal(change(node, partitions))
+        assert (error.code, error.field) == (ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
+        assert str(partitions) in error.value
+
+
+async def test_dead_letters_follow_the_partitions_of_their_queue():
+    async with serving() as node:
+        await node.create("dead", partitions=4)
+        await node.create(partitions=4, dead_queue="dead", max_attempts=1)
+        for number in range(8):
+            await node.produce(b"%d" % number)
+        await change(node, 1, "dead")
+        for batch in (await node.lease(100)).batches:
+            await node.retry(batch, dead=True)
+        await node.until(lambda: node.counts("dead").ready == 8)
+        await node.until(lambda: len(placed(node, "dead").groups) == 1)
+        assert (await node.admin.redrive_dead_letters("default", "q", ())) == 8
+        await node.until(lambda: node.counts("q").ready == 8)
+        assert node.counts("dead").ready == 0
+
+
+async def test_a_change_goes_on_after_a_restart():
+    environment = MemoryEnvironment()
+    clock = RealClock()
+    producer = producer_id()
+    async with serving(environment, clock) as node:
+        await node.create(partitions=2)
+        first = await node.produce(b"x", producer_id=producer, sequence=1)
+        task = asyncio.get_running_loop().create_task(change(node, 7))
+        await node.until(lambda: len(placed(node).groups) == 7)
+        task.cancel()
+        await asyncio.wait([task])
+    async with serving(environment, clock) as node:
+        await node.until(lambda: not placed(node).is_changing)
+        again = await node.produce(b"x", producer_id=producer, sequence=1)
+        assert [b.first_seq for b in again.batches] == [b.first_seq for b in first.batches]
+        assert (await node.total()).produced == 1
