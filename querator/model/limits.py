@@ -130,6 +130,8 @@ PEER_FRAME_BYTES_MAX = REQUEST_BYTES_CAP + 2 * ENTRY_BYTES_MAX
 PEER_SEND_BYTES_MAX = 8 * MIB  # Queued for one node: replication keeps itself within it.
 PEER_SEND_BYTES_CAP = 64 * MIB  # Beyond, the connection ends: memory comes before a slow peer.
 PEER_RECEIVE_BYTES = 256 * KIB  # Buffer of a connection, while its frames are smaller.
+# Sent on one connection: AES-GCM is sound for 24.5 million under one key (RFC 8446, section 5.5).
+PEER_TLS_RECORDS_MAX = 1 << 24
 PEER_HELLO_BYTES_MAX = 4 * KIB  # Read from somebody who has proven nothing.
 PEER_DESCRIPTION_BYTES_MAX = 256 * KIB  # What a node answers to a query: all nodes, generously.
 PEER_REFUSAL_CHARS_MAX = 500

@@ -9,6 +9,8 @@ as clients may, cannot pass the proofs of two nodes on.
 
 No session is resumed: each connection shows certificates anew, and the binding needs that (it is
 the client's Finished, an authenticator of the whole TLS handshake under keys of this connection).
+Keys are not changed, which Python cannot do: a connection is made anew before they have been used
+for too long (PEER_TLS_RECORDS_MAX).
 
 The files are read again when they have changed, at the next connection; what cannot be used then is
 passed over, and logged. Connections that are open go on. Lists of revoked certificates are not
@@ -115,7 +117,7 @@ class Channel:
     version, CERTIFICATE when one side does not accept the other's, DAMAGED for what makes no sense.
     """
 
-    __slots__ = ("_incoming", "_outgoing", "_tls", "binding", "done")
+    __slots__ = ("_incoming", "_outgoing", "_tls", "binding", "done", "records")
 
     def __init__(self, context: ssl.SSLContext, *, dials: bool) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -125,6 +127,8 @@ class Channel:
         """Whether both sides are known: before, nothing can be written."""
         self.binding = b""
         """What names this connection to its two ends and to nobody else; empty before `done`."""
+        self.records = 0
+        """How many were written."""
         if dials:
             self._step()
 
@@ -173,6 +177,7 @@ class Channel:
         while view:
             # One record at a time.
             view = view[self._tls.write(view) :]
+            self.records += 1
 
     def outgoing(self) -> bytes:
         """The bytes to be sent: to be asked after each of the others, also after a Refused."""

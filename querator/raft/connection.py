@@ -12,7 +12,7 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from querator.model.limits import PEER_RECEIVE_BYTES
+from querator.model.limits import PEER_RECEIVE_BYTES, PEER_TLS_RECORDS_MAX
 from querator.model.nodes import NodeKey
 from querator.raft.channel import IN_THE_CLEAR, Channel
 from querator.raft.frames import MAGIC, REFUSAL_LIMITS, FrameReader, Kind, frame
@@ -106,6 +106,11 @@ class Connection:
     @property
     def awaits_tls(self) -> bool:
         return self._channel is not None and not self._channel.done
+
+    @property
+    def worn(self) -> bool:
+        """Whether its keys have been used for so long that it should be made anew."""
+        return self._channel is not None and self._channel.records >= PEER_TLS_RECORDS_MAX
 
     @property
     def name(self) -> str:

@@ -426,6 +426,8 @@ class TcpPeers:
     def _look_after(self, connection: Connection, now_s: float) -> None:
         if now_s - connection.received_s >= _SILENCE_S:
             self._lose(connection, f"it has been silent for {_SILENCE_S:g} s")
+        elif connection.worn:
+            self._lose(connection, "its keys were used for long enough: it is made anew")
         elif now_s - connection.sent_s >= _PING_S and not connection.queued_bytes:
             connection.put(Kind.PING)
             self._send(connection, now_s)

@@ -321,3 +321,30 @@ async def test_one_node_with_peers_is_a_cluster_of_one(tmp_path: Path):
         assert await cluster["a"].stop() == 0
         await cluster["a"].start()
         assert leaders(await cluster.until_well(), "q") == {"a"}
+
+
+REFUSED = (
+    ("node drain c", 3, "Without node c there are 2 nodes that take replicas, and partitions have"),
+    ("node remove c", 3, "querator node drain c"),
+    ("node remove nobody", 3, "its nodes are: a, b, c"),
+    ("node drain nobody", 3, "the nodes of the cluster are: a, b, c"),
+    ("node replace c", 3, "is up with its data"),
+    ("node replace a", 3, "answers you: its data is there"),
+    ("node replace nobody", 3, "the nodes of the cluster are: a, b, c"),
+    ("node readmit c", 3, "not among the nodes that were removed"),
+    ("queue create r --replicas 5", 3, "the cluster has 3 nodes that take replicas: add nodes"),
+    ("queue update q --replicas 5", 3, "the cluster has 3 nodes that take replicas: add nodes"),
+    ("queue create r --partitions 0", 2, "range 1<=x<=1024"),
+    ("queue create r --partitions 10000", 2, "range 1<=x<=1024"),
+)
+
+
+async def test_what_a_cluster_of_three_refuses_says_what_to_do(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster.until(lambda view: leaders(view, "q") == {"a", "b", "c"})
+        for command, code, words in REFUSED:
+            _, error = await cluster.querator(*command.split(), code=code)
+            assert words in error, command
+        await cluster.until_well()

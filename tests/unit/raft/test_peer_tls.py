@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from querator.config import PeerTlsSettings
 from querator.model.limits import MIB, PEER_SEND_BYTES_MAX, REQUEST_BYTES_CAP
+from querator.raft import connection
 from querator.raft.channel import Channel, PeerTls, PeerTlsError
 from querator.raft.frames import NONCE_BYTES
 from querator.raft.handshake import Handshake
-from querator.raft.peers import Connected
+from querator.raft.peers import Connected, Disconnected
 from querator.raft.query import QueryFailed, query
 from querator.raft.refusals import Code, Refused
 from tests.papers import Papers
@@ -27,6 +28,7 @@ from tests.unit.raft.test_tcp_peers import append
 from tests.unit.raft.wiring import (
     TOKEN,
     Station,
+    beat,
     caller,
     drive,
     info,
@@ -155,6 +157,23 @@ def test_renewed_certificates_are_shown_and_asked_for_by_later_connections(
             os.replace(newer.ca, files.ca_file)
             drive(a, after, until=lambda: a.sees(after) and after.sees(a))
     assert "peers.tls_renewed" in caplog.text
+
+
+def test_a_connection_whose_keys_are_worn_is_made_anew(
+    shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    caplog.set_level("INFO")
+    with introduced("a", "b", tls=shown) as (a, b):
+        a.say(b, *range(200))
+        drive(a, b, until=lambda: len(b.messages(a)) == 200)
+        with monkeypatch.context() as few:
+            few.setattr(connection, "PEER_TLS_RECORDS_MAX", 100)
+            drive(a, b, until=lambda: not a.sees(b) or not b.sees(a))
+        drive(a, b, until=lambda: a.sees(b) and b.sees(a))
+        assert "its keys were used for long enough" in caplog.text
+        a.say(b, 1000)
+        drive(a, b, until=lambda: beat(1000) in b.messages(a))
+        assert a.links(b) == b.links(a) == [Connected, Disconnected, Connected]
 
 
 # --- who does not belong -----------------------------------------------------------------------
