@@ -19,6 +19,7 @@ anything but futures of the raft room, and nothing is kept that a restart would 
     settle          complete, retry and extend: split by partition, merged by lease
     grants          one who waits, and what is granted
     waiters         lease calls that wait, and how ready items are shared among them
+    turns           whose turn it is among them
     allocation      the arithmetic of that
     replies         leased items read from a snapshot
     subscriptions   lease streams: credit, prefetch, automatic extension, release

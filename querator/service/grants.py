@@ -27,10 +27,28 @@ class Grant(msgspec.Struct, frozen=True):
     """The items of each segment, None for those that are gone; None: this node has them."""
 
 
+class Account:
+    """What a consumer has got, for whom one waiter after the other waits; see `service.turns`."""
+
+    __slots__ = ("owes",)
+
+    def __init__(self) -> None:
+        self.owes = 0.0
+        """Turns that it lets pass."""
+
+    def passes(self) -> bool:
+        """Whether it lets this turn pass, which pays for one."""
+        if self.owes < 1:
+            return False
+        self.owes -= 1
+        return True
+
+
 class Waiter:
     """One caller who waits for items."""
 
     __slots__ = (
+        "account",
         "answer",
         "asked",
         "bytes_max",
@@ -64,11 +82,14 @@ class Waiter:
         patient: bool = True,
         pinned: PartitionView | None = None,
         on_asked: Callable[[], None] | None = None,
+        account: Account | None = None,
     ) -> None:
         """`answer` is called once, when `grants` or `error` say what came of it. Not `patient`:
         answered with nothing as soon as nothing can be had. `pinned`: only from this partition.
         `named`: the request id is the client's own, who may have been granted something under it.
+        `account`: of a consumer that waits again and again.
         """
+        self.account = Account() if account is None else account
         self.client_id = client_id
         self.request_id = request_id
         self.named = named

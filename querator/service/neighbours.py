@@ -17,6 +17,7 @@ from querator.partition import queries
 from querator.service.demands import Demands
 from querator.service.forwarder import CarriedLease, Forwarder, Query, ReadyQuery
 from querator.service.offers import Offers, Push
+from querator.service.outcomes import Accepted
 from querator.service.replies import PayloadCache
 from querator.service.router import CUT_OFF_S, Router
 from querator.service.views import PartitionView
@@ -65,7 +66,11 @@ class Neighbours:
     def asked(self, desk: LeaseDesk, view: PartitionView) -> None:
         self._demands.lowered(desk, view.leader)
 
-    def answered(self, desk: LeaseDesk, view: PartitionView, asked: str) -> None:
+    def answered(
+        self, desk: LeaseDesk, view: PartitionView, asked: str, outcome: Accepted | QueratorError
+    ) -> None:
+        if not asked and isinstance(outcome, LeaseResult):
+            self._offers.took(view, outcome)
         self._offers.share(view)
         # The command may have followed its leader.
         for node in filter(None, {asked, view.leader}):

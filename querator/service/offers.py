@@ -8,11 +8,13 @@ that many could have costs one lease command, not one of each node.
 
 Shares follow the number of those who wait. Whoever was given less for each waiter comes first
 (stride scheduling; Waldspurger and Weihl 1995), this node's own desk among them: its share is what
-stays unclaimed. A node with nobody waiting elsewhere does nothing of this.
+stays unclaimed. What was given is what leases were granted, for they get whatever is there by then;
+what is offered counts until then. Who did not want anything for IDLE_S has no claim to what others
+got meanwhile. A node with nobody waiting elsewhere does nothing of this.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
 
 from querator.model.commands import LeaseResult, Refusal
@@ -22,6 +24,10 @@ from querator.service.views import PartitionView
 
 DEMAND_S = 2.5
 CLAIM_S = 0.1
+IDLE_S = 1.0
+LATELY_S = 1.0
+ROUNDING = 1e-6
+"""Less of an item is none."""
 
 Push = Callable[[str, GroupId, int], None]
 """Tells a node that so many items of a group are kept for it."""
@@ -30,24 +36,54 @@ Push = Callable[[str, GroupId, int], None]
 class _Demand:
     """What one node wants of one queue. `claimed`: items offered to it, of all partitions here."""
 
-    __slots__ = ("claimed", "items", "passed", "until_s", "waiters")
+    __slots__ = ("claimed", "idle_s", "items", "passed", "until_s", "waiters", "weight", "weight_s")
 
-    def __init__(self, passed: float) -> None:
+    def __init__(self) -> None:
         self.waiters = 0
         self.items = 0
         self.claimed = 0
         self.until_s = 0.0
-        self.passed = passed
-        """Items given so far, each divided by the number of waiters at the time."""
+        self.weight = 1
+        """The most who waited lately: who is being served waits again."""
+        self.weight_s = float("-inf")
+        self.passed = 0.0
+        """Items given so far, each divided by the weight at the time."""
+        self.idle_s: float | None = float("-inf")
+        """Since when it has wanted nothing; None while it wants something."""
+
+    def given(self, items: int) -> None:
+        self.passed += items / self.weight
+
+    @property
+    def place(self) -> float:
+        """Who has the lowest comes first."""
+        return self.passed + self.claimed / self.weight
+
+    def wants(self, waiters: int, items: int, others: Iterable["_Demand"], now_s: float) -> None:
+        self.waiters, self.items = waiters, items
+        if waiters >= self.weight or now_s - self.weight_s > LATELY_S:
+            self.weight, self.weight_s = max(1, waiters), now_s
+        if not waiters:
+            self.idle_s = now_s if self.idle_s is None else self.idle_s
+            return
+        if self.idle_s is not None and now_s - self.idle_s > IDLE_S:
+            all_of_them = list(others)
+            active = [other.place for other in all_of_them if other.waiters]
+            first = min(active) if active else max(other.place for other in all_of_them)
+            self.passed = max(self.passed, first)
+        self.idle_s = None
 
 
 class _Queue:
-    __slots__ = ("demands", "passed")
+    __slots__ = ("demands", "own")
 
     def __init__(self) -> None:
         self.demands: dict[str, _Demand] = {}
-        self.passed = 0.0
-        """As that of a demand, of this node's own desk."""
+        self.own = _Demand()
+        """Of this node's own desk."""
+
+    def others(self, one: _Demand) -> list[_Demand]:
+        return [each for each in (self.own, *self.demands.values()) if each is not one]
 
 
 class _Claim:
@@ -84,39 +120,44 @@ class Offers:
             there = self._queues[queue_id] = _Queue()
         demand = there.demands.get(node)
         if demand is None:
-            others = [other.passed for other in there.demands.values()]
-            demand = there.demands[node] = _Demand(min([there.passed, *others]))
-        demand.waiters, demand.items = waiters, items
-        demand.until_s = self._loop.time() + DEMAND_S
+            demand = there.demands[node] = _Demand()
+        now_s = self._loop.time()
+        demand.wants(waiters, items, there.others(demand), now_s)
+        demand.until_s = now_s + DEMAND_S
         views = [view for view in self._router.views(queue) if view.local]
         if not waiters:
             for view in views:
                 self._drop_claim(view, node)
         for view in views:
             self._share_and_tell(view)
-        if not waiters:
-            self._forget(queue_id, there, node)
 
     def gone(self, node: str) -> None:
         """The node is out of reach: what it wanted is forgotten."""
         for queue_id, there in list(self._queues.items()):
             if node in there.demands:
                 self.demand(node, queue_id, waiters=0, items=0)
+                self._forget(queue_id, there, node)
 
     def leased(self, node: str, view: PartitionView, result: LeaseResult) -> int:
         """A lease of that node's has been answered; how much is left for it now."""
-        granted = [
-            sum(segment.count for segment in grant.segments)
-            for grant in result.grants
-            if not isinstance(grant, Refusal) and grant.lease
-        ]
+        granted = _granted(result)
         self._drop_claim(view, node)
         demand = self._demand_of(view, node)
         if demand is not None:
+            demand.given(sum(granted))
             demand.items = max(0, demand.items - sum(granted))
             demand.waiters = max(0, demand.waiters - len(granted))
         self._share_and_tell(view)
         return self.left_for(node, view)
+
+    def took(self, view: PartitionView, result: LeaseResult) -> None:
+        """A lease of this node's own desk has been answered."""
+        there = self._queue_of(view)
+        if there is not None and view.desk is not None:
+            waiters, items = view.desk.demand()
+            asked = waiters + len(result.grants)
+            there.own.wants(asked, items, there.demands.values(), self._loop.time())
+            there.own.given(sum(_granted(result)))
 
     def left_for(self, node: str, view: PartitionView) -> int:
         """What the node would find, if it asked just now."""
@@ -142,6 +183,8 @@ class Offers:
             if owner is not None and there is not None:
                 self._forget_silent(owner[0].id, there, now_s)
                 free -= self._hand_out(view, there, free, now_s)
+        claims = self._claims.get(view)
+        view.kept = bool(claims)
         view.ready = max(0, free)
 
     def _share_and_tell(self, view: PartitionView) -> None:
@@ -152,36 +195,31 @@ class Offers:
     def _hand_out(self, view: PartitionView, there: _Queue, free: int, now_s: float) -> int:
         """Claims for other nodes, at most `free` items together; how many."""
         waiters, items = (0, 0) if view.desk is None else view.desk.demand()
+        there.own.wants(waiters, items, there.demands.values(), now_s)
         parties: list[tuple[float, int, int, str]] = [
-            (demand.passed, demand.waiters, demand.items - demand.claimed, node)
+            (demand.place, demand.weight, demand.items - demand.claimed, node)
             for node, demand in there.demands.items()
             if demand.waiters and demand.items > demand.claimed
         ]
         if not parties:
             return 0
         if waiters:
-            parties.append((there.passed, waiters, items, ""))
+            parties.append((there.own.place, there.own.weight, items, ""))
         parties.sort()
-        total = sum(party[1] for party in parties)
+        level = _level(free, [(place, weight) for place, weight, _, _ in parties])
         given = dict.fromkeys((party[3] for party in parties), 0)
         left = free
         for even in (True, False):
-            for _, weight, unmet, node in parties:
-                share = ceil(free * weight / total) if even else left
-                share = min(share, unmet - given[node], left)
+            for place, weight, unmet, node in parties:
+                share = ceil((level - place) * weight - ROUNDING) if even else left
+                share = max(0, min(share, unmet - given[node], left))
                 given[node] += share
                 left -= share
         claimed = 0
-        for passed, weight, _, node in parties:
-            if not given[node]:
-                continue
-            if not node:
-                there.passed = passed + given[node] / weight
-                continue
-            demand = there.demands[node]
-            demand.passed = passed + given[node] / weight
-            claimed += given[node]
-            self._claim(view, node, demand, given[node], now_s)
+        for node, items in given.items():
+            if node and items:
+                claimed += items
+                self._claim(view, node, there.demands[node], items, now_s)
         return claimed
 
     def _claim(
@@ -220,9 +258,12 @@ class Offers:
             claim.demand.claimed -= claim.items
 
     def _demand_of(self, view: PartitionView, node: str) -> _Demand | None:
-        owner = self._router.map.by_group(view.group)
-        there = None if owner is None else self._queues.get(owner[0].id)
+        there = self._queue_of(view)
         return None if there is None else there.demands.get(node)
+
+    def _queue_of(self, view: PartitionView) -> _Queue | None:
+        owner = self._router.map.by_group(view.group)
+        return None if owner is None else self._queues.get(owner[0].id)
 
     def _forget_silent(self, queue_id: QueueId, there: _Queue, now_s: float) -> None:
         for node, demand in list(there.demands.items()):
@@ -236,6 +277,7 @@ class Offers:
 
     def lost(self, view: PartitionView) -> None:
         """Another node leads it: nothing is claimed here any more."""
+        view.kept = False
         for node in list(self._claims.get(view, ())):
             self._drop_claim(view, node)
 
@@ -243,3 +285,29 @@ class Offers:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+
+def _level(items: int, parties: list[tuple[float, int]]) -> float:
+    """The place up to which so many items bring those who are behind; `parties` have a place and a
+    weight, by place.
+    """
+    level, weight, left = parties[0][0], 0, float(items)
+    for number, (_, own_weight) in enumerate(parties):
+        weight += own_weight
+        if number + 1 < len(parties):
+            following = parties[number + 1][0]
+            if (following - level) * weight < left:
+                left -= (following - level) * weight
+                level = following
+                continue
+        break
+    return level + left / weight
+
+
+def _granted(result: LeaseResult) -> list[int]:
+    """Items of each caller who was granted any."""
+    return [
+        sum(segment.count for segment in grant.segments)
+        for grant in result.grants
+        if not isinstance(grant, Refusal) and grant.lease
+    ]

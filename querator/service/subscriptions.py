@@ -35,7 +35,7 @@ from querator.model.limits import (
 )
 from querator.model.queues import Queue
 from querator.service.former_streams import FormerStreams
-from querator.service.grants import Grant, Waiter
+from querator.service.grants import Account, Grant, Waiter
 from querator.service.held_leases import HeldLeases
 from querator.service.outcomes import stopping_error
 from querator.service.replies import PayloadCache, load
@@ -91,6 +91,7 @@ class Subscription:
         """None: not bounded."""
         self._bytes_needed = 0
         """The next item is larger than the credit was that asked for it; 0 when it is not known."""
+        self._account = Account()
         self._posted: dict[Waiter, None] = {}
         self._ready: deque[Grant] = deque()
         """Granted and not delivered; those of one partition in its order."""
@@ -267,6 +268,7 @@ class Subscription:
             lease_timeout_ms=self._call.lease_timeout_ms,
             answer=self._answered,
             on_asked=self._pump,
+            account=self._account,
         )
         self._posted[waiter] = None
         self._desk.join(waiter)

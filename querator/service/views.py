@@ -25,6 +25,7 @@ class PartitionView:
         "desk",
         "forwards",
         "group",
+        "kept",
         "leader",
         "leases_asked",
         "led",
@@ -46,6 +47,8 @@ class PartitionView:
         """Name of another node that leads, as far as is known."""
         self.ready = 0
         """Items that can be leased through this node: not promised to others."""
+        self.kept = False
+        """Whether this node keeps some for others: then its own leases ask for no more."""
         self.stored = 0
         """Items that can be leased, as this node's own replica has it."""
         self.outbox = 0

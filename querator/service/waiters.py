@@ -19,9 +19,7 @@ Partitions take turns: one that has been asked goes to the end of the line.
 """
 
 import asyncio
-from collections import OrderedDict
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -43,6 +41,7 @@ from querator.service.forwarder import CarriedLease
 from querator.service.grants import Grant, Waiter
 from querator.service.outcomes import Accepted, refused
 from querator.service.router import Router
+from querator.service.turns import Line
 from querator.service.views import PartitionView
 
 if TYPE_CHECKING:
@@ -63,7 +62,9 @@ class Elsewhere(Protocol):
         """Another node is about to be asked for a lease."""
         ...
 
-    def answered(self, desk: "LeaseDesk", view: PartitionView, asked: str) -> None:
+    def answered(
+        self, desk: "LeaseDesk", view: PartitionView, asked: str, outcome: Accepted | QueratorError
+    ) -> None:
         """A lease has been answered: what is left may go to other nodes. `asked`: which one it was
         first sent to, empty for this one.
         """
@@ -100,9 +101,7 @@ class LeaseDesk:
         self._members: set[Waiter] = set()
         self._hasty: set[Waiter] = set()
         """The members that are not patient."""
-        self._parked: OrderedDict[Waiter, None] = OrderedDict()
-        self._wanted = 0
-        """Items that all parked waiters together want."""
+        self._parked = Line()
         self._pinned: dict[PartitionView, dict[Waiter, None]] = {}
         self._open: dict[PartitionView, None] = {}
         """Partitions that have something and are not asked, in the order of their turns."""
@@ -180,7 +179,7 @@ class LeaseDesk:
 
     def demand(self) -> tuple[int, int]:
         """How many wait and are not being asked for, and how many items they want."""
-        waiters, items = len(self._parked), self._wanted
+        waiters, items = len(self._parked), self._parked.wanted
         for there in self._pinned.values():
             waiters += len(there)
             items += sum(waiter.items_max for waiter in there)
@@ -279,9 +278,9 @@ class LeaseDesk:
         for view in self._open:
             views.append(view)
             available += view.ready
-            if available >= self._wanted:
+            if available >= self._parked.wanted:
                 break
-        waiters = list(islice(self._parked, available))
+        waiters = self._parked.next(available)
         draws = allocate([view.ready for view in views], [waiter.items_max for waiter in waiters])
         pieces = [0] * len(waiters)
         given = [0] * len(waiters)
@@ -292,7 +291,7 @@ class LeaseDesk:
         for view, draw in zip(views, draws, strict=True):
             for caller, items in draw:
                 waiter = waiters[caller]
-                if pieces[caller] == 1:
+                if pieces[caller] == 1 and not view.kept:
                     # The partition may have more by now, and shares by the same rule.
                     ask = _Ask(waiter, waiter.items_max, waiter.bytes_max)
                 else:
@@ -356,7 +355,7 @@ class LeaseDesk:
         if self._elsewhere is not None:
             if not view.local:
                 view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
-            self._elsewhere.answered(self, view, asked)
+            self._elsewhere.answered(self, view, asked, outcome)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
@@ -372,6 +371,8 @@ class LeaseDesk:
                 elif grant.lease:
                     granted = _granted(view, ask.waiter, grant, outcome, place, asked_s)
                     (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
+                    items = sum(segment.count for segment in grant.segments)
+                    self._parked.got(ask.waiter.account, items)
             if orphans:
                 self.release(orphans)
         self._settle_all([ask.waiter for ask in asks])
@@ -457,10 +458,7 @@ class LeaseDesk:
         if waiter.pinned is not None:
             self._pinned.setdefault(waiter.pinned, {})[waiter] = None
             return
-        self._parked[waiter] = None
-        self._wanted += waiter.items_max
-        if first:
-            self._parked.move_to_end(waiter, last=False)
+        self._parked.add(waiter, first=first)
 
     def _unpark(self, waiter: Waiter) -> None:
         if waiter.pinned is not None:
@@ -469,9 +467,8 @@ class LeaseDesk:
                 there.pop(waiter, None)
                 if not there:
                     del self._pinned[waiter.pinned]
-        elif waiter in self._parked:
-            del self._parked[waiter]
-            self._wanted -= waiter.items_max
+        else:
+            self._parked.remove(waiter)
 
 
 def _granted(

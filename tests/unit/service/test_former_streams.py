@@ -88,7 +88,8 @@ async def test_only_this_consumers_former_streams_have_ended():
 async def test_a_partition_without_a_leader_is_asked_when_it_has_one():
     async with staged("a", "b", partitions=2) as stage:
         former = await subscribe(stage, "b", 1)
-        former.grant(10, 0)
+        # For no more: it would lease again what goes back.
+        former.grant(4, 0)
         for _ in range(2):
             await stage.produce("a", b"x")
             await stage.produce("b", b"x")

@@ -461,3 +461,28 @@ async def test_leases_name_themselves_only_among_nodes():
         [lease] = [command for _, _, command in stage.proposed if isinstance(command, Lease)]
         assert all(caller.request_id for caller in lease.callers)
         assert stage.base.queues.router.lease_name() == ""
+
+
+async def test_nodes_share_though_leases_take_more_than_was_offered():
+    async with staged("a", "b", "c") as stage:
+        got: Counter[str] = Counter()
+
+        async def consume(name: str) -> None:
+            while True:
+                # Those of the others hear of each item one by one, and take all that is there.
+                reply = await stage.lease(name, 4, wait_ms=LONG_MS)
+                got[name] += len(payloads(*reply.batches))
+
+        consuming = [start(consume(name)) for name in "abc" for _ in range(10)]
+        await rounds()
+        producing = []
+        for _ in range(600):
+            producing.append(start(stage.produce("a", b"x")))
+            await rounds(20)
+        await asyncio.wait(producing)
+        while got.total() < 600:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for task in consuming:
+            task.cancel()
+        await asyncio.wait(consuming)
+        assert max(got.values()) < 1.5 * min(got.values()), got

@@ -1,0 +1,156 @@
+"""However producers, partitions and consumers are spread over the nodes: every item arrives, those
+of a partition in their order, and consumers share evenly. Real processes.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from querator.client import Consumer, LeasedItem
+from tests.integration.members import Members, members
+
+pytestmark = pytest.mark.timeout(120)
+
+QUEUE = "q"
+UNEVEN_MAX = 1.5
+"""The most that a consumer gets, for each item of the one that gets least."""
+
+
+class Arrivals:
+    """What came to each consumer, and in which order."""
+
+    def __init__(self, items: int) -> None:
+        self._items = items
+        self._last: dict[tuple[int, int], int] = {}
+        self._disordered: list[str] = []
+        self._payloads: Counter[bytes] = Counter()
+        self.counts: Counter[int] = Counter()
+        """Items, by consumer."""
+        self._completed = 0
+        self.all = asyncio.Event()
+        """Set when all items are completed."""
+
+    def add(self, consumer: int, item: LeasedItem) -> None:
+        partition, seq = item.id
+        if seq <= self._last.get((consumer, partition), -1):
+            self._disordered.append(f"{item.id} came to consumer {consumer} behind a later one")
+        self._last[consumer, partition] = seq
+        self.counts[consumer] += 1
+        self._payloads[item.payload] += 1
+
+    def complete(self, _: "asyncio.Future[None]") -> None:
+        self._completed += 1
+        if self._completed >= self._items:
+            self.all.set()
+
+    def check(self, consumers: int) -> None:
+        assert not self._disordered
+        assert set(self._payloads) == {b"%d" % number for number in range(self._items)}
+        assert set(self._payloads.values()) == {1}
+        assert len(self.counts) == consumers, self.counts
+        assert self.uneven < UNEVEN_MAX, sorted(self.counts.values())
+
+    @property
+    def uneven(self) -> float:
+        return max(self.counts.values()) / min(self.counts.values())
+
+
+async def consume(consumer: Consumer, number: int, arrivals: Arrivals, work_s: float) -> None:
+    async for item in consumer:
+        arrivals.add(number, item)
+        if work_s:
+            await asyncio.sleep(work_s)
+        item.complete().add_done_callback(arrivals.complete)
+
+
+async def produce(address: str, items: int, *, rate: float) -> None:
+    """To all partitions in turn; `rate` 0: as fast as it goes."""
+    loop = asyncio.get_running_loop()
+    async with Client(address) as client, client.producer(QUEUE) as producer:
+        due_s = loop.time()
+        for number in range(items):
+            await producer.submit(b"%d" % number)
+            if rate:
+                due_s += 1 / rate
+                await asyncio.sleep(max(0.0, due_s - loop.time()))
+
+
+async def shared(
+    cluster: Members,
+    *,
+    partitions: int,
+    consumers: Sequence[str],
+    producer: str,
+    items: int,
+    rate: float = 0.0,
+    work_s: float = 0.0,
+    prefetch_items: int = 10,
+) -> Arrivals:
+    """What comes to consumers, of which one is at each of the named nodes, until all items have."""
+    arrivals = Arrivals(items)
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as consuming:
+        at = {
+            name: await stack.enter_async_context(Client(cluster[name].address))
+            for name in {*consumers, producer}
+        }
+        await at[producer].create_queue(QUEUE, partitions=partitions)
+        opened = []
+        for number, name in enumerate(consumers):
+            consumer = await stack.enter_async_context(
+                at[name].consumer(QUEUE, prefetch_items=prefetch_items)
+            )
+            consuming.create_task(consume(consumer, number, arrivals, work_s))
+            opened.append(consumer)
+        await produce(cluster[producer].address, items, rate=rate)
+        await arrivals.all.wait()
+        for consumer in opened:
+            consumer.stop()
+        total = (await at[producer].stats(QUEUE)).total
+        assert (total.completed, total.lapsed) == (items, 0)
+    return arrivals
+
+
+async def test_one_consumer_gets_all_of_a_hundred_partitions(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        arrivals = await shared(
+            cluster, partitions=100, consumers="c", producer="b", items=5_000, prefetch_items=200
+        )
+        arrivals.check(1)
+
+
+async def test_a_hundred_consumers_share_one_partition(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        # Each holds two items at most, and works on them: what is short is consumers.
+        arrivals = await shared(
+            cluster, partitions=1, consumers=("abc" * 34)[:100], producer="b", items=3_000,
+            work_s=0.02, prefetch_items=2,
+        )  # fmt: skip
+        arrivals.check(100)
+
+
+async def test_a_hundred_consumers_who_wait_share_what_trickles_in(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        # Whoever gets an item has long finished with the one before: what is short is items.
+        arrivals = await shared(
+            cluster, partitions=1, consumers=("abc" * 34)[:100], producer="b", items=3_000,
+            rate=500, prefetch_items=2,
+        )  # fmt: skip
+        arrivals.check(100)
+
+
+async def test_consumers_share_on_a_node_that_nobody_produces_to(tmp_path: Path):
+    async with members(tmp_path, "abcde") as cluster:
+        await cluster.start()
+        arrivals = await shared(
+            cluster, partitions=10, consumers="a" * 20, producer="e", items=3_000,
+            work_s=0.02, prefetch_items=2,
+        )  # fmt: skip
+        arrivals.check(20)
