@@ -90,6 +90,11 @@ def cut(items: list[AnyItem], bytes_max: int) -> Iterable[Encoded]:
         yield from cut(part, bytes_max)
 
 
+def has_key(item: AnyItem) -> bool:
+    """Whether a key decides on the partition of the item."""
+    return isinstance(item, values.Item) and bool(item.key or item.dedup_key)
+
+
 _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]
 
 

@@ -7,12 +7,16 @@ batches grow by themselves. Unless it is given, `linger` is about as long as ans
 gathers while the one before it is being stored, and the nodes have fewer of them to store.
 
 `Window` keeps the requests until they are answered; `Stream` carries them.
+
+Keys decide on the partition of an item, while an ordered producer stays in one. So an ordered
+producer gives its items with keys to another one, its *lane*: that sends one request at a time, so
+that nothing can overtake, and items of one key are stored in the order in which they were given.
 """
 
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
-from itertools import islice
+from itertools import groupby, islice
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +32,7 @@ from querator.client.errors import (
     make_error,
 )
 from querator.client.home import Home
-from querator.client.items import AnyItem, cut, encode_items, produce_frame
+from querator.client.items import AnyItem, cut, encode_items, has_key, produce_frame
 from querator.client.line import Line
 from querator.client.nodes import Nodes
 from querator.client.results import produced_runs
@@ -99,12 +103,17 @@ class Producer:
         self._home = Home(nodes, namespace, queue)
         self._end: Exception | None = None
         self._started = False
+        self._lane: Producer | None = None
+        """What takes the items with keys; None before the first."""
 
     async def __aenter__(self) -> Self:
         self._nodes.check_open()
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._started = True
         self._stream.start()
-        return self
 
     async def __aexit__(
         self,
@@ -122,6 +131,8 @@ class Producer:
 
     async def produce(self, item: AnyItem) -> ProducedItem:
         """Returns when the item is durable. Many of these at a time share requests."""
+        if (lane := self._lane_of(item)) is not self:
+            return await lane.produce(item)
         return await (self._add(item) if self._has_room() else await self._join(item))
 
     async def submit(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
@@ -130,6 +141,8 @@ class Producer:
         Waits while the window is full: that is the back-pressure. `flush` raises the first failure,
         whether or not the futures are looked at.
         """
+        if (lane := self._lane_of(item)) is not self:
+            return await lane.submit(item)
         future = self._add(item) if self._has_room() else await self._join(item)
         future.add_done_callback(self._note_failure)
         if not self._open.futures:
@@ -148,12 +161,13 @@ class Producer:
         source = iter(items)
         count = 0
         while chunk := list(islice(source, self._batch_items)):
-            for pieces, size, number in cut(chunk, self._batch_bytes):
-                await self._slot()
-                sink = FutureSink(self._loop)
-                sinks.append((number, sink))
-                self._send(pieces, size, number, sink)
-                count += number
+            for lane, items_there in groupby(chunk, self._lane_of):
+                for pieces, size, number in cut(list(items_there), self._batch_bytes):
+                    await lane._slot()
+                    sink = FutureSink(self._loop)
+                    sinks.append((number, sink))
+                    lane._send(pieces, size, number, sink)
+                    count += number
         return await collect(sinks)
 
     async def flush(self) -> None:
@@ -168,6 +182,11 @@ class Producer:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle.append((last, idle))
             await idle
+        if self._lane is not None:
+            try:
+                await self._lane.flush()
+            except RequestError as error:
+                self._submit_failures.append(error)
         if self._submit_failures:
             failures, self._submit_failures = self._submit_failures, []
             if len(failures) > 1:
@@ -176,9 +195,30 @@ class Producer:
 
     async def close(self) -> None:
         """Ends the stream. What is unanswered gets an error: `OutcomeUnknown` where it was sent."""
+        if self._lane is not None:
+            await self._lane.close()
         waiting = CLOSE_SECONDS if not len(self._window) else 0.0
         await self._stream.close(patience=waiting)
         self._finish(make_error(ErrorCode.UNAVAILABLE, "the producer is closed"))
+
+    def _lane_of(self, item: AnyItem) -> "Producer":
+        """Who sends the item."""
+        if not self._window.ordered or not has_key(item):
+            return self
+        if self._lane is None:
+            self._check_usable()
+            self._lane = Producer(
+                self._nodes,
+                namespace=self._namespace,
+                queue=self._queue,
+                batch_items=self._batch_items,
+                batch_bytes=self._batch_bytes,
+                linger=None if self._linger is None else timedelta(seconds=self._linger),
+                ordered=False,
+                max_in_flight=1,
+            )
+            self._lane._start()
+        return self._lane
 
     # Gathering.
 

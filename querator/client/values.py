@@ -45,8 +45,10 @@ class Item(msgspec.Struct, frozen=True):
     """One unit of work. Only the payload is needed; a text payload is stored as UTF-8.
 
     `enqueue_at` (aware) or `delay`, counted from when the item is given to the client: not leased
-    before. `expire_timeout`: dead when not leased within it. `dedup_key`: a second item with this
-    key within the queue's dedup window is not stored. Limits are checked by the server.
+    before. `expire_timeout`: dead when not leased within it. `key`: items with the same one go to
+    one partition, in the order in which they are produced. `dedup_key`: a second item with this key
+    (and the same `key`, if it has one) within the queue's dedup window is not stored. Limits are
+    checked by the server.
     """
 
     payload: bytes | str = b""

@@ -136,10 +136,12 @@ class Item(_message.Message):
     group: _builtins.str
     """Fair-share group; at most 512 bytes; carried, and used by grouped queues only."""
     key: _builtins.str
-    """Ordering key; at most 512 bytes; carried, and used by keyed queues only."""
+    """Items with the same key go to one partition of the queue, in the order in which they are produced; at most
+    512 bytes.
+    """
     dedup_key: _builtins.str
     """A second item with this key within the queue's dedup_window is not stored; the reply names the first.
-    At most 512 bytes.
+    At most 512 bytes. Looked for in the partition of `key`, where the item has one.
     """
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:

@@ -84,13 +84,18 @@ def check_produce(
     if len(walk.lengths) != count:
         raise door.malformed(queue_service_pb2.ProduceRequest)
     specials = []
-    for ordinal, dedup_key in walk.notes:
-        if dedup_key is not None:
-            specials.append(ItemSpecial(ordinal, dedup_key=dedup_key))
-            continue
-        special = _check_item(message.items[ordinal], ordinal, now_ms, request_limits)
+    slots: dict[int, int] = {}
+    for ordinal, keys in walk.notes:
+        if keys is None:
+            item = message.items[ordinal]
+            special = _check_item(item, ordinal, now_ms, request_limits)
+            keys = item.key.encode(), item.dedup_key.encode()
+        else:
+            special = ItemSpecial(ordinal, dedup_key=keys[1]) if keys[1] else None
         if special is not None:
             specials.append(special)
+        if any(keys):
+            slots[ordinal] = slot_of_key(keys[0] or keys[1])
     return ProduceCall(
         namespace=namespace,
         queue=queue,
@@ -101,19 +106,15 @@ def check_produce(
         ordered=message.ordered,
         specials=tuple(specials),
         timeout_ms=timeout_ms,
-        slots=_slots(specials, count),
+        slots=_packed(slots, count),
     )
 
 
-def _slots(specials: Sequence[ItemSpecial], count: int) -> bytes:
-    """Of all items, by their keys; nothing when none has any."""
-    keyed = [special for special in specials if special.dedup_key]
-    if not keyed:
+def _packed(slots: dict[int, int], count: int) -> bytes:
+    """The slots of all items; nothing when none has any."""
+    if not slots:
         return b""
-    slots = [NO_SLOT] * count
-    for special in keyed:
-        slots[special.ordinal] = slot_of_key(special.dedup_key)
-    return struct.pack(f"<{count}H", *slots)
+    return struct.pack(f"<{count}H", *(slots.get(ordinal, NO_SLOT) for ordinal in range(count)))
 
 
 def encode_produced(reply: ProduceReply) -> bytes:
@@ -187,14 +188,14 @@ class _Walk:
     """Finds the items in the bytes of a message that upb has parsed.
 
     `lengths` has the length of each item with its tag and length. `notes` has the items that are
-    not plain, ascending: (ordinal, its dedup key) when that is all there is to it, (ordinal, None)
-    when the parsed item must be looked at. `MalformedError` or `IndexError` say that the bytes
-    cannot be walked, which upb would have said before.
+    not plain, ascending: (ordinal, (its key, its dedup key)) when that is all there is to it,
+    (ordinal, None) when the parsed item must be looked at. `MalformedError` or `IndexError` say
+    that the bytes cannot be walked, which upb would have said before.
     """
 
     def __init__(self, buffer: bytes, payload_bytes_max: int) -> None:
         self.lengths: list[int] = []
-        self.notes: list[tuple[int, bytes | None]] = []
+        self.notes: list[tuple[int, tuple[bytes, bytes] | None]] = []
         self._buffer = buffer
         self._known = _plain_of(payload_bytes_max)
         self._pieces: list[bytes] = []
@@ -277,19 +278,19 @@ class _Walk:
         tail = buffer[rest:end] if end - rest <= _TAIL_BYTES_MAX else None
         if tail is not None and tail == self._tail:
             return
-        dedup_key = self._dedup_key(rest, end)
-        if dedup_key == b"":
+        keys = self._keys(rest, end)
+        if keys is not None and not any(keys):
             self._tail = tail or b""
         else:
-            self.notes.append((len(self.lengths), dedup_key))
+            self.notes.append((len(self.lengths), keys))
 
-    def _dedup_key(self, pos: int, end: int) -> bytes | None:
-        """The dedup key in these fields of an item, empty for none; None when one of them is not
+    def _keys(self, pos: int, end: int) -> tuple[bytes, bytes] | None:
+        """Key and dedup key in these fields of an item, empty for none; None when a field is not
         within its limit for sure, or of a kind that needs a closer look.
         """
         buffer, bytes_max = self._buffer, self._known.bytes_max
         attributes = attributes_bytes = 0
-        dedup_key = b""
+        key = dedup_key = b""
         while pos < end:
             tag = buffer[pos]
             size = buffer[pos + 1]
@@ -300,6 +301,8 @@ class _Walk:
                 pos += size
                 if tag == _DEDUP_KEY:
                     dedup_key = buffer[pos - size : pos]
+                elif tag == _KEY:
+                    key = buffer[pos - size : pos]
             elif tag == _ATTRIBUTES:
                 attributes += 1
                 attributes_bytes += size
@@ -308,7 +311,7 @@ class _Walk:
                 return None
         few = attributes <= limits.ATTRIBUTES_MAX
         small = attributes_bytes <= limits.ATTRIBUTES_BYTES_MAX
-        return dedup_key if pos == end and few and small else None
+        return (key, dedup_key) if pos == end and few and small else None
 
     def _other(self, pos: int, stop: int) -> int:
         """Passes one field that is no item, or an item whose tag or length is longer than it needs

@@ -217,6 +217,36 @@ async def test_an_ordered_producer_is_in_one_partition_and_an_unordered_one_in_a
     assert len({item.partition for item in stored}) == 4
 
 
+async def test_items_of_one_key_are_in_one_partition_in_order(client: Client):
+    await client.create_queue("q", partitions=4)
+    keys = [f"k{number % 7}" for number in range(210)]
+    items = [Item(b"%d" % number, key=key) for number, key in enumerate(keys)]
+    async with client.producer("q", batch_items=20) as producer:
+        stored = [*await producer.produce_many(items[:70])]
+        for item in items[70:140]:
+            await producer.submit(item)
+        await producer.produce(b"without")
+        await client.update_queue("q", partitions=3)
+        stored += [await producer.produce(item) for item in items[140:]]
+    # By key and number of partitions.
+    placed = {(key, place < 70) for place, key in enumerate(keys)}
+    found = {(keys[place if place < 70 else place + 70], place < 70): item.partition
+             for place, item in enumerate(stored)}  # fmt: skip
+    assert set(found) == placed
+    assert set(found.values()) == {0, 1, 2, 3}
+    for place, item in enumerate(stored):
+        key = keys[place if place < 70 else place + 70]
+        assert item.partition == found[key, place < 70]
+    leased: dict[tuple[int, str], list[int]] = {}
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        async for held in consumer:
+            if held.key:
+                leased.setdefault((held.id.partition, held.key), []).append(int(held.payload))
+            held.complete()
+    assert sum(map(len, leased.values())) == 210
+    assert all(numbers == sorted(numbers) for numbers in leased.values())
+
+
 async def test_a_dedup_key_is_stored_once(client: Client):
     await client.create_queue("q", partitions=2)
     (first,) = await client.produce("q", Item(b"one", dedup_key="k"))

@@ -213,16 +213,18 @@ def produce_call(
     *payloads: bytes,
     queue: str = "q",
     keys: Sequence[bytes] = (),
+    keyed: Sequence[bytes] = (),
     enqueue_at_ms: int = 0,
     **more: Any,
 ) -> ProduceCall:
+    """`keys` are dedup keys, `keyed` keys that decide on the partition alone."""
     items = [wire_item(payload) for payload in payloads]
     specials = tuple(
         ItemSpecial(ordinal, dedup_key=key, enqueue_at_ms=enqueue_at_ms)
         for ordinal, key in enumerate(keys or [b""] * len(payloads))
         if key or enqueue_at_ms
     )
-    slots = [slot_of_key(key) if key else NO_SLOT for key in keys]
+    slots = [slot_of_key(key) if key else NO_SLOT for key in keyed or keys]
     return ProduceCall(
         namespace="default",
         queue=queue,

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
 from querator.model.queues import Queue, QueueSettings
+from querator.placement.sharing import here
 from querator.raft.clock import RealClock
+from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import LONG_MS, Node, payloads, producer_id, refusal, serving
 
@@ -21,6 +24,11 @@ def placed(node: Node, queue: str = "q") -> Queue:
     found = node.placement.map.find("default", queue)
     assert found is not None
     return found
+
+
+def stored_groups(node: Node) -> list[int]:
+    with node.environment.snapshot() as txn:
+        return list(generations.stored_groups(txn))
 
 
 async def test_new_partitions_take_items_at_once():
@@ -110,6 +118,9 @@ async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
         before = placed(node).groups
         await change(node, 1)
         await node.until(lambda: len(placed(node).groups) == 1)
+        while {*before[1:]} & set(stored_groups(node)):
+            # Their data goes behind.
+            await node.produce(b"x")
         queue = await change(node, 3)
         assert queue.groups[0] == before[0]
         assert not set(queue.groups[1:]) & set(before)
@@ -181,6 +192,71 @@ async def test_dead_letters_follow_the_partitions_of_their_queue():
         assert (await node.admin.redrive_dead_letters("default", "q", ())) == 8
         await node.until(lambda: node.counts("q").ready == 8)
         assert node.counts("dead").ready == 0
+
+
+class Broken:
+    """Lets so many commands of a change through, and then none."""
+
+    def __init__(self, node: Node, commands: int) -> None:
+        self.left = commands
+        self.reached = asyncio.Event()
+        self._propose = node.host.propose
+        sharing = node.placement._sharing
+        sharing._propose = self.propose
+        sharing._ask = self.ask
+        self._ask = here(node.host, node.environment)
+
+    async def propose(self, group: GroupId, command: Any) -> Any:
+        self.count()
+        return await self._propose(group, command)
+
+    async def ask(self, group: GroupId, query: Any) -> Any:
+        self.count()
+        return await self._ask(group, query)
+
+    def count(self) -> None:
+        if not self.left:
+            self.reached.set()
+            raise QueratorError(ErrorCode.UNAVAILABLE, "broken")
+        self.left -= 1
+
+
+@pytest.mark.parametrize("after", [1, 5])
+@pytest.mark.parametrize("commands", range(1, 22, 2))
+async def test_a_crash_at_any_step_loses_and_doubles_nothing(commands: int, after: int):
+    environment = MemoryEnvironment()
+    clock = RealClock()
+    calls: list[dict[str, Any]] = [
+        {"producer_id": producer, "sequence": sequence, "ordered": ordered}
+        for ordered in (False, True)
+        for producer in (producer_id(), producer_id())
+        for sequence in (1, 2, 3, 4)
+    ]
+    async with serving(environment, clock) as node:
+        await node.create(partitions=3)
+        first = [await node.produce(b"x", **call) for call in calls]
+        keys = [b"k%d" % number for number in range(9)]
+        keyed: dict[str, Any] = {"keyed": keys, "producer_id": producer_id(), "sequence": 1}
+        await node.produce(*keys, **keyed)
+        broken = Broken(node, commands)
+        task = asyncio.get_running_loop().create_task(change(node, after))
+        reached = asyncio.get_running_loop().create_task(broken.reached.wait())
+        await asyncio.wait([task, reached], return_when=asyncio.FIRST_COMPLETED)
+        for waiting in (task, reached):
+            waiting.cancel()
+        await asyncio.wait([task, reached])
+    async with serving(environment, clock) as node:
+        await node.until(lambda: not placed(node).is_changing)
+        again = [await node.produce(b"x", **call) for call in calls]
+        assert [(b.partition, b.first_seq) for reply in first for b in reply.batches] == [
+            (b.partition, b.first_seq) for reply in again for b in reply.batches
+        ]
+        await node.produce(*keys, **keyed)
+        assert (await node.total()).produced == len(first) + len(keys)
+        found: list[bytes] = []
+        while len(found) < len(first) + len(keys):
+            found += payloads(*(await node.lease(100, wait_ms=LONG_MS)).batches)
+        assert sorted(found) == sorted([b"x"] * len(first) + keys)
 
 
 async def test_a_change_goes_on_after_a_restart():

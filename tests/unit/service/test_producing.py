@@ -8,6 +8,7 @@ import pytest
 
 from querator.model.calls import ProduceReply
 from querator.model.errors import ErrorCode
+from querator.model.queues import QueueSettings
 from querator.model.routing import partition_of_key, partition_of_producer
 from querator.service.produce import cut, whole
 from querator.storage.memory_environment import MemoryEnvironment
@@ -112,6 +113,29 @@ async def test_parts_of_a_keyed_request_inherit_its_identity():
         assert [(b.partition, b.first_seq, b.indexes) for b in first.batches] == [
             (b.partition, b.first_seq, b.indexes) for b in again.batches
         ]
+
+
+async def test_a_repeat_stores_what_is_missing_of_a_cut_request():
+    async with serving() as node:
+        await node.create(partitions=2, partition_items_max=3)
+        keys = [b"k%d" % number for number in range(99)]
+        too_many = [key for key in keys if partition_of_key(key, 2) == 0][:4]
+        one = [key for key in keys if partition_of_key(key, 2) == 1][:1]
+        call: dict[str, Any] = {"keyed": too_many + one, "producer_id": producer_id()}
+        error = await refusal(node.produce(*[b"x"] * 5, sequence=1, **call))
+        assert error.code is ErrorCode.QUEUE_FULL
+        settings = QueueSettings(partitions=5, partition_items_max=9)
+        mask = ("partitions", "partition_items_max")
+        await node.admin.update_queue("default", "q", settings, mask, 0)
+        reply = await node.produce(*[b"x"] * 5, sequence=1, **call)
+        assert (await node.total()).produced == 5
+        places = {
+            index: (partition, seq)
+            for batch in reply.batches
+            for index, partition, seq in batch.duplicates
+        }
+        assert [*places] == [4], "the one that was stored at first"
+        assert places[4][0] == 1
 
 
 async def test_order_and_keys_exclude_each_other_over_many_partitions():

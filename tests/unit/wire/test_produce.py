@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
-from querator.model.commands import ItemSpecial
+from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import QueratorError
+from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields, frames, produce
 from querator.wire.door import RequestLimits
@@ -78,6 +79,14 @@ def test_a_call_has_the_items_byte_for_byte(batch: list[items_pb2.Item]) -> None
             dedup_key=item.dedup_key.encode(),
         )
         assert (ordinal in specials) == (special != ItemSpecial(ordinal))
+    assert call.slots == slots(batch)
+
+
+def slots(batch: list[items_pb2.Item]) -> bytes:
+    """By `key`, else by `dedup_key`."""
+    keys = [item.key or item.dedup_key for item in batch]
+    numbers = [slot_of_key(key.encode()) if key else NO_SLOT for key in keys]
+    return struct.pack(f"<{len(numbers)}H", *numbers) if any(keys) else b""
 
 
 noise = st.one_of(
@@ -186,6 +195,7 @@ def test_items_that_have_much_in_common_are_told_apart(
     assert [(special.ordinal, special.dedup_key) for special in call.specials] == [
         (ordinal, item.dedup_key.encode()) for ordinal, item in enumerate(batch) if item.dedup_key
     ]
+    assert call.slots == slots(batch)
 
 
 def test_what_was_read_under_one_limit_does_not_pass_another() -> None:
