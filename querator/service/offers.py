@@ -26,6 +26,7 @@ DEMAND_S = 2.5
 CLAIM_S = 0.1
 IDLE_S = 1.0
 LATELY_S = 1.0
+"""The most who waited within this is how many there are."""
 ROUNDING = 1e-6
 """Less of an item is none."""
 
@@ -60,6 +61,7 @@ class _Demand:
         return self.passed + self.claimed / self.weight
 
     def wants(self, waiters: int, items: int, others: Iterable["_Demand"], now_s: float) -> None:
+        """So many wait for so many items, which is said again and again."""
         self.waiters, self.items = waiters, items
         if waiters >= self.weight or now_s - self.weight_s > LATELY_S:
             self.weight, self.weight_s = max(1, waiters), now_s
@@ -69,8 +71,8 @@ class _Demand:
         if self.idle_s is not None and now_s - self.idle_s > IDLE_S:
             all_of_them = list(others)
             active = [other.place for other in all_of_them if other.waiters]
-            first = min(active) if active else max(other.place for other in all_of_them)
-            self.passed = max(self.passed, first)
+            places = active or [max((other.place for other in all_of_them), default=self.passed)]
+            self.passed = max(self.passed, min(places))
         self.idle_s = None
 
 

@@ -13,7 +13,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
 from querator.raft.clock import SimulatedClock
-from querator.service import demands, neighbours, router
+from querator.service import demands, neighbours, offers, router
 from tests.unit.service.serving import (
     LONG_MS,
     code,
@@ -486,3 +486,14 @@ async def test_nodes_share_though_leases_take_more_than_was_offered():
             task.cancel()
         await asyncio.wait(consuming)
         assert max(got.values()) < 1.5 * min(got.values()), got
+
+
+async def test_a_node_that_has_said_nothing_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(offers, "DEMAND_S", 0.0)
+    async with staged("a", "b") as stage:
+        start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        waiting = start(stage.lease("a", 1, wait_ms=LONG_MS))
+        await rounds()
+        await stage.produce("a", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
