@@ -47,6 +47,8 @@ class Server:
             if match := READY.search(line.decode()):
                 self.address = match[1]
                 return
+        await self._process.wait()
+        self._process = None
         raise RuntimeError((self.directory / "server.log").read_text()[-2000:])
 
     async def profiled(self, seconds: float, flame_graph: Path) -> None:
@@ -111,10 +113,16 @@ class Servers:
         return next(server for server in self._servers if server.name == name)
 
     async def start(self) -> None:
-        """Returns when all are ready: the nodes of a cluster wait for each other."""
-        async with asyncio.TaskGroup() as tasks:
-            for server in self._servers:
-                tasks.create_task(server.start())
+        """Returns when all are ready: the nodes of a cluster wait for each other. When one cannot
+        start, none is left.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for server in self._servers:
+                    tasks.create_task(server.start())
+        except BaseException:
+            await self.stop()
+            raise
 
     async def profiled(self, seconds: float, flame_graph: Path) -> None:
         """Watches the first node."""
