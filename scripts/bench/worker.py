@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ import msgspec
 
 from querator import Client
 from querator.client import Consumer, Item, Producer
+from scripts.bench.pacing import instants
 from scripts.bench.scenarios import Scenario
 
 QUEUE = "bench"
@@ -121,15 +123,11 @@ class Worker:
             self._latencies.append(time.monotonic() - due)
             self._result.produced += self._scenario.batch_items
 
-        start = time.monotonic()
-        number = 0
-        async with asyncio.TaskGroup() as tasks:
-            while not self._stopping:
-                due = start + number / self._scenario.rate
-                if (wait := due - time.monotonic()) > 0:
-                    await asyncio.sleep(wait)
+        async with asyncio.TaskGroup() as tasks, aclosing(instants(self._scenario.rate)) as dues:
+            async for due in dues:
+                if self._stopping:
+                    break
                 tasks.create_task(one(due))
-                number += 1
 
     async def _consume(self, *, measured: bool) -> None:
         async with self._client.consumer(
