@@ -49,7 +49,7 @@ from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.raft.tcp_peers import TcpPeers
-from querator.server.certificates import dialing, server_credentials
+from querator.server.certificates import Dialing, server_credentials
 from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
 from querator.server.observed import Observed
@@ -60,7 +60,6 @@ from querator.storage.environment import Environment
 from querator.storage.identity import Empty, Identity, check_alone, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
-from querator.wire.tls import Tls
 
 if TYPE_CHECKING:
     from querator.client import Client
@@ -253,7 +252,7 @@ class Node:
         credentials = dial_tls = None
         if self._tls is not None:
             credentials = await asyncio.to_thread(server_credentials, self._tls)
-            dial_tls = await asyncio.to_thread(dialing, self._tls)
+            dial_tls = await asyncio.to_thread(Dialing, self._tls)
         forwarding = self._make_forwarding(placement, dial_tls)
         service = QueueService(
             host=host,
@@ -308,11 +307,12 @@ class Node:
         if self._server is not None:
             await self._server.wants_no_clients()
 
-    def _make_forwarding(self, placement: Placement, tls: Tls | None) -> Forwarding | None:
+    def _make_forwarding(self, placement: Placement, tls: Dialing | None) -> Forwarding | None:
         """The way to the other nodes; None for a node that is alone."""
         if self._cluster is None:
             return None
-        forwarding = Forwarding(self.identity.name, token=self._cluster.token, tls=tls)
+        newest = None if tls is None else tls.newest
+        forwarding = Forwarding(self.identity.name, token=self._cluster.token, tls=newest)
         placement.watch(forwarding.on_map)
         self._running.push_async_callback(forwarding.close)
         return forwarding

@@ -139,7 +139,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="PEM file with the certificate that `listen` shows, and the node where it "
             "connects to others: the node's own first, then those that lead to the authority. "
-            "Empty: no TLS. When the files change, new connections to the node see that."
+            "Empty: no TLS. When the files change, new connections see that."
         ),
     ] = ""
     tls_key_file: Annotated[

@@ -21,13 +21,12 @@ knows what the other is, and who was dialed says so in a REFUSED frame in the cl
 read.
 """
 
-import os
 import ssl
 import threading
 from typing import Final
 
 from querator import telemetry
-from querator.config import PeerTlsSettings
+from querator.config import PeerTlsSettings, times_of
 from querator.raft.refusals import Code, Refused
 
 _log = telemetry.logger(__name__)
@@ -72,13 +71,8 @@ class PeerTls:
             return self._contexts
 
     def _times(self) -> tuple[int, ...]:
-        times = []
-        for name in (self._settings.cert_file, self._settings.key_file, self._settings.ca_file):
-            try:
-                times.append(os.stat(name).st_mtime_ns)
-            except OSError:
-                times.append(-1)
-        return tuple(times)
+        settings = self._settings
+        return times_of((settings.cert_file, settings.key_file, settings.ca_file))
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """For dialing and for accepting."""

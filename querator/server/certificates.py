@@ -2,28 +2,54 @@
 
     the port              shows `tls_cert_file`; with `tls_client_ca_file` it lets in only who shows
                           a certificate of that authority (mutual TLS)
-    where the node dials  it trusts `tls_ca_file`, and shows the same certificate as it had at its
-                          start
+    where the node dials  it trusts `tls_ca_file`, and shows the same certificate
 
-The files of the port are read again when they have changed, at the next connection: whoever renews
-certificates need not restart the node. What cannot be used then is passed over, and logged.
+The files are read again when they have changed, at the next connection: whoever renews certificates
+need not restart the node. What cannot be used then is passed over, and logged.
 """
 
-import os
+import asyncio
 from typing import Any
 
 import grpc
 
 from querator import telemetry
-from querator.config import TlsSettings
+from querator.config import TlsSettings, times_of
 from querator.wire.tls import Tls, TlsError, check_authority, read_pem
 
 _log = telemetry.logger(__name__)
 
 
-def dialing(settings: TlsSettings) -> Tls:
-    """How a node reaches the ports of others. Blocks. Raises TlsError."""
-    return Tls.from_files(ca=settings.ca_file, cert=settings.cert_file, key=settings.key_file)
+class Dialing:
+    """How a node reaches the ports of others."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        """Blocks. Raises TlsError."""
+        self._settings = settings
+        self._seen = self._times()
+        self._tls = self._read()
+
+    async def newest(self) -> Tls:
+        """For a connection that begins."""
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> Tls:
+        times = self._times()
+        if times != self._seen:
+            self._seen = times
+            try:
+                self._tls = self._read()
+            except TlsError as error:
+                _log.warning("tls.not_renewed", error=str(error))
+        return self._tls
+
+    def _read(self) -> Tls:
+        settings = self._settings
+        return Tls.from_files(ca=settings.ca_file, cert=settings.cert_file, key=settings.key_file)
+
+    def _times(self) -> tuple[int, ...]:
+        settings = self._settings
+        return times_of((settings.ca_file, settings.cert_file, settings.key_file))
 
 
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials:
@@ -67,11 +93,4 @@ class Files:
 
     def _times(self) -> tuple[int, ...]:
         settings = self._settings
-        names = (settings.cert_file, settings.key_file, settings.client_ca_file)
-        times = []
-        for name in names:
-            try:
-                times.append(os.stat(name).st_mtime_ns if name else 0)
-            except OSError:
-                times.append(-1)
-        return tuple(times)
+        return times_of((settings.cert_file, settings.key_file, settings.client_ca_file))

@@ -8,16 +8,15 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.placement_map import PlacementMap
 from querator.raft.refusals import RefusalLog
 from querator.server.node_frames import LINK_VERSION, LinkHello
-from querator.server.node_link import NodeLink
+from querator.server.node_link import NewestTls, NodeLink
 from querator.server.node_proof import link_key
 from querator.service.forwarder import ForwarderEvents, Query
-from querator.wire.tls import Tls
 
 
 class Forwarding:
     """Of the node `name`. On the event loop; the owner passes on each map and calls `close`."""
 
-    def __init__(self, name: str, *, token: bytes, tls: Tls | None = None) -> None:
+    def __init__(self, name: str, *, token: bytes, tls: NewestTls | None = None) -> None:
         self.name = name
         self.key = link_key(token)
         self._tls = tls

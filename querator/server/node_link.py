@@ -9,7 +9,7 @@ busy link sends few large frames.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,9 @@ from querator.server.node_proof import Step, dial
 from querator.service.forwarder import Query
 from querator.v1 import node_service_pb2, node_service_pb2_grpc
 from querator.wire.tls import Tls, open_channel
+
+NewestTls = Callable[[], Awaitable[Tls]]
+"""Whom to trust and what to show, for a connection that begins."""
 
 FRAME_BYTES = 1 * MIB
 """Asks of one frame together, unless one is larger."""
@@ -87,7 +90,7 @@ class NodeLink:
         address: str,
         *,
         key: bytes,
-        tls: Tls | None = None,
+        tls: NewestTls | None = None,
         own: Callable[[str], frames.LinkHello],
         refusals: RefusalLog,
         on_reach: Callable[[str], None],
@@ -194,7 +197,8 @@ class NodeLink:
     async def _live(self) -> bool:
         """One connection from its opening to its end; whether the other node was reached."""
         reached = False
-        async with open_channel(self.address, self._tls, _OPTIONS) as channel:
+        tls = None if self._tls is None else await self._tls()
+        async with open_channel(self.address, tls, _OPTIONS) as channel:
             call: _Call = node_service_pb2_grpc.NodeServiceStub(channel).Link()
             try:
                 await self._shake_hands(call)

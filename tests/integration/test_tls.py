@@ -141,6 +141,21 @@ async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, pa
                         await item.complete()
                         leased += 1
         assert "link" not in refused_links(cluster)
+
+        # Another authority for all, and the links of one node begin anew.
+        newer = Papers(tmp_path / "newer")
+        tls = newer.client(shows=True)
+        cert, key = newer.issue("node")
+        old = tmp_path / "papers"
+        for source, name in ((key, "node.key"), (cert, "node.pem"), (newer.ca, "ca.pem")):
+            os.replace(source, old / name)
+        assert await cluster["c"].stop() == 0
+        await cluster.start("c")
+        for name in "abc":
+            async with asyncio.timeout(60), Client(cluster[name].address, tls=tls) as client:
+                for number in range(6):
+                    await client.produce("q", b"%d" % number)
+        assert "link" not in refused_links(cluster)
         await cluster.stop()
     finally:
         for name in "abc":

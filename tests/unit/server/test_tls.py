@@ -1,5 +1,6 @@
 """PEM files: what is read, what is refused, and what is noticed when they change."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -7,8 +8,8 @@ import pytest
 import trustme
 
 from querator.config import TlsSettings
+from querator.server.certificates import Dialing, server_credentials
 from querator.server.certificates import Files as PortFiles
-from querator.server.certificates import server_credentials
 from querator.wire.tls import Tls, TlsError
 
 AUTHORITY = trustme.CA()
@@ -67,6 +68,24 @@ def test_a_key_of_another_certificate_is_refused(files: Files, tmp_path: Path):
 def test_an_authority_of_clients_that_is_none_is_refused(files: Files):
     with pytest.raises(TlsError, match=r"client_ca: .* holds no certificates"):
         server_credentials(files.settings(client_ca_file=str(files.key)))
+
+
+def test_where_a_node_dials_it_shows_what_is_in_the_files(files: Files):
+    dialing = Dialing(files.settings(ca_file=str(files.ca)))
+    first = asyncio.run(dialing.newest())
+    assert first.cert == files.cert.read_bytes()
+    files.issue()
+    os.utime(files.cert, (1, 1))
+    second = asyncio.run(dialing.newest())
+    assert first.cert != second.cert == files.cert.read_bytes()
+    files.cert.write_text("nonsense")
+    os.utime(files.cert, (2, 2))
+    assert asyncio.run(dialing.newest()) == second
+    files.issue()
+    os.utime(files.cert, (3, 3))
+    assert asyncio.run(dialing.newest()).cert == files.cert.read_bytes()
+    with pytest.raises(TlsError, match="cannot be used"):
+        Dialing(files.settings(key_file=str(files.ca)))
 
 
 def test_renewed_files_are_read_and_broken_ones_passed_over(files: Files):
