@@ -21,8 +21,8 @@ was certainly refused would become an outcome that nobody knows.
 """
 
 REFUSAL_SECONDS_MOST = 2.5
-"""The same, when the last refusal took its time: as long as that, and this at most. A node that is
-cut off from the others waits two seconds before it says so.
+"""The same, to a node whose last refusal took its time: as long as that, and this at most. One that
+is cut off from the others waits two seconds before it says so.
 """
 
 
@@ -60,10 +60,10 @@ async def repeated(
         moves = elsewhere(error)
         waiting = 0.0 if moves else backoff.next(at_least_ms=error.retry_delay_ms)
         now = loop.time()
-        least = max(LEAST_SECONDS, min(now - sent, REFUSAL_SECONDS_MOST))
+        took = 0.0 if moves else min(now - sent, REFUSAL_SECONDS_MOST)
         if (
             not (error.retriable or moves)
-            or now + waiting + least >= deadline
+            or now + waiting + max(LEAST_SECONDS, took) >= deadline
             or hopeless(error, now + waiting - started)
             or (unknown is not None and not repeatable)
         ):
