@@ -29,7 +29,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import QueueState
 from querator.partition import invariants
 from querator.partition.digest import digest
-from querator.partition.rows import decode_state
+from querator.partition.rows import decode_settings, decode_state
 from querator.placement import rows as placement_rows
 from querator.raft.journal import GroupDeleted, Journal
 from querator.raft.log_rows import read_applied
@@ -42,7 +42,7 @@ from querator.storage.environment import (
 )
 from querator.storage.identity import DirectoryRefused, Empty
 from querator.storage.lmdb_environment import check_pages, open_lmdb
-from querator.storage.tables import ATTACHMENTS, STATE
+from querator.storage.tables import ATTACHMENTS, SETTINGS, STATE
 
 PROBLEMS_SHOWN_MAX = 50
 _GROUPS_MAX = 2**64 - 1
@@ -128,7 +128,8 @@ class _Scan:
         if group == PLACEMENT_GROUP:
             return
         if queue is None:
-            self._wrong(place, "there are items, and no queue that they are of")
+            if not self._has_closed(view, group):
+                self._wrong(place, "there are items, and no queue that they are of")
         elif queue.state is QueueState.DELETING:
             return  # Its rows go in several steps, between which they do not agree.
         try:
@@ -138,6 +139,15 @@ class _Scan:
             self._wrong(place, f"a row cannot be read: {error}")
         if (raw := STATE.get(view, group)) is not None:
             self.items += decode_state(raw).items
+
+    @staticmethod
+    def _has_closed(view: ReadTransaction, group: int) -> bool:
+        """Whether it was a partition that left its queue empty: its rows go at the next start."""
+        row = SETTINGS.get(view, group)
+        state = STATE.get(view, group)
+        if row is None or state is None:
+            return False
+        return decode_settings(row).closing and not decode_state(state).items
 
     def _check_log(self, view: ReadTransaction, group: int, place: str) -> None:
         try:

@@ -56,7 +56,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
         await check(load)
 
 
-async def test_a_queue_gets_more_partitions_and_fewer_under_load(tmp_path: Path):
+async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die(tmp_path: Path):
     async with members(tmp_path, "abc") as cluster:
         await cluster.start()
         load = Load(",".join(cluster[name].address for name in "abc"))
@@ -69,12 +69,21 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load(tmp_path: Path)
 
         async def change() -> None:
             await made(300)
-            for number, asked in ((12, "a"), (6, "b"), (9, "c"), (2, "a"), (6, "b")):
-                out, _ = await cluster.querator(
-                    "queue", "update", "q", "--partitions", str(number), asked=asked
-                )
+            for number, asked, victim in (
+                (12, "a", ""), (6, "b", "a"), (9, "c", "b"), (2, "a", "c"), (6, "b", ""),
+            ):  # fmt: skip
+                update = ("queue", "update", "q", "--partitions", str(number))
+                changing = tasks.create_task(cluster.querator(*update, asked=asked))
+                if victim:
+                    # Somewhere in the middle of it, or before, or after.
+                    await made(40)
+                    await cluster[victim].kill()
+                out, _ = await changing
                 assert f"partitions           {number}" in out
                 await made(300)
+                if victim:
+                    await cluster[victim].start()
+                    await cluster.until_well(victim)
             async with Client(load.address) as client:
                 info = await client.get_queue("q")
                 assert (info.partitions, info.partitions_opening) == (6, 0)
@@ -83,7 +92,8 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load(tmp_path: Path)
                 assert all(part.produced for part in taking)
                 assert len(stats.partitions) == 6 + info.partitions_closing
 
-        await load.run(change, partitions=4)
+        async with asyncio.TaskGroup() as tasks:
+            await load.run(change, partitions=4)
         await check(load)
 
 

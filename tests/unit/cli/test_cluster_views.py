@@ -83,6 +83,17 @@ def test_a_cluster_that_is_well():
     assert "q/1" in shown(well, partitions=True)
 
 
+def test_partitions_that_are_closing_are_counted_apart():
+    closing = msgspec.structs.replace(group(2, "c"), closing=True)
+    told = view(group(0, queue=""), group(1, "b"), closing)
+    assert told.problems == ()
+    assert "1 (1 closing)" in shown(told)
+    assert "q/1 (closing)" in shown(told, partitions=True)
+    pending = (ClusterPending("default", "q", "changing", ()),)
+    (problem,) = view(pending=pending).problems
+    assert problem == "Queue q is being given another number of partitions."
+
+
 def test_a_node_that_nobody_can_join():
     node = msgspec.structs.replace(seen("a").node, peer_address="")
     lone = view(nodes=(SeenNode(node, ""),))

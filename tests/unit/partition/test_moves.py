@@ -7,10 +7,12 @@ from querator.model.commands import (
     LeaseItems,
     Move,
     MoveDone,
+    MoveElsewhere,
     MoveReturn,
     Redrive,
     RedriveResult,
     Retry,
+    Route,
 )
 from querator.model.errors import ErrorCode
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
@@ -98,6 +100,51 @@ def test_a_move_sent_again_arrives_once():
     work.one(MoveDone(DEAD, 4))
     assert batch_of(work) is None
     assert [item.dead_letter.origin_seq for item in letters(dead)] == [1, 2, 3, 4, 5]
+
+
+def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
+    work, dead = pair()
+    dead.configure(2, queue="dead", partition=1)
+    kill(work, 3)
+    assert send(work, dead) == Done(3)
+    kill(work, 2)
+    dead.one(Route(1, 1, open=False))
+    refusal = send(work, dead)
+    assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
+    work.one(MoveDone(DEAD, 2))
+    # What comes later is refused as well, also by a source that has not heard of it, and for ever.
+    dead.one(Route(2, 8, open=True))
+    kill(work, 1)
+    refusal = send(work, dead)
+    assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
+    assert dead.produce(1).count == 1, "it is open again for everything else"
+
+    other = Log(work.environment, group=DEAD + 1)
+    other.configure(queue="dead")
+    elsewhere = MoveElsewhere(DEAD, 3, other.group)
+    assert work.one(elsewhere) == Done(4)
+    assert work.one(elsewhere) == Done(0)
+    assert batch_of(work, DEAD) is None
+    with work.environment.snapshot() as txn:
+        assert queries.outbox_targets(txn, GROUP) == (other.group,)
+    assert carry(work, other) == 3
+    arrived = [item.dead_letter.origin_seq for log in (dead, other) for item in letters(log)]
+    assert sorted(arrived) == [1, 2, 3, 4, 5, 6]
+    died = {item.dead_letter.died_at_ms for item in letters(other)}
+    assert died == {START_MS}
+    assert (stats(work).moved_out, stats(work).moving) == (6, 0)
+
+    kill(work, 1)
+    assert send(work, dead).code is ErrorCode.ROUTING_CHANGED
+    assert work.one(MoveElsewhere(DEAD, 3, other.group)) == Done(1)
+    assert carry(work, other) == 1
+
+
+def test_moves_do_not_go_elsewhere_to_where_they_are():
+    work, _ = pair()
+    kill(work, 2)
+    assert work.one(MoveElsewhere(DEAD, 0, DEAD)) == Done(0)
+    assert stats(work).moving == 2
 
 
 def test_a_gap_is_refused_and_names_what_is_expected():

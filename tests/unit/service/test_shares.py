@@ -6,6 +6,7 @@ and what is remembered is handed over as placement does, while requests come and
 
 import struct
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -54,13 +55,16 @@ class Shares(RuleBasedStateMachine):
         self.logs: list[Log] = []
         self.n = self.next = self.version = self.step = 0
         self.former = 1
+        self.rows = 0
+        """That a page of facts has."""
         self.since: list[int] = []
         self.requests: list[Request] = []
         self.sequences: dict[bytes, int] = {}
 
-    @initialize(n=st.integers(1, PARTITIONS_MAX))
-    def begin(self, n: int) -> None:
+    @initialize(n=st.integers(1, PARTITIONS_MAX), rows=st.sampled_from([2, facts.PAGE_ROWS_MAX]))
+    def begin(self, n: int, rows: int) -> None:
         self.n = n
+        self.rows = rows
         for number in range(PARTITIONS_MAX):
             log = Log(self.environment, group=number + 1)
             log.configure(partition=number)
@@ -177,6 +181,11 @@ class Shares(RuleBasedStateMachine):
         self.version += 1
 
     def hand_over(self, since: list[int]) -> list[int]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(facts, "PAGE_ROWS_MAX", self.rows)
+            return self.read_and_adopt(since)
+
+    def read_and_adopt(self, since: list[int]) -> list[int]:
         read = []
         for log, since_ms in zip(self.logs[: self.n], since, strict=True):
             after, first = b"", -1
