@@ -1,0 +1,118 @@
+"""What a partition tells others of produces, and what they do with it."""
+
+from querator.model.commands import Adopt, Complete, ItemSpecial, LeaseItems, Route
+from querator.model.errors import ErrorCode
+from querator.model.limits import DAY_MS, LEASE_OUTCOME_WINDOW_MS, PRODUCER_RETENTION_MS
+from querator.partition import facts
+from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.partition.harness import START_MS, Log, lease_of
+
+PRODUCER = (START_MS - 1_000).to_bytes(6, "big") + bytes(10)
+
+
+def pair() -> tuple[Log, Log]:
+    """The only partition of a queue, and one that comes."""
+    environment = MemoryEnvironment()
+    old, new = Log(environment), Log(environment, group=8)
+    old.configure(dedup_window_ms=1_000)
+    new.configure(dedup_window_ms=1_000, partition=1, first_seq=500)
+    return old, new
+
+
+def hand_over(old: Log, new: Log) -> None:
+    after = b""
+    while True:
+        with old.environment.snapshot() as txn:
+            page = facts.facts(txn, FactsQuery(old.group, 1, 2, after))
+        for partition, found in page.facts:
+            assert partition == 1
+            new.one(Adopt(found))
+        after = page.after
+        if not after:
+            return
+
+
+def change(old: Log, new: Log) -> None:
+    for log in (old, new):
+        log.one(Route(1, 2, open=False))
+    hand_over(old, new)
+    for log in (old, new):
+        log.one(Route(1, 2, open=True))
+
+
+def closure(log: Log) -> facts.Closure:
+    with log.environment.snapshot() as txn:
+        return facts.closure(txn, ClosureQuery(log.group))
+
+
+def test_what_is_forgotten_is_forgotten_everywhere():
+    old, new = pair()
+    for sequence in (1, 2, 3):
+        old.produce(1, producer_id=PRODUCER, sequence=sequence)
+    old.advance(120_000)
+    new.now_ms = old.now_ms
+    change(old, new)
+    for sequence in (1, 3):
+        refusal = new.produce(1, producer_id=PRODUCER, sequence=sequence, routing=1)
+        assert refusal.code is ErrorCode.PRODUCER_EXPIRED
+    assert new.produce(1, producer_id=PRODUCER, sequence=5, routing=1).first_seq == 502
+
+
+def test_a_producer_that_is_adopted_is_forgotten_in_its_time():
+    old, new = pair()
+    old.produce(1, producer_id=PRODUCER, sequence=1, ordered=True)
+    change(old, new)
+    repeated = new.produce(1, producer_id=PRODUCER, sequence=1, ordered=True, routing=1)
+    assert (repeated.repeated, repeated.partition, repeated.first_seq) == (True, 0, 1)
+    again = new.produce(1, producer_id=PRODUCER, sequence=2, ordered=True, routing=1)
+    assert (again.repeated, again.partition) == (False, -1)
+    new.advance(PRODUCER_RETENTION_MS + DAY_MS)
+    refusal = new.produce(1, producer_id=PRODUCER, sequence=1, routing=1)
+    assert refusal.code is ErrorCode.PRODUCER_EXPIRED
+    assert "older" in refusal.message
+
+
+def test_a_dedup_key_that_is_adopted_counts_from_its_first_item():
+    old, new = pair()
+    special = (ItemSpecial(0, dedup_key=b"k"),)
+    # Slot 1 of 4,096: partition 0 of one, and 1 of two.
+    slots = b"\x01\x00"
+    old.produce(1, specials=special, slots=slots)
+    change(old, new)
+    new.advance(500)
+    twin = new.produce(1, specials=special, slots=slots, routing=1)
+    assert twin.duplicates == ((0, 1, 0),)
+    new.advance(600)
+    assert new.produce(1, specials=special, slots=slots, routing=1).duplicates == ()
+
+
+def test_adopting_again_changes_nothing():
+    old, new = pair()
+    slots = b"\x01\x00\x03\x00"
+    old.produce(2, producer_id=PRODUCER, sequence=1, slots=slots)
+    change(old, new)
+    hand_over(old, new)
+    repeated = new.produce(2, producer_id=PRODUCER, sequence=1, slots=slots, routing=1)
+    assert (repeated.repeated, repeated.duplicates) == (True, ((0, 1, 0), (1, 2, 0)))
+    other = new.produce(2, producer_id=PRODUCER, sequence=1, slots=b"\x01\x00\x05\x00", routing=1)
+    assert (other.repeated, other.duplicates) == (False, ((0, 1, 0),))
+    again = new.produce(3, producer_id=PRODUCER, sequence=1, slots=slots + b"\x05\x00", routing=1)
+    assert again.duplicates == ((0, 1, 0), (1, 2, 0), (2, other.first_seq + 1))
+
+
+def test_a_partition_is_empty_when_nobody_can_ask_for_anything():
+    _, new = pair()
+    new.produce(1)
+    grant = new.one(lease_of()).grants[0]
+    for open_ in (False, True):
+        new.one(Route(1, 1, open=open_))
+        assert not closure(new).is_empty
+    refusal = new.produce(1)
+    assert (refusal.code, refusal.value) == (ErrorCode.ROUTING_CHANGED, "1")
+    assert new.one(lease_of()).grants[0].lease == 0
+    new.one(Complete((LeaseItems(grant.lease),)))
+    assert (closure(new).items, closure(new).is_empty) == (0, False), "it may be repeated"
+    new.advance(LEASE_OUTCOME_WINDOW_MS + 60_000)
+    assert closure(new).is_empty
+    assert closure(new).next_seq == 502, "one for the item that was refused"
