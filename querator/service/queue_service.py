@@ -500,8 +500,8 @@ class QueueService:
             for subscription, subscribed in list(self._subscriptions.items()):
                 if subscribed == queue_id:
                     subscription.end(error)
-        for queue_id in [queue_id for queue_id in self._spreads if map.get(queue_id) is None]:
-            del self._spreads[queue_id]
+        # Partitions may have gone, and others come under their numbers.
+        self._spreads.clear()
         self._router.on_map(map)
         for queue_id, desk in self._desks.items():
             queue = map.get(queue_id)

@@ -124,6 +124,10 @@ async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
         queue = await change(node, 3)
         assert queue.groups[0] == before[0]
         assert not set(queue.groups[1:]) & set(before)
+        used: set[int] = set()
+        for _ in range(3):
+            used.update(batch.partition for batch in (await node.produce(b"x")).batches)
+        assert used == {0, 1, 2}
 
 
 async def test_a_waiting_consumer_gets_what_comes_to_a_new_partition():
