@@ -56,10 +56,9 @@ from querator.server.observed import Observed
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
+from querator.storage import opening
 from querator.storage.environment import Environment
-from querator.storage.identity import Empty, Identity, check_alone, check_directory, claim
-from querator.storage.lmdb_environment import open_lmdb
-from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
+from querator.storage.identity import Empty, Identity, check_alone
 
 if TYPE_CHECKING:
     from querator.client import Client
@@ -412,26 +411,15 @@ class Node:
         return AdminServer(self._observed, listen=self._listen_admin)
 
     def _open(self) -> Environment:
-        """Opens the environment and claims it. Blocks, for as long as opening takes."""
-        environment: Environment
-        if self._environment is not None:
-            environment = self._environment
-        elif self._data_dir is not None:
-            check_directory(self._data_dir, empty=self._empty)
-            environment = open_lmdb(self._data_dir, quota_bytes=self._quota_bytes or None)
-        else:
-            quota_bytes = self._quota_bytes or MEMORY_QUOTA_BYTES_DEFAULT
-            environment = MemoryEnvironment(quota_bytes=quota_bytes)
-        try:
-            self._identity = claim(
-                environment,
-                name=self._name,
-                empty=self._empty,
-                make_id=lambda: uuid_utils.uuid7().hex,
-            )
-        except BaseException:
-            environment.close()
-            raise
+        """Blocks, for as long as opening takes."""
+        environment, self._identity = opening.opened(
+            self._environment,
+            self._data_dir,
+            quota_bytes=self._quota_bytes,
+            name=self._name,
+            empty=self._empty,
+            make_id=lambda: uuid_utils.uuid7().hex,
+        )
         return environment
 
     async def _stop_serving(self, server: GrpcServer, service: QueueService) -> None:

@@ -2,7 +2,7 @@
 
 Nothing polls. A waiter is parked at its queue's desk; what the partitions say about themselves
 (effects) wakes the desk; once per step of the loop the desk shares what is ready among all who wait
-(`allocation`) and proposes at most one lease command per partition, carrying all its callers.
+(`asks`) and proposes at most one lease command per partition, carrying all its callers.
 A command that would find nothing is never proposed, but for a repeated request that names its
 partition: only the partition knows whether it has been granted before.
 
@@ -22,12 +22,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from querator.model.commands import (
     Lease,
-    LeaseCaller,
-    LeaseGrant,
     LeaseItems,
     LeaseResult,
     Refusal,
@@ -35,8 +31,8 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
-from querator.model.limits import FORWARD_BYTES_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
-from querator.service.allocation import allocate
+from querator.model.limits import OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
+from querator.service.asks import Ask, allot, granted_by, within_a_frame
 from querator.service.forwarder import CarriedLease
 from querator.service.grants import Grant, Waiter
 from querator.service.outcomes import Accepted, refused
@@ -69,14 +65,6 @@ class Elsewhere(Protocol):
         first sent to, empty for this one.
         """
         ...
-
-
-class _Ask(msgspec.Struct, frozen=True, gc=False):
-    """What one partition is asked for one waiter."""
-
-    waiter: Waiter
-    items: int
-    size: int
 
 
 class LeaseDesk:
@@ -240,21 +228,21 @@ class LeaseDesk:
         self._scheduled = False
         if self._ended is not None or self._stopped:
             return
-        asks: dict[PartitionView, list[_Ask]] = {}
+        asks: dict[PartitionView, list[Ask]] = {}
         self._unpin()
         for view, waiters in self._pinned.items():
             if view.led and not view.leases_asked:
                 asking = [
-                    _Ask(waiter, waiter.items_max, waiter.bytes_max)
+                    Ask(waiter, waiter.items_max, waiter.bytes_max)
                     for waiter in waiters
                     if view.ready or waiter.probe
                 ]
                 if asking:
                     asks[view] = asking
         if self._parked and self._open:
-            self._plan(asks)
+            allot(self._open, self._parked, asks)
         for view, asking in asks.items():
-            self._ask(view, asking if view.local else _within_a_frame(asking))
+            self._ask(view, asking if view.local else within_a_frame(asking))
         if self._hasty:
             self._dismiss()
         if self._elsewhere is not None and self._members:
@@ -271,58 +259,20 @@ class LeaseDesk:
                 waiter.pinned = None
                 self._park(waiter, first=True)
 
-    def _plan(self, asks: dict[PartitionView, list[_Ask]]) -> None:
-        """Shares what is ready among the parked, as far as either goes."""
-        views: list[PartitionView] = []
-        available = 0
-        for view in self._open:
-            views.append(view)
-            available += view.ready
-            if available >= self._parked.wanted:
-                break
-        waiters = self._parked.next(available)
-        draws = allocate([view.ready for view in views], [waiter.items_max for waiter in waiters])
-        pieces = [0] * len(waiters)
-        given = [0] * len(waiters)
-        for draw in draws:
-            for caller, items in draw:
-                pieces[caller] += 1
-                given[caller] += items
-        for view, draw in zip(views, draws, strict=True):
-            for caller, items in draw:
-                waiter = waiters[caller]
-                if pieces[caller] == 1 and not view.kept:
-                    # The partition may have more by now, and shares by the same rule.
-                    ask = _Ask(waiter, waiter.items_max, waiter.bytes_max)
-                else:
-                    size = max(1, waiter.bytes_max * items // given[caller])
-                    ask = _Ask(waiter, items, size)
-                asks.setdefault(view, []).append(ask)
-
-    def _ask(self, view: PartitionView, asks: list[_Ask]) -> None:
+    def _ask(self, view: PartitionView, asks: list[Ask]) -> None:
         view.leases_asked = True
         self._open.pop(view, None)
         self._busy += 1
-        callers = []
         for ask in asks:
             waiter = ask.waiter
             self._unpark(waiter)
             waiter.probe = False
             waiter.asked += 1
-            callers.append(
-                LeaseCaller(
-                    waiter.client_id,
-                    waiter.request_id,
-                    ask.items,
-                    ask.size,
-                    waiter.lease_timeout_ms,
-                )
-            )
         asked = "" if view.local else view.leader
         then = partial(self._answered, view, asked, asks, self._clock.monotonic_s())
         if self._elsewhere is not None and not view.local:
             self._elsewhere.asked(self, view)
-        self._router.post(view, Lease(tuple(callers)), then=then)
+        self._router.post(view, Lease(tuple(ask.caller for ask in asks)), then=then)
         for ask in asks:
             if ask.waiter.on_asked is not None:
                 ask.waiter.on_asked()
@@ -346,7 +296,7 @@ class LeaseDesk:
         self,
         view: PartitionView,
         asked: str,
-        asks: list[_Ask],
+        asks: list[Ask],
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
@@ -369,7 +319,9 @@ class LeaseDesk:
                 if isinstance(grant, Refusal):
                     self._refused(view, ask, grant)
                 elif grant.lease:
-                    granted = _granted(view, ask.waiter, grant, outcome, place, asked_s)
+                    granted = granted_by(
+                        view, ask.waiter, grant, outcome, place=place, asked_s=asked_s
+                    )
                     (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
                     items = sum(segment.count for segment in grant.segments)
                     self._parked.got(ask.waiter.account, items)
@@ -385,7 +337,7 @@ class LeaseDesk:
         if error.code not in _TRANSIENT or not waiter.patient:
             waiter.error = error
 
-    def _refused(self, view: PartitionView, ask: _Ask, refusal: Refusal) -> None:
+    def _refused(self, view: PartitionView, ask: Ask, refusal: Refusal) -> None:
         """An item larger than this partition's piece of the caller's bytes may fit into the whole:
         the caller then asks this partition alone.
         """
@@ -469,38 +421,6 @@ class LeaseDesk:
                     del self._pinned[waiter.pinned]
         else:
             self._parked.remove(waiter)
-
-
-def _granted(
-    view: PartitionView,
-    waiter: Waiter,
-    grant: LeaseGrant,
-    result: LeaseResult,
-    place: int,
-    asked_s: float,
-) -> Grant:
-    length_s = (grant.deadline_ms - result.now_ms) / 1000
-    return Grant(
-        view,
-        grant.lease,
-        grant.deadline_ms,
-        asked_s + length_s,
-        length_s,
-        grant.segments,
-        # A repeat of this node's own has nobody at work on its first delivery.
-        grant.repeated and waiter.named,
-        result.loaded[place] if isinstance(result, CarriedLease) else None,
-    )
-
-
-def _within_a_frame(asks: list[_Ask]) -> list[_Ask]:
-    """As many as may be answered together by another node; the others wait for the next turn."""
-    size = 0
-    for number, ask in enumerate(asks):
-        size += ask.size
-        if size > FORWARD_BYTES_MAX and number:
-            return asks[:number]
-    return asks
 
 
 def _settled(_outcome: Accepted | QueratorError) -> None:

@@ -1,0 +1,95 @@
+"""What partitions are asked for those who wait, and what their answers grant."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from querator.model.commands import LeaseCaller, LeaseGrant, LeaseResult
+from querator.model.limits import FORWARD_BYTES_MAX
+from querator.service.allocation import allocate
+from querator.service.forwarder import CarriedLease
+from querator.service.grants import Grant, Waiter
+from querator.service.turns import Line
+from querator.service.views import PartitionView
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """What one partition is asked for one waiter: items, and bytes of them."""
+
+    waiter: Waiter
+    items: int
+    size: int
+
+    @property
+    def caller(self) -> LeaseCaller:
+        waiter = self.waiter
+        return LeaseCaller(
+            waiter.client_id, waiter.request_id, self.items, self.size, waiter.lease_timeout_ms
+        )
+
+
+def allot(ready: Iterable[PartitionView], line: Line, asks: dict[PartitionView, list[Ask]]) -> None:
+    """Allots what these partitions have ready to those in line, as far as either goes, and adds to
+    `asks` what each of them is asked for it.
+    """
+    views: list[PartitionView] = []
+    available = 0
+    for view in ready:
+        views.append(view)
+        available += view.ready
+        if available >= line.wanted:
+            break
+    waiters = line.next(available)
+    draws = allocate([view.ready for view in views], [waiter.items_max for waiter in waiters])
+    pieces = [0] * len(waiters)
+    given = [0] * len(waiters)
+    for draw in draws:
+        for caller, items in draw:
+            pieces[caller] += 1
+            given[caller] += items
+    for view, draw in zip(views, draws, strict=True):
+        for caller, items in draw:
+            waiter = waiters[caller]
+            if pieces[caller] == 1 and not view.kept:
+                # The partition may have more by now, and shares by the same rule.
+                ask = Ask(waiter, waiter.items_max, waiter.bytes_max)
+            else:
+                size = max(1, waiter.bytes_max * items // given[caller])
+                ask = Ask(waiter, items, size)
+            asks.setdefault(view, []).append(ask)
+
+
+def within_a_frame(asks: list[Ask]) -> list[Ask]:
+    """As many as may be answered together by another node; the others wait for the next turn."""
+    size = 0
+    for number, ask in enumerate(asks):
+        size += ask.size
+        if size > FORWARD_BYTES_MAX and number:
+            return asks[:number]
+    return asks
+
+
+def granted_by(
+    view: PartitionView,
+    waiter: Waiter,
+    grant: LeaseGrant,
+    result: LeaseResult,
+    *,
+    place: int,
+    asked_s: float,
+) -> Grant:
+    """What the partition grants the waiter, who stood at this `place` of what it was asked at
+    `asked_s` by the monotonic clock.
+    """
+    length_s = (grant.deadline_ms - result.now_ms) / 1000
+    return Grant(
+        view,
+        grant.lease,
+        grant.deadline_ms,
+        asked_s + length_s,
+        length_s,
+        grant.segments,
+        # A repeat of this node's own has nobody at work on its first delivery.
+        grant.repeated and waiter.named,
+        result.loaded[place] if isinstance(result, CarriedLease) else None,
+    )
