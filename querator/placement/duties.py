@@ -215,7 +215,15 @@ class Duties:
         status, placed = self._host.status(group), self._placed().placed(group)
         if status is None or placed is None:
             return None
-        return next_step(status.replicas, placed, own=status.replica)
+        return next_step(status.replicas, placed, own=status.replica, lost=self._is_lost)
+
+    def _is_lost(self, node: NodeKey) -> bool:
+        """Whether the node was replaced, or was removed while it was down."""
+        known = self._placed().node(node.partition("/")[0])
+        if known is None or known.key != node:
+            return True
+        leaves = known.state is NodeState.LEAVING
+        return leaves and node not in (self._node, *self._connected())
 
     async def _change(self, group: GroupId) -> None:
         """The next steps of one group, until one is refused or none is left."""

@@ -4,16 +4,19 @@ says. Pure.
     replicas of the group, and the target                       next
     one is there that the map has not named yet                 nothing: the map here is behind
     a target replica is not there                               AddLearner, by id
+    a voter is lost, and is not in the target                   RemoveReplica
     one is there that learns, and should vote                   Promote
     all of the target vote; one is there that is not in it      RemoveReplica
     the same, and it is the leader's own                        HandOver to one of the target
 
 One step at a time, and first those that add: between them there are never fewer voters than there
-were. A step that the group refuses (another change is on its way, the learner is not caught up) is
+were that live. One that is lost for ever goes before another one votes: a majority of three, of
+which one is lost, needs both others, and with a fourth it would need that one as well, which has
+just been made and is busy. A step that the group refuses (another change is on its way, the learner is not caught up) is
 tried again later; after a crash anywhere the same table says how it goes on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -36,8 +39,16 @@ class HandOver(msgspec.Struct, frozen=True):
     to: NodeKey
 
 
-def next_step(current: Replicas, placed: PlacedGroup, *, own: int) -> Change | HandOver | None:
-    """The next step of the leader, whose replica is `own`; None when there is none."""
+def next_step(
+    current: Replicas,
+    placed: PlacedGroup,
+    *,
+    own: int,
+    lost: Callable[[NodeKey], bool] = lambda _: False,
+) -> Change | HandOver | None:
+    """The next step of the leader, whose replica is `own`; None when there is none. `lost` says of
+    a node whether it will never be heard again.
+    """
     target = placed.target
     if current == target and any(replica.id == own for replica in target):
         return None
@@ -47,10 +58,14 @@ def next_step(current: Replicas, placed: PlacedGroup, *, own: int) -> Change | H
     for replica in sorted(target, key=lambda replica: replica.id):
         if replica.id not in there:
             return AddLearner(replica.id, replica.node)
+    wanted = {replica.id for replica in target}
+    for replica in current:
+        surplus = replica.id not in wanted and replica.id != own
+        if surplus and replica.voter and lost(replica.node):
+            return RemoveReplica(replica.id)
     for replica in target:
         if replica.voter and not there[replica.id].voter:
             return Promote(replica.id)
-    wanted = {replica.id for replica in target}
     for replica in current:
         if replica.id not in wanted and replica.id != own:
             return RemoveReplica(replica.id)

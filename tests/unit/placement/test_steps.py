@@ -71,6 +71,20 @@ def test_the_steps_of_a_replacement():
     assert next_step(THREE, placed(THREE), own=2) is None
 
 
+def test_who_is_lost_votes_no_more_when_who_takes_the_place_begins_to():
+    """With four voters of which one is lost nothing would be acknowledged without the newest."""
+    current = THREE
+    steps = []
+    while step := next_step(current, placed(TARGET), own=1, lost=lambda node: node == B):
+        assert not isinstance(step, HandOver)
+        steps.append(step)
+        current = changed(current, step)
+    assert steps == [AddLearner(4, B2), RemoveReplica(2), Promote(4)]
+    assert set(current) == set(TARGET)
+    # What the map is still to have there is not taken away because it is lost.
+    assert next_step(THREE, placed(THREE), own=1, lost=lambda node: node == B) is None
+
+
 def test_a_group_has_settled_when_its_configuration_is_committed():
     moving = msgspec.structs.replace(placed(TARGET), moving=True)
     arrived = status(replicas=TARGET)
