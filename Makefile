@@ -169,7 +169,7 @@ chaos: setup ## three nodes under load and random faults, then every checker (MI
 
 # The last line is the summary. With SHORT=1 it takes a minute.
 .PHONY: grow
-grow: setup $(VENV)/.demo ## a cluster grows, shrinks and loses a node under 3,000 flights a second
+grow: setup $(VENV)/.demo ## nodes and partitions come and go under 3,000 flights a second, and the books balance
 	$(PY) -m tests.growth $(if $(SHORT),--short)
 
 .PHONY: test

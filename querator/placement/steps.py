@@ -12,8 +12,8 @@ says. Pure.
 One step at a time, and first those that add: between them there are never fewer voters than there
 were that live. One that is lost for ever goes before another one votes: a majority of three, of
 which one is lost, needs both others, and with a fourth it would need that one as well, which has
-just been made and is busy. A step that the group refuses (another change is on its way, the learner is not caught up) is
-tried again later; after a crash anywhere the same table says how it goes on.
+just been made and is busy. A step that the group refuses (another change is on its way, the learner
+is not caught up) is tried again later; after a crash anywhere the same table says how it goes on.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -77,6 +77,12 @@ class Books:
         self.rounds: list[Round] = []
         self.errors: list[str] = []
         """What users of the SDK were told."""
+        self.partitions = 0
+        """How many take flights; 0: that is being changed."""
+        self.used: set[int] = set()
+        """Partitions in which flights were stored since somebody emptied this."""
+        self.strays = 0
+        """Flights that were stored in a partition that was closing."""
         self.misplaced = 0
         """Flights that were stored before an earlier one of their key and partition."""
         self.late: Counter[int] = Counter()
@@ -96,14 +102,24 @@ class Books:
         of.sent.add(row, payload)
 
     def acknowledged(
-        self, of: Round, stored: Iterable[tuple[str, int, int]], *, seconds: float
+        self,
+        of: Round,
+        stored: Iterable[tuple[str, int, int]],
+        *,
+        partitions: int,
+        seconds: float,
     ) -> None:
-        """`stored`: (key, partition, sequence) of each flight, in the order of producing."""
+        """`stored`: (key, partition, sequence) of each flight, in the order of producing;
+        `partitions`: how many there were when they were sent.
+        """
+        known = partitions if partitions == self.partitions else 0
         self.acknowledging.beat()
         self.produce_s = max(self.produce_s, seconds)
         for key, partition, seq in stored:
             of.acknowledged += 1
             place = key, partition
+            self.used.add(partition)
+            self.strays += 0 < known <= partition
             self.misplaced += seq <= self._stored.get(place, 0)
             self._stored[place] = seq
 
@@ -162,6 +178,7 @@ class Books:
             (not unbalanced, f"rounds do not balance: {', '.join(unbalanced)}"),
             (not self.lost, f"{self.lost} flights were lost"),
             (not self.duplicated, f"{self.duplicated} flights were completed twice"),
+            (not self.strays, f"{self.strays} flights were stored in closing partitions"),
             (not self.misplaced, f"{self.misplaced} flights were stored before earlier ones"),
             (
                 late <= given_back,

@@ -76,7 +76,7 @@ class Flights:
             assert isinstance(flight.payload, bytes)
             self._books.sent(of, row, flight.payload)
             items.append(msgspec.structs.replace(flight, reference=f"{of.number}-{row}"))
-        began_s = time.monotonic()
+        began_s, partitions = time.monotonic(), self._books.partitions
         try:
             produced = await producer.produce_many(items)
         except RequestError as error:
@@ -86,7 +86,9 @@ class Flights:
             (flight.key, at.partition, at.seq)
             for (_, flight), at in zip(part, produced, strict=True)
         ]
-        self._books.acknowledged(of, stored, seconds=time.monotonic() - began_s)
+        self._books.acknowledged(
+            of, stored, partitions=partitions, seconds=time.monotonic() - began_s
+        )
 
     async def consume(self, name: str, consumer: Consumer) -> None:
         try:

@@ -2,7 +2,7 @@
 and each ends when all is where it should be.
 
     three nodes  ─►  five  ─►  three again (drained, removed)  ─►  one is killed, its data is lost,
-    and it is replaced
+    and it is replaced  ─►  the queue's partitions become twelve  ─►  and six
 
 Then the load ends, and everything is looked at: the books, what the nodes count, and the nodes'
 directories (`querator verify`).
@@ -30,6 +30,8 @@ from tests.integration.processes import verify
 FIRST, MORE = "abc", "de"
 KILLED = "b"
 PARTITIONS = 4
+CHANGES = (12, 6)
+"""To how many partitions."""
 END_SECONDS = 60.0
 """How long all that was acknowledged may take to be completed in the end."""
 
@@ -79,7 +81,8 @@ class Outcome(msgspec.Struct, frozen=True):
         return (
             f"grow: {verdict}: {len(books.rounds)} rounds, {books.count:,} flights at "
             f"{books.count / self.load_s:,.0f}/s; lost {books.lost}, duplicated "
-            f"{books.duplicated}, misplaced {books.misplaced}, errors {len(books.errors)}; "
+            f"{books.duplicated}, stray {books.strays}, misplaced {books.misplaced}, "
+            f"errors {len(books.errors)}; "
             f"delivered again {books.again}, given back {total.released}, lapsed {total.lapsed}, "
             f"late {books.late.total()}; longest produce "
             f"{max(step.produce_s for step in self.steps):.2f} s, without any delivery "
@@ -92,6 +95,7 @@ class Script:
     def __init__(
         self,
         cluster: Members,
+        client: Client,
         books: Books,
         scale: Scale,
         *,
@@ -99,11 +103,14 @@ class Script:
         say: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
+        self._client = client
         self._books = books
         self._scale = scale
         self._disk = disk
         self._say = say
         self.steps: list[Step] = []
+        self.unused: list[str] = []
+        """Sentences about partitions that took no flights."""
 
     async def run(self) -> None:
         async with asyncio.timeout(self._scale.limit_s):
@@ -111,6 +118,8 @@ class Script:
             await self._grow()
             await self._shrink()
             await self._replace()
+            for partitions in CHANGES:
+                await self._share_out(partitions)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
@@ -171,6 +180,19 @@ class Script:
             await self._until(lambda view: holders(view) == {*FIRST})
         await self._calm()
 
+    async def _share_out(self, partitions: int) -> None:
+        books = self._books
+        with self._step(f"{books.partitions} partitions become {partitions}"):
+            books.partitions = 0
+            await self._client.update_queue(QUEUE, partitions=partitions)
+            books.partitions = partitions
+            books.used.clear()
+            await self._until(lambda view: holders(view) == {*FIRST})
+        await self._calm()
+        unused = sorted(set(range(partitions)) - books.used)
+        if unused:
+            self.unused.append(f"of {partitions} partitions {unused} took no flights")
+
     async def _until(
         self, condition: Callable[[dict[str, Any]], bool], *, well: bool = True
     ) -> None:
@@ -202,12 +224,13 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
             await cluster.until_well()
             timed(f"three nodes, {PARTITIONS} partitions: {scale.rate:,.0f} flights a second begin")
             books = Books(scale.rows)
+            books.partitions = PARTITIONS
             load_began_s = time.monotonic()
             async with (
                 probing(home) as disk,
                 going_round(address, books, flights, rate=scale.rate, end_seconds=END_SECONDS),
             ):
-                script = Script(cluster, books, scale, disk=disk, say=timed)
+                script = Script(cluster, client, books, scale, disk=disk, say=timed)
                 await script.run()
                 timed("the round that has begun is the last one")
             load_s = time.monotonic() - load_began_s
@@ -222,7 +245,7 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
         books=books,
         steps=script.steps,
         total=total,
-        problems=books.problems(total),
+        problems=books.problems(total) + script.unused,
     )
 
 

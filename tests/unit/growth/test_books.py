@@ -22,7 +22,7 @@ def payload(row: int) -> bytes:
 
 def acknowledge(books: Books, of: Round, row: int, *, key: str = "N1", seq: int = 0) -> None:
     books.sent(of, row, payload(row))
-    books.acknowledged(of, [(key, 0, seq or row + 1)], seconds=0.1)
+    books.acknowledged(of, [(key, 0, seq or row + 1)], partitions=1, seconds=0.1)
 
 
 def deliver(books: Books, row: int, *, stream: str = "s", key: str = "N1") -> None:
@@ -85,6 +85,19 @@ def test_an_error() -> None:
     books = whole()
     books.failed("produce", ValueError("no"))
     assert books.problems(TOTAL) == ["users saw 1 errors"]
+
+
+def test_a_flight_in_a_partition_that_closes() -> None:
+    books = Books(ROWS)
+    of = books.begin()
+    books.partitions = 6
+    # It was sent before the number was another one.
+    books.acknowledged(of, [("N1", 7, 1)], partitions=12, seconds=0.1)
+    books.acknowledged(of, [("N1", 5, 1)], partitions=6, seconds=0.1)
+    assert books.strays == 0
+    books.acknowledged(of, [("N1", 6, 1)], partitions=6, seconds=0.1)
+    assert books.strays == 1
+    assert books.used == {5, 6, 7}
 
 
 def test_an_order_of_storing_that_is_not_that_of_producing() -> None:
