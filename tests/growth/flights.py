@@ -25,6 +25,8 @@ CONSUMERS = 3
 PREFETCH_ITEMS = 500
 PACE_S = 0.1
 BATCH_ITEMS = 256
+BEHIND_S = 5.0
+"""What was held up is made up for, as far as this: later rounds begin earlier."""
 
 Sent = tuple[int, Item]
 """Number of the row, and the flight."""
@@ -53,7 +55,7 @@ class Flights:
             async with asyncio.TaskGroup() as tasks:
                 for producer, share in zip(producers, self._shares, strict=True):
                     tasks.create_task(self._produce(producer, of, share, due_s))
-            due_s = max(due_s + self._books.rows / self._rate, time.monotonic() - PACE_S)
+            due_s = max(due_s + self._books.rows / self._rate, time.monotonic() - BEHIND_S)
 
     async def _produce(
         self, producer: Producer, of: Round, share: Sequence[Sent], from_s: float
