@@ -86,6 +86,12 @@ class Forwarding:
 
     # --- what the service room asks ------------------------------------------------------------
 
+    def heard(self, node: str) -> None:
+        """The node has opened a link to this one: it has started, if there is none to it."""
+        link = self._links.get(node)
+        if link is not None:
+            link.hurry()
+
     def reaches(self, node: str) -> bool:
         link = self._links.get(node)
         return link is not None and link.worth_trying

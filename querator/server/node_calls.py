@@ -75,6 +75,7 @@ class NodeCalls:
             return QueratorError(ErrorCode.INVALID_ARGUMENT, refused.reason)
         except TimeoutError:
             return QueratorError(ErrorCode.DEADLINE_EXCEEDED, "no handshake in time")
+        self._forwarding.heard(self._node)
         push = self._push
         self._neighbours.linked(self._node, push)
         try:

@@ -1,6 +1,7 @@
 """One link from this node to another: asks go out in order, answers come back in any.
 
-    down ──dialed──► open ──broken, or the other node stops──► down, dialed again after a pause
+    down ──dialed──► open ──broken, or the other node stops──► down, dialed again after a pause,
+                                                      or as soon as the other node dials this one
 
 What was sent when a link breaks may have been carried out (OUTCOME_UNKNOWN); what was not,
 certainly was not (UNAVAILABLE). While a frame is being sent more asks gather for the next one, so a
@@ -8,6 +9,7 @@ busy link sends few large frames.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -113,6 +115,7 @@ class NodeLink:
         self._queue: deque[frames.Ask] = deque()
         self._wake = asyncio.Event()
         self._closing = False
+        self._hurry = asyncio.Event()
         # Owned: `close` ends and awaits it.
         self._task = self._loop.create_task(self._keep_open())
 
@@ -179,14 +182,21 @@ class NodeLink:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    def hurry(self) -> None:
+        """The other node is there: it has just been heard."""
+        self._hurry.set()
+
     async def _keep_open(self) -> None:
         pause_s = RETRY_S_MIN
         try:
             while True:
+                self._hurry.clear()
                 if await self._live():
                     pause_s = RETRY_S_MIN
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, RETRY_S_MAX)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._hurry.wait()
+                pause_s = RETRY_S_MIN if self._hurry.is_set() else min(pause_s * 2, RETRY_S_MAX)
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001 - the task's top: calls must not wait for a dead link

@@ -33,10 +33,10 @@ class Linked(Stage):
         )
         self.addresses[name] = await server.start()
 
-    async def serve_again(self, name: str) -> None:
+    async def serve_again(self, name: str, listen: str = "127.0.0.1:0") -> None:
         """A server in front of a service that has lost its own."""
         server = self.servers[name] = GrpcServer(
-            self.members[name], cast(Any, None), listen="127.0.0.1:0", forwarding=self.links[name]
+            self.members[name], cast(Any, None), listen=listen, forwarding=self.links[name]
         )
         self.addresses[name] = await server.start()
 

@@ -9,6 +9,7 @@ import pytest
 from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
+from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.server import node_frames
 from querator.service.forwarder import StatsQuery
 from querator.v1 import node_service_pb2, node_service_pb2_grpc
@@ -138,6 +139,23 @@ async def test_a_broken_link_leaves_what_was_sent_unknown_and_is_mended():
         await stage.serve_again("a")
         stage.tell()
         await stage.produce("b", b"y", timeout_ms=LONG_MS)
+
+
+async def test_a_node_that_comes_back_is_dialed_when_it_dials(monkeypatch: pytest.MonkeyPatch):
+    """Nobody waits for the end of a pause to reach what a node leads that has just started."""
+    async with linked("a", "b") as stage:
+        await stage.until_open()
+        for bound in ("MIN", "MAX"):
+            monkeypatch.setattr(f"querator.server.node_link.RETRY_S_{bound}", 3_600.0)
+        b = stage.addresses["b"]
+        await stage.stop("b")
+        await stage.until(lambda: not stage.links["a"].open())
+        await stage.serve_again("b", b)
+        # As a node that starts: it has no link, and then the map.
+        alone = [PlacedNode("b", "1", "", b)]
+        stage.links["b"].on_map(PlacementMap(9, cluster_id="c", nodes=alone))
+        stage.tell("b")
+        await stage.until_open()
 
 
 async def test_a_node_that_stops_answers_what_it_has_read_and_refuses_the_rest():
