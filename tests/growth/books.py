@@ -5,6 +5,7 @@ round balances when all of it was acknowledged, each row was completed once, and
 that were sent. Flights of one key (an aircraft) are produced one after the other, each when the one
 before it is acknowledged; so
 
+    placed      the key decides on the partition, while the number of partitions is what it was
     stored      in one partition they have ascending sequences
     delivered   for the first time on one stream, they come in that order; but for those that had
                 been on their way to a consumer before and were given back: a partition counts them
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 
 from querator.cli.flights import Ledger
 from querator.client.values import PartitionStats
+from querator.model.routing import partition_of_key
 
 ERRORS_TOLD = 20
 
@@ -78,11 +80,11 @@ class Books:
         self.errors: list[str] = []
         """What users of the SDK were told."""
         self.partitions = 0
-        """How many take flights; 0: that is being changed."""
+        """Among how many the keys are shared out; 0: that is being changed."""
         self.used: set[int] = set()
         """Partitions in which flights were stored since somebody emptied this."""
         self.strays = 0
-        """Flights that were stored in a partition that was closing."""
+        """Flights that were stored in another partition than their key's."""
         self.misplaced = 0
         """Flights that were stored before an earlier one of their key and partition."""
         self.late: Counter[int] = Counter()
@@ -119,7 +121,7 @@ class Books:
             of.acknowledged += 1
             place = key, partition
             self.used.add(partition)
-            self.strays += 0 < known <= partition
+            self.strays += known > 0 and partition != partition_of_key(key.encode(), known)
             self.misplaced += seq <= self._stored.get(place, 0)
             self._stored[place] = seq
 
@@ -178,7 +180,7 @@ class Books:
             (not unbalanced, f"rounds do not balance: {', '.join(unbalanced)}"),
             (not self.lost, f"{self.lost} flights were lost"),
             (not self.duplicated, f"{self.duplicated} flights were completed twice"),
-            (not self.strays, f"{self.strays} flights were stored in closing partitions"),
+            (not self.strays, f"{self.strays} flights were stored elsewhere than their keys say"),
             (not self.misplaced, f"{self.misplaced} flights were stored before earlier ones"),
             (
                 late <= given_back,
