@@ -29,6 +29,8 @@ T = TypeVar("T", ProduceCall, CompleteCall, RetryCall, ExtendCall)
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be on its way before the caller gives up, or its lease request ends unknown.
 _ANSWER_MARGIN_MS = 100
+# A reason must, or the caller has nothing but its own time-out, also while the machine is busy.
+_REASON_MARGIN_MS = 250
 
 DRAINING = QueratorError(
     ErrorCode.UNAVAILABLE, "the node is shutting down; go on with another node"
@@ -153,7 +155,7 @@ def within_deadline(call: T, context: Context) -> T:
     hears why.
     """
     left_ms = remaining_ms(context)
-    left_ms -= min(_ANSWER_MARGIN_MS, left_ms // 4)
+    left_ms -= min(_REASON_MARGIN_MS, left_ms // 4)
     if not left_ms or 0 < call.timeout_ms <= left_ms:
         return call
     return msgspec.structs.replace(call, timeout_ms=left_ms)
