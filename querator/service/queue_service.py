@@ -17,21 +17,16 @@ from querator.model.calls import (
     LeaseCall,
     LeaseReply,
     ProduceCall,
-    ProducedBatch,
     ProduceReply,
     RetryCall,
     Routing,
     SettleReply,
     SubscribeCall,
 )
-from querator.model.commands import (
-    PartitionEffects,
-    ProduceResult,
-)
+from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import (
-    LEADER_WAIT_MS_MAX,
     LEASES_WAITING_MAX,
     OVERLOADED_RETRY_MS,
     PRODUCE_BYTES_WAITING_MAX,
@@ -43,22 +38,21 @@ from querator.model.limits import (
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
-from querator.service import produce as parts
 from querator.service import settle
 from querator.service.admission import Admission
 from querator.service.grants import Waiter
 from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
-from querator.service.outcomes import each, stopping_error
+from querator.service.outcomes import stopping_error
+from querator.service.producing import Producing
 from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router
-from querator.service.spread import Spread
 from querator.service.subscriptions import Subscription
 from querator.service.validate import (
     check_leases,
     check_partition,
-    deleting,
+    gone,
 )
 from querator.service.waiters import LeaseDesk
 
@@ -108,9 +102,7 @@ class QueueService:
         self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
-        self._spreads: dict[QueueId, Spread] = {}
-        self._moved = asyncio.Event()
-        """Set, and replaced, by each new map."""
+        self._producing = Producing(self._router, self._reads, durable=environment.durable)
         self._desks: dict[QueueId, LeaseDesk] = {}
         self._subscriptions: dict[Subscription, QueueId] = {}
         self._neighbours = (
@@ -169,132 +161,11 @@ class QueueService:
         size = len(call.items)
         self._produces.enter(size)
         try:
-            deadline = self._deadline(call.timeout_ms)
-            if call.slots:
-                return await self._produce_keyed(queue, call, deadline)
-            until_s = self._until_rerouted(deadline)
-            while True:
-                partition = self._home(queue, call)
-                part = parts.whole(call, partition, routing=queue.routing)
-                batch = await self._produce_part(queue, part, deadline)
-                if isinstance(batch, ProducedBatch):
-                    leader = self._leader_address(queue, partition)
-                    return ProduceReply((batch,), self._durable, leader)
-                if not self._was_rerouted(queue, batch):
-                    raise batch
-                queue = await self._rerouted(queue, call, until_s)
+            return await self._producing.produce(
+                queue, call, deadline=self._deadline(call.timeout_ms)
+            )
         finally:
             self._produces.leave(size)
-
-    def _until_rerouted(self, deadline: float | None) -> float:
-        return self._loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
-
-    def _was_rerouted(self, queue: Queue, error: QueratorError) -> bool:
-        """Whether the partitions have changed since; the request was not executed."""
-        if error.code is ErrorCode.ROUTING_CHANGED:
-            return True
-        known = self._router.map.get(queue.id)
-        if error.code is not ErrorCode.QUEUE_DELETING or known is None:
-            return False
-        return known.state is QueueState.ACTIVE and known.groups != queue.groups
-
-    async def _rerouted(self, queue: Queue, call: ProduceCall, until_s: float) -> Queue:
-        """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
-        too long, or DEADLINE_EXCEEDED.
-        """
-        while True:
-            known = await self._queue(call)
-            if known.id != queue.id:
-                raise self._gone(None)
-            if (known.routing, known.settings.partitions, known.groups) != (
-                queue.routing,
-                queue.settings.partitions,
-                queue.groups,
-            ):
-                return known
-            moved = self._moved
-            try:
-                async with asyncio.timeout_at(until_s):
-                    await moved.wait()
-            except TimeoutError:
-                raise QueratorError(
-                    ErrorCode.DEADLINE_EXCEEDED if call.timeout_ms else ErrorCode.UNAVAILABLE,
-                    f"the partitions of queue {queue.name} are being changed; not executed",
-                    retry_delay_ms=OVERLOADED_RETRY_MS,
-                ) from None
-
-    def _home(self, queue: Queue, call: ProduceCall) -> int:
-        """The partition of a request without keys."""
-        partition = parts.identified_partition(call, queue.shares)
-        if partition is None:
-            spread = self._spreads.get(queue.id)
-            if spread is None or spread.partitions != queue.taking:
-                views = self._router.views(queue)[: queue.taking]
-                spread = self._spreads[queue.id] = Spread(views)
-            partition = spread.choose(len(call.lengths) // 4, len(call.items))
-        return partition
-
-    async def _produce_part(
-        self, queue: Queue, part: parts.Part, deadline: float | None
-    ) -> ProducedBatch | QueratorError:
-        view = self._router.views(queue)[part.partition]
-        size = len(part.items)
-        view.produces += 1
-        view.produce_bytes += size
-        try:
-            result = await self._router.call(view, part.command, part.items, deadline=deadline)
-        except QueratorError as error:
-            return error
-        finally:
-            view.produces -= 1
-            view.produce_bytes -= size
-        assert isinstance(result, ProduceResult)
-        return parts.batch_of(part, result)
-
-    def _leader_address(self, queue: Queue, partition: int) -> str:
-        """Client address of the other node that leads the partition; empty when this one does."""
-        view = self._router.views(queue)[partition]
-        if view.local or not view.leader:
-            return ""
-        node = self._router.map.node(view.leader)
-        return "" if node is None else node.client_address
-
-    async def _produce_keyed(
-        self, queue: Queue, call: ProduceCall, deadline: float | None
-    ) -> ProduceReply:
-        batches: list[ProducedBatch] = []
-        errors: list[QueratorError] = []
-        until_s = self._until_rerouted(deadline)
-        left = [parts.whole(call, 0, routing=0)]
-        while left:
-            cut = [
-                part
-                for one in left
-                for part in parts.cut(
-                    one,
-                    home=self._home(queue, call),
-                    partitions=queue.shares,
-                    routing=queue.routing,
-                )
-            ]
-            left = []
-            outcomes = await each([self._produce_part(queue, part, deadline) for part in cut])
-            for part, outcome in zip(cut, outcomes, strict=True):
-                if isinstance(outcome, ProducedBatch):
-                    batches.append(outcome)
-                elif self._was_rerouted(queue, outcome):
-                    left.append(part)
-                else:
-                    errors.append(outcome)
-            if left:
-                try:
-                    queue = await self._rerouted(queue, call, until_s)
-                except QueratorError as error:
-                    errors.append(error)
-                    break
-        if errors:
-            raise parts.merged_error(errors, stored=bool(batches))
-        return ProduceReply(tuple(batches), self._durable)
 
     # --- lease -------------------------------------------------------------------------------
 
@@ -492,7 +363,7 @@ class QueueService:
             queue = map.get(queue_id)
             if queue is not None and queue.state is not QueueState.DELETING:
                 continue
-            error = self._gone(queue)
+            error = gone(queue)
             desk.end(error)
             del self._desks[queue_id]
             if self._neighbours is not None:
@@ -500,23 +371,14 @@ class QueueService:
             for subscription, subscribed in list(self._subscriptions.items()):
                 if subscribed == queue_id:
                     subscription.end(error)
-        # Partitions may have gone, and others come under their numbers.
-        self._spreads.clear()
         self._router.on_map(map)
         for queue_id, desk in self._desks.items():
             queue = map.get(queue_id)
             assert queue is not None
             desk.follow(self._router.views(queue))
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._producing.on_map()
         self._reads.on_map()
         self._mover.on_map()
-
-    @staticmethod
-    def _gone(queue: Queue | None) -> QueratorError:
-        if queue is None:
-            return QueratorError(ErrorCode.QUEUE_NOT_FOUND, "the queue has been deleted")
-        return deleting(queue.name)
 
     async def stop(self) -> None:
         """Takes nothing more (UNAVAILABLE), answers who waits (leases with nothing, streams with

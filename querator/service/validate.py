@@ -69,6 +69,13 @@ def deleting(name: str) -> QueratorError:
     return QueratorError(ErrorCode.QUEUE_DELETING, message, field="queue", value=name)
 
 
+def gone(queue: Queue | None) -> QueratorError:
+    """Of a queue that was there and is not, or is going."""
+    if queue is None:
+        return QueratorError(ErrorCode.QUEUE_NOT_FOUND, "the queue has been deleted")
+    return deleting(queue.name)
+
+
 def check_name(name: str, *, field: str) -> None:
     if len(name) > limits.NAME_CHARS_MAX:
         raise over_limit(field, value=len(name), limit=limits.NAME_CHARS_MAX, unit="characters")

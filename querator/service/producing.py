@@ -1,0 +1,168 @@
+"""A produce call on its way: to the partitions that take it, and anew when those have changed.
+
+Which partition takes what is said in `service.produce`. A request that was cut or addressed by a
+number of partitions that is over is refused (ROUTING_CHANGED) and not executed: it waits for the
+map in which they have changed, and is cut again. Of one with keys only the refused parts are.
+"""
+
+import asyncio
+
+from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
+from querator.model.commands import ProduceResult
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import QueueId
+from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
+from querator.model.queues import Queue, QueueState
+from querator.service import produce as parts
+from querator.service.outcomes import each
+from querator.service.reads import Reads
+from querator.service.router import Router
+from querator.service.spread import Spread
+from querator.service.validate import gone
+
+
+class Producing:
+    """The owner passes on each new map, when the router has it. Belongs to one event loop."""
+
+    def __init__(self, router: Router, reads: Reads, *, durable: bool) -> None:
+        self._router = router
+        self._reads = reads
+        self._durable = durable
+        self._loop = asyncio.get_running_loop()
+        self._spreads: dict[QueueId, Spread] = {}
+        self._moved = asyncio.Event()
+        """Set, and replaced, by each new map."""
+
+    def on_map(self) -> None:
+        # Partitions may have gone, and others come under their numbers.
+        self._spreads.clear()
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def produce(
+        self, queue: Queue, call: ProduceCall, *, deadline: float | None
+    ) -> ProduceReply:
+        """`deadline` by the loop's clock; None: there is none. Raises QueratorError."""
+        if call.slots:
+            return await self._keyed(queue, call, deadline)
+        until_s = self._until_rerouted(deadline)
+        while True:
+            partition = self._home(queue, call)
+            part = parts.whole(call, partition, routing=queue.routing)
+            batch = await self._store(queue, part, deadline)
+            if isinstance(batch, ProducedBatch):
+                leader = self._leader_address(queue, partition)
+                return ProduceReply((batch,), self._durable, leader)
+            if not self._was_rerouted(queue, batch):
+                raise batch
+            queue = await self._rerouted(queue, call, until_s)
+
+    async def _keyed(self, queue: Queue, call: ProduceCall, deadline: float | None) -> ProduceReply:
+        batches: list[ProducedBatch] = []
+        errors: list[QueratorError] = []
+        until_s = self._until_rerouted(deadline)
+        left = [parts.whole(call, 0, routing=0)]
+        while left:
+            cut = [
+                part
+                for one in left
+                for part in parts.cut(
+                    one,
+                    home=self._home(queue, call),
+                    partitions=queue.shares,
+                    routing=queue.routing,
+                )
+            ]
+            left = []
+            outcomes = await each([self._store(queue, part, deadline) for part in cut])
+            for part, outcome in zip(cut, outcomes, strict=True):
+                if isinstance(outcome, ProducedBatch):
+                    batches.append(outcome)
+                elif self._was_rerouted(queue, outcome):
+                    left.append(part)
+                else:
+                    errors.append(outcome)
+            if left:
+                try:
+                    queue = await self._rerouted(queue, call, until_s)
+                except QueratorError as error:
+                    errors.append(error)
+                    break
+        if errors:
+            raise parts.merged_error(errors, stored=bool(batches))
+        return ProduceReply(tuple(batches), self._durable)
+
+    def _until_rerouted(self, deadline: float | None) -> float:
+        return self._loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
+
+    def _was_rerouted(self, queue: Queue, error: QueratorError) -> bool:
+        """Whether the partitions have changed since; the request was not executed."""
+        if error.code is ErrorCode.ROUTING_CHANGED:
+            return True
+        known = self._router.map.get(queue.id)
+        if error.code is not ErrorCode.QUEUE_DELETING or known is None:
+            return False
+        return known.state is QueueState.ACTIVE and known.groups != queue.groups
+
+    async def _rerouted(self, queue: Queue, call: ProduceCall, until_s: float) -> Queue:
+        """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
+        too long, or DEADLINE_EXCEEDED.
+        """
+        while True:
+            known = await self._reads.existing(
+                lambda: self._router.queue(call.namespace, call.queue)
+            )
+            if known.id != queue.id:
+                raise gone(None)
+            if (known.routing, known.settings.partitions, known.groups) != (
+                queue.routing,
+                queue.settings.partitions,
+                queue.groups,
+            ):
+                return known
+            moved = self._moved
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await moved.wait()
+            except TimeoutError:
+                raise QueratorError(
+                    ErrorCode.DEADLINE_EXCEEDED if call.timeout_ms else ErrorCode.UNAVAILABLE,
+                    f"the partitions of queue {queue.name} are being changed; not executed",
+                    retry_delay_ms=OVERLOADED_RETRY_MS,
+                ) from None
+
+    def _home(self, queue: Queue, call: ProduceCall) -> int:
+        """The partition of a request without keys."""
+        partition = parts.identified_partition(call, queue.shares)
+        if partition is None:
+            spread = self._spreads.get(queue.id)
+            if spread is None or spread.partitions != queue.taking:
+                views = self._router.views(queue)[: queue.taking]
+                spread = self._spreads[queue.id] = Spread(views)
+            partition = spread.choose(len(call.lengths) // 4, len(call.items))
+        return partition
+
+    async def _store(
+        self, queue: Queue, part: parts.Part, deadline: float | None
+    ) -> ProducedBatch | QueratorError:
+        view = self._router.views(queue)[part.partition]
+        size = len(part.items)
+        view.produces += 1
+        view.produce_bytes += size
+        try:
+            result = await self._router.call(view, part.command, part.items, deadline=deadline)
+        except QueratorError as error:
+            return error
+        finally:
+            view.produces -= 1
+            view.produce_bytes -= size
+        assert isinstance(result, ProduceResult)
+        return parts.batch_of(part, result)
+
+    def _leader_address(self, queue: Queue, partition: int) -> str:
+        """Client address of the other node that leads the partition; empty when this one does."""
+        view = self._router.views(queue)[partition]
+        if view.local or not view.leader:
+            return ""
+        node = self._router.map.node(view.leader)
+        return "" if node is None else node.client_address
