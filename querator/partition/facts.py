@@ -46,6 +46,8 @@ PAGE_ROWS_MAX = 1_000
 """Rows that one page looks at, and facts that one Adopt has at most."""
 PAGE_BYTES_MAX = 512 * KIB
 """About; one outcome may have more."""
+_PLACE_BYTES = 16
+"""Of an item of a request that keys have decided on, in a fact: in its row it has two."""
 
 
 class FactsQuery(msgspec.Struct, frozen=True, array_like=True, tag="f"):
@@ -252,7 +254,7 @@ def _outcomes(
         outcome = decode_outcome(raw)
         if outcome.at_ms < query.since_ms:
             continue
-        page.bytes += len(raw)
+        page.bytes += len(raw) + _PLACE_BYTES * (len(outcome.slots) >> 1)
         for target, fact in _facts_of(page, producer_id, sequence, outcome):
             found.setdefault(target, []).append(fact)
     return found, 0

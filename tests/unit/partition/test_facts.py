@@ -1,8 +1,11 @@
 """What a partition tells others of produces, and what they do with it."""
 
+import msgspec
+import pytest
+
 from querator.model.commands import Adopt, Complete, ItemSpecial, LeaseItems, Route
 from querator.model.errors import ErrorCode
-from querator.model.limits import DAY_MS, LEASE_OUTCOME_WINDOW_MS, PRODUCER_RETENTION_MS
+from querator.model.limits import DAY_MS, KIB, LEASE_OUTCOME_WINDOW_MS, PRODUCER_RETENTION_MS
 from querator.partition import facts
 from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.storage.memory_environment import MemoryEnvironment
@@ -116,3 +119,22 @@ def test_a_partition_is_empty_when_nobody_can_ask_for_anything():
     new.advance(LEASE_OUTCOME_WINDOW_MS + 60_000)
     assert closure(new).is_empty
     assert closure(new).next_seq == 502, "one for the item that was refused"
+
+
+def test_a_page_is_bounded_by_what_it_says_not_by_what_is_stored(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(facts, "PAGE_BYTES_MAX", 64 * KIB)
+    old, _ = pair()
+    requests, items = 20, 1_000
+    for sequence in range(1, requests + 1):
+        old.produce(items, producer_id=PRODUCER, sequence=sequence, slots=b"\x01\x00" * items)
+    after, places = b"", 0
+    while True:
+        with old.environment.snapshot() as txn:
+            page = facts.facts(txn, FactsQuery(old.group, 1, 2, after))
+        assert len(msgspec.msgpack.encode(page)) < 64 * KIB + 20 * items
+        for _, found in page.facts:
+            places += sum(len(one.places) for known in found.producers for one in known.outcomes)
+        after = page.after
+        if not after:
+            break
+    assert places == requests * items
