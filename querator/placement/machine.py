@@ -12,7 +12,7 @@ from querator.model.entries import Applied, Entry, Proposal
 from querator.model.ids import QueueId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import QueueState
+from querator.model.queues import Queue, QueueState
 from querator.placement import entry, rows
 from querator.placement.commands import Command
 from querator.placement.rules import decide
@@ -23,14 +23,25 @@ from querator.storage.environment import ReadTransaction, WriteTransaction
 class PlacementEffects(msgspec.Struct, frozen=True):
     """The whole truth, so that none of it can be missed: the map, the queues for which there is
     something left to do (being created or deleted, with settings not yet in all partitions, or
-    while their number is being changed), and of those being deleted the nodes that have done so.
-    Queues with ids below `next_queue_id` are in the map, or have been.
+    with a number of partitions that is being changed), and of those being deleted the nodes that
+    have done so. Queues with ids below `next_queue_id` are in the map, or have been.
     """
 
     map: PlacementMap
     pending: frozenset[QueueId]
     deleted_on: Mapping[QueueId, tuple[NodeKey, ...]]
     next_queue_id: QueueId
+
+    def has_settled(self, asked: Queue) -> bool:
+        """Whether nothing that a caller waits for is left to do, who asked for the queue to be so.
+        This map may be behind the one in which that was decided.
+        """
+        if asked.id >= self.next_queue_id:
+            return False
+        queue = self.map.get(asked.id)
+        if queue is None or queue.state is QueueState.DELETING:
+            return True
+        return queue.settings_version >= asked.settings_version and asked.id not in self.pending
 
 
 class PlacementMachine:

@@ -35,6 +35,7 @@ from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.placement.reconcile import MachineFactory, Reconciler
 from querator.placement.sharing import Sharing, here
 from querator.placement.standing import Ask, Propose, Standing
+from querator.placement.waiting import Waiting
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 
@@ -116,7 +117,7 @@ class Placement:
         self._forming: asyncio.Task[None] | None = None
         self._always: tuple[asyncio.Task[None], ...] = ()
         self._slots = asyncio.Semaphore(SETTLING_MAX)
-        self._waiting: dict[QueueId, list[_Waiter]] = {}
+        self._waiting = Waiting()
         self._running = False
 
     # --- the map -----------------------------------------------------------------
@@ -153,8 +154,7 @@ class Placement:
             for watcher in tuple(self._watchers):
                 watcher(effects.map)
         self._work(since=before)
-        for queue_id in tuple(self._waiting):
-            self._release(queue_id)
+        self._waiting.look(effects)
 
     def _on_heard(self, effects: PlacementEffects) -> None:
         if effects.map.epoch > self.map.epoch or not self._known.is_set():
@@ -218,9 +218,7 @@ class Placement:
         for task in self._tasks():
             task.cancel()
         message = "the node stopped before all partitions had followed; the change is kept"
-        for queue_id in tuple(self._waiting):
-            for waiter in self._waiting.pop(queue_id):
-                waiter.end(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
+        self._waiting.end(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
 
     async def stop(self) -> None:
         """Ends the work behind the map where it is; it goes on at the next start."""
@@ -320,35 +318,12 @@ class Placement:
         """The queue as it is when the map of this node shows it with nothing left to do."""
         if not self._running:
             raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the node is stopping")
-        if not self._settled(queue):
-            waiter = _Waiter(queue, asyncio.get_running_loop().create_future())
-            self._waiting.setdefault(queue.id, []).append(waiter)
-            await waiter.future
+        await self._waiting.until_settled(queue, self._effects)
         settled = self.map.get(queue.id)
         if settled is None or settled.state is QueueState.DELETING:
             message = f"queue {queue.name} was deleted meanwhile"
             raise QueratorError(ErrorCode.QUEUE_DELETING, message, field="queue", value=queue.name)
         return settled
-
-    def _settled(self, asked: Queue) -> bool:
-        """Whether nothing that a caller waits for is left to do. The map of this node may be behind
-        the one in which `asked` was decided.
-        """
-        if asked.id >= self._effects.next_queue_id:
-            return False
-        queue = self.map.get(asked.id)
-        if queue is None or queue.state is QueueState.DELETING:
-            return True
-        return queue.settings_version >= asked.settings_version and asked.id not in self.pending
-
-    def _release(self, queue_id: QueueId) -> None:
-        waiting = self._waiting.pop(queue_id)
-        left = [waiter for waiter in waiting if not self._settled(waiter.queue)]
-        if left:
-            self._waiting[queue_id] = left
-        for waiter in waiting:
-            if self._settled(waiter.queue):
-                waiter.end(None)
 
     # --- the work behind the map -------------------------------------------------
 
@@ -488,24 +463,6 @@ class Placement:
             self._on_failure(error)
         finally:
             self._forming = None
-
-
-class _Waiter:
-    """Somebody who waits for a queue to be as decided in `queue`."""
-
-    __slots__ = ("future", "queue")
-
-    def __init__(self, queue: Queue, future: "asyncio.Future[None]") -> None:
-        self.queue = queue
-        self.future = future
-
-    def end(self, error: QueratorError | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(error)
 
 
 _NOTHING = PlacementEffects(PlacementMap(), frozenset(), {}, QueueId(0))

@@ -29,6 +29,7 @@ the same number goes on where its predecessor's sequences ended.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from querator import telemetry
@@ -101,7 +102,7 @@ class Sharing:
         """
         return await self._all(
             [
-                self._hand_over_one(queue, group, since)
+                partial(self._hand_over_one, queue, group, since)
                 for group, since in zip(queue.groups, since_ms, strict=False)
             ]
         )
@@ -120,7 +121,7 @@ class Sharing:
                 return read_ms
 
     async def _tell(self, queue: Queue, route: Route) -> None:
-        await self._all([self._accepted(group, route) for group in queue.groups])
+        await self._all([partial(self._accepted, group, route) for group in queue.groups])
 
     # --- closing partitions ------------------------------------------------------
 
@@ -180,7 +181,7 @@ class Sharing:
         return any(not groups.isdisjoint(one.targets) for one in seen)
 
     async def _look_at(self, groups: Sequence[GroupId]) -> list[Closure]:
-        return await self._all([self._ask(group, ClosureQuery(group)) for group in groups])
+        return await self._all([partial(self._ask, group, ClosureQuery(group)) for group in groups])
 
     # --- asking and telling ------------------------------------------------------
 
@@ -190,12 +191,12 @@ class Sharing:
             message = f"group {group} refused {type(command).__name__}: {result.message}"
             raise QueratorError(ErrorCode.INTERNAL, message)
 
-    async def _all(self, steps: Sequence[Awaitable[Any]]) -> list[Any]:
+    async def _all(self, steps: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         """What all steps come to, AT_ONCE_MAX at a time; or the first error, when all are over."""
 
-        async def one(step: Awaitable[Any]) -> Any:
+        async def one(step: Callable[[], Awaitable[Any]]) -> Any:
             async with self._room:
-                return await step
+                return await step()
 
         outcomes = await asyncio.gather(*map(one, steps), return_exceptions=True)
         for outcome in outcomes:

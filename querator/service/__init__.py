@@ -16,9 +16,11 @@ anything but futures of the raft room, and nothing is kept that a restart would 
     offers          what its partitions have, shared among nodes where somebody waits
     spread          which partition takes a request that may go to any
     produce         a request cut into parts by dedup key, and their answers merged
+    producing       a produce call on its way, and anew when partitions have changed
     settle          complete, retry and extend: split by partition, merged by lease
     grants          one who waits, and what is granted
     waiters         lease calls that wait, and how ready items are shared among them
+    asks            what partitions are asked for them
     turns           whose turn it is among them
     allocation      the arithmetic of that
     replies         leased items read from a snapshot
