@@ -37,7 +37,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     """One incarnation of a queue. `groups[p]` is the Raft group of partition p.
 
     `settings.partitions` is how many there are to be. Requests with an identity or keys are shared
-    out among the first `routed` (0: all, in maps of before), as version `routing` of that number;
+    out among the first `routed` (0: all), as version `routing` of that number;
     while the two numbers differ the change is under way. Partitions behind both are closing: they
     take nothing, and go when they are empty. `first_seqs[p]` is where partition p goes on when it
     comes again (0: at the beginning).
