@@ -121,8 +121,11 @@ async def test_one_node_becomes_three(tmp_path: Path):
         for name in "bc":
             await cluster[name].start()
             await cluster.until_well(name)
-        view = await cluster.until(lambda view: set(leaders(view).values()) == {1})
-        assert replicas(view) == Counter(a=2, b=2, c=2)
+        await cluster.until(
+            lambda view: (
+                replicas(view) == Counter(a=2, b=2, c=2) and set(leaders(view).values()) == {1}
+            )
+        )
 
         # The first node can be missed, also by the map.
         await cluster["a"].kill()
@@ -203,11 +206,11 @@ async def test_a_node_that_began_alone_is_joined_by_others_while_it_works(tmp_pa
 
         async def grow() -> None:
             await cluster.start("b")
-            view = await cluster.until_well("b")
-            assert replicas(view) == Counter(a=6, b=6)
+            await cluster.until(lambda view: replicas(view) == Counter(a=6, b=6), "b")
+            await cluster.until_well("b")
             await cluster.start("c")
-            view = await cluster.until_well("c")
-            assert replicas(view) == Counter(a=6, b=6, c=6)
+            await cluster.until(lambda view: replicas(view) == Counter(a=6, b=6, c=6), "c")
+            await cluster.until_well("c")
             # It comes back with what it was told at first, and may be missed.
             assert await cluster["a"].stop() == 0
             await cluster.start("a")
@@ -238,7 +241,8 @@ async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):
         await cluster.start("a")
         await cluster["b"].ready()
         await cluster.start("c")
-        assert replicas(await cluster.until_well("c")) == Counter(a=2, b=2, c=2)
+        await cluster.until(lambda view: replicas(view) == Counter(a=2, b=2, c=2), "c")
+        await cluster.until_well("c")
         await cluster["a"].kill()
         out, _ = await cluster.querator("lease", "q", asked="b")
         assert "before" in out
