@@ -1,57 +1,35 @@
 """A producer: many single calls become few requests, each stored once and acknowledged durably.
 
-Items that are given at about the same time travel together. While nothing is on its way, a batch
-leaves at the end of the event loop's round: a lone item never waits. While something is, a batch
-leaves when it is full, when `linger` has passed, or when the wire is quiet again. So under load
-batches grow by themselves. Unless it is given, `linger` is about as long as answers take: one batch
-gathers while the one before it is being stored, and the nodes have fewer of them to store.
-
-`Window` keeps the requests until they are answered; `Stream` carries them.
+Items that are given at about the same time travel together (`client.lane`). Unless it is given,
+`linger` is about as long as answers take: one batch gathers while the one before it is being
+stored, and the nodes have fewer of them to store.
 
 Keys decide on the partition of an item, while an ordered producer stays in one. So an ordered
-producer gives its items with keys to another one, its *lane*: that sends one request at a time, so
-that nothing can overtake, and items of one key are stored in the order in which they were given.
+producer has a second lane for its items with keys: that sends one request at a time, so that
+nothing can overtake, and items of one key are stored in the order in which they were given.
 """
 
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from itertools import groupby, islice
 from types import TracebackType
 from typing import Self
 
-from google.protobuf.message import DecodeError
-
-from querator.client.backoff import Backoff
 from querator.client.checks import check
-from querator.client.errors import (
-    ConnectionFailed,
-    ErrorCode,
-    RequestError,
-    copy_error,
-    make_error,
-)
-from querator.client.home import Home
-from querator.client.items import AnyItem, cut, encode_items, has_key, produce_frame
-from querator.client.line import Line
+from querator.client.errors import RequestError
+from querator.client.items import AnyItem, cut, has_key
+from querator.client.lane import Lane
 from querator.client.nodes import Nodes
-from querator.client.results import produced_runs
-from querator.client.rpc_errors import from_frame, is_of_the_node
-from querator.client.sinks import ITEM_FIELD, FutureSink, Gathered, collect
-from querator.client.stream import Stream
+from querator.client.sinks import FutureSink, collect
 from querator.client.values import ProducedItem, ProducedItems
-from querator.client.window import Request, Sink, Window
 from querator.model import limits
-from querator.v1 import queue_service_pb2
 
 BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
 BATCH_BYTES_DEFAULT = limits.BLOCK_BYTES_MAX
 BATCH_BYTES_MAX = limits.REQUEST_BYTES_MAX - limits.PAYLOAD_BYTES_MAX
-LINGER_SECONDS_MIN = 0.002
-LINGER_SECONDS_MAX = 0.01
-"""Of a linger that follows the answers."""
 IN_FLIGHT_DEFAULT = 32
-CLOSE_SECONDS = 5.0
 
 
 class Producer:
@@ -79,41 +57,27 @@ class Producer:
         if linger is not None and linger < timedelta(0):
             raise ValueError(f"linger is {linger}; it must not be negative")
         self._nodes = nodes
-        self._namespace = namespace
-        self._queue = queue
         self._batch_items = batch_items
         self._batch_bytes = batch_bytes
-        self._linger = None if linger is None else linger.total_seconds()
-        self._answer_seconds = 0.0
-        """How long answers take, smoothed."""
-        self._max_in_flight = max_in_flight
-        self._loop = asyncio.get_running_loop()
-        self._window = Window(ordered, self._loop.time)
-        self._stream = Stream(nodes, "ProduceStream", self)
-        self._open = Gathered()
-        self._next_number = 1
-        self._room = Line()
-        self._idle: list[tuple[int, asyncio.Future[None]]] = []
+        self._ordered = ordered
+        self._make_lane = partial(
+            Lane,
+            nodes,
+            namespace=namespace,
+            queue=queue,
+            batch_items=batch_items,
+            batch_bytes=batch_bytes,
+            linger=None if linger is None else linger.total_seconds(),
+        )
+        self._lane = self._make_lane(ordered=ordered, max_in_flight=max_in_flight)
+        self._keyed: Lane | None = None
+        """What takes the items with keys of an ordered producer; None before the first."""
         self._submit_failures: list[RequestError] = []
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._resume_timer: asyncio.TimerHandle | None = None
-        self._backoff = Backoff(first=0.01)
-        self._trying_since: float | None = None
-        self._last_break: RequestError | None = None
-        self._home = Home(nodes, namespace, queue)
-        self._end: Exception | None = None
-        self._started = False
-        self._lane: Producer | None = None
-        """What takes the items with keys; None before the first."""
 
     async def __aenter__(self) -> Self:
         self._nodes.check_open()
-        self._start()
+        self._lane.start()
         return self
-
-    def _start(self) -> None:
-        self._started = True
-        self._stream.start()
 
     async def __aexit__(
         self,
@@ -127,13 +91,10 @@ class Producer:
         finally:
             await self.close()
 
-    # What callers use.
-
     async def produce(self, item: AnyItem) -> ProducedItem:
         """Returns when the item is durable. Many of these at a time share requests."""
-        if (lane := self._lane_of(item)) is not self:
-            return await lane.produce(item)
-        return await (self._add(item) if self._has_room() else await self._join(item))
+        lane = self._lane_of(item)
+        return await (lane.add(item) if lane.has_room else await lane.join(item))
 
     async def submit(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
         """Returns when the item is on its way, with a future for when it is durable.
@@ -141,11 +102,10 @@ class Producer:
         Waits while the window is full: that is the back-pressure. `flush` raises the first failure,
         whether or not the futures are looked at.
         """
-        if (lane := self._lane_of(item)) is not self:
-            return await lane.submit(item)
-        future = self._add(item) if self._has_room() else await self._join(item)
+        lane = self._lane_of(item)
+        future = lane.add(item) if lane.has_room else await lane.join(item)
         future.add_done_callback(self._note_failure)
-        if not self._open.futures:
+        if not lane.gathers:
             # A batch is full: let it leave, for a caller who only submits would never wait.
             await asyncio.sleep(0)
         return future
@@ -159,34 +119,22 @@ class Producer:
         """
         sinks: list[tuple[int, FutureSink]] = []
         source = iter(items)
-        count = 0
+        loop = asyncio.get_running_loop()
         while chunk := list(islice(source, self._batch_items)):
             for lane, items_there in groupby(chunk, self._lane_of):
                 for pieces, size, number in cut(list(items_there), self._batch_bytes):
-                    await lane._slot()
-                    sink = FutureSink(self._loop)
+                    await lane.slot()
+                    sink = FutureSink(loop)
                     sinks.append((number, sink))
-                    lane._send(pieces, size, number, sink)
-                    count += number
+                    lane.send(pieces, size, number, sink)
         return await collect(sinks)
 
     async def flush(self) -> None:
         """Returns when everything given so far is answered. Raises the first failure of a `submit`
         since the last flush.
         """
-        # The open batch, if there is one, gets the next number.
-        last = self._next_number - (0 if self._open.futures else 1)
-        self._open.due = True
-        self._seal_if_due()
-        if not self._answered_upto(last):
-            idle: asyncio.Future[None] = self._loop.create_future()
-            self._idle.append((last, idle))
-            await idle
-        if self._lane is not None:
-            try:
-                await self._lane.flush()
-            except RequestError as error:
-                self._submit_failures.append(error)
+        for lane, last in [(lane, lane.push()) for lane in self._lanes]:
+            await lane.answered(last)
         if self._submit_failures:
             failures, self._submit_failures = self._submit_failures, []
             if len(failures) > 1:
@@ -194,336 +142,28 @@ class Producer:
             raise failures[0]
 
     async def close(self) -> None:
-        """Ends the stream. What is unanswered gets an error: `OutcomeUnknown` where it was sent."""
-        if self._lane is not None:
-            await self._lane.close()
-        waiting = CLOSE_SECONDS if not len(self._window) else 0.0
-        await self._stream.close(patience=waiting)
-        self._finish(make_error(ErrorCode.UNAVAILABLE, "the producer is closed"))
-
-    def _lane_of(self, item: AnyItem) -> "Producer":
-        """Who sends the item."""
-        if not self._window.ordered or not has_key(item):
-            return self
-        if self._lane is None:
-            self._check_usable()
-            self._lane = Producer(
-                self._nodes,
-                namespace=self._namespace,
-                queue=self._queue,
-                batch_items=self._batch_items,
-                batch_bytes=self._batch_bytes,
-                linger=None if self._linger is None else timedelta(seconds=self._linger),
-                ordered=False,
-                max_in_flight=1,
-            )
-            self._lane._start()
-        return self._lane
-
-    # Gathering.
-
-    def _has_room(self) -> bool:
-        return not self._room and (
-            len(self._open.futures) < self._batch_items and self._open.size < self._batch_bytes
-        )
-
-    def _add(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
-        self._check_usable()
-        encoded = encode_items((item,))
-        batch = self._open
-        batch.pieces.append(b"".join(encoded.pieces))
-        batch.size += encoded.size
-        future: asyncio.Future[ProducedItem] = self._loop.create_future()
-        batch.futures.append(future)
-        if len(batch.futures) >= self._batch_items or batch.size >= self._batch_bytes:
-            batch.due = True
-            self._seal_if_due()
-        elif batch.timer is None:
-            batch.timer = self._loop.call_soon(self._round_over, batch)
-        return future
-
-    async def _join(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
-        again = False
-        while not self._has_open_place(again):
-            await self._room.wait(first=again)
-            again = True
-        return self._add(item)
-
-    def _has_open_place(self, woken: bool) -> bool:
-        full = len(self._open.futures) >= self._batch_items or self._open.size >= self._batch_bytes
-        return not full and (woken or not self._room)
-
-    def _round_over(self, batch: Gathered) -> None:
-        if batch is not self._open:
-            return
-        if self._linger == 0 or not len(self._window):
-            self._linger_over(batch)
-        else:
-            linger = self._linger
-            if linger is None:
-                linger = min(max(self._answer_seconds, LINGER_SECONDS_MIN), LINGER_SECONDS_MAX)
-            batch.timer = self._loop.call_later(linger, self._linger_over, batch)
-
-    def _linger_over(self, batch: Gathered) -> None:
-        if batch is self._open and batch.futures:
-            batch.due = True
-            self._seal_if_due()
-
-    def _seal_if_due(self) -> None:
-        batch = self._open
-        if not batch.due or not batch.futures or len(self._window) >= self._max_in_flight:
-            return
-        if batch.timer is not None:
-            batch.timer.cancel()
-        self._open = Gathered()
-        self._send(batch.pieces, batch.size, len(batch.futures), batch)
-        self._room.wake(self._batch_items)
-
-    # The window.
-
-    async def _slot(self) -> None:
-        """Waits for a place in the window, behind what was given before."""
-        again = False
-        while True:
-            self._check_usable()
-            if self._open.futures:
-                self._open.due = True
-                self._seal_if_due()
-            if (
-                not self._open.futures
-                and len(self._window) < self._max_in_flight
-                and (again or not self._room)
-            ):
-                return
-            await self._room.wait(first=again)
-            again = True
-
-    def _send(self, pieces: list[bytes], size: int, count: int, sink: Sink) -> None:
-        request = Request(
-            number=self._next_number,
-            pieces=pieces,
-            size=size,
-            count=count,
-            deadline=self._loop.time() + self._nodes.request_timeout,
-            sink=sink,
-        )
-        self._next_number += 1
-        self._window.add(request)
-        if self._deadline_timer is None:
-            self._deadline_timer = self._loop.call_at(request.deadline, self._deadline)
-        self._stream.wake()
-
-    def _settled(self) -> None:
-        """A request has left the window."""
-        if self._open.futures and (self._open.due or not len(self._window)):
-            self._open.due = True
-            self._seal_if_due()
-        self._room.wake(self._batch_items if not self._open.due else 1)
-        waiting, self._idle = self._idle, []
-        for last, idle in waiting:
-            if not self._answered_upto(last):
-                self._idle.append((last, idle))
-            elif not idle.done():
-                idle.set_result(None)
-
-    def _answered_upto(self, number: int) -> bool:
-        oldest = next(iter(self._window), None)
-        return number < (self._next_number if oldest is None else oldest.number)
-
-    def _fail(self, request: Request, error: RequestError) -> None:
-        request.sink.failed(error)
-
-    def _deadline(self) -> None:
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-        for request, error in self._window.expired(self._loop.time()):
-            self._fail(request, error or self._last_break or _too_late(self._nodes))
-            # Whoever comes next has not been refused yet, and need not wait as long.
-            self._backoff.reset()
-            if self._resume_timer is not None:
-                self._resume_timer.cancel()
-                self._resume_timer = None
-            self._settled()
-        following = self._window.next_expiry()
-        self._deadline_timer = (
-            None if following is None else self._loop.call_at(following, self._deadline)
-        )
-        self._resume_when_quiet()
-
-    def _follow(self, leader: str) -> None:
-        """An answer says that another node leads the partition: the stream moves there, when what
-        is on its way is answered.
+        """Ends the streams. What is unanswered gets an error: `OutcomeUnknown` where it was
+        sent.
         """
-        if self._window.ordered and self._home.follows(leader, now_at=self._stream.address):
-            self._window.pause()
+        for lane in reversed(self._lanes):
+            await lane.close()
 
-    def _resume_when_quiet(self) -> None:
-        if self._home.moving and self._window.quiet:
-            self._stream.move()
-            return
-        if self._window.paused and self._window.quiet and self._resume_timer is None:
-            delay = self._backoff.next(at_least_ms=self._window.retry_delay_ms)
-            self._resume_timer = self._loop.call_later(delay, self._resume)
+    @property
+    def _lanes(self) -> tuple[Lane, ...]:
+        return (self._lane,) if self._keyed is None else (self._lane, self._keyed)
 
-    def _resume(self) -> None:
-        self._resume_timer = None
-        if self._window.paused and self._window.quiet:
-            self._requeue()
-            self._stream.wake()
-
-    def _requeue(self) -> None:
-        for request, error in self._window.requeue():
-            self._fail(request, error)
-            self._settled()
-
-    # What the stream asks and tells (`stream.Talker`).
-
-    def wanted(self) -> bool:
-        return len(self._window) > 0
-
-    async def place(self) -> str:
-        return await self._home.place(self._window.identity.id if self._window.ordered else b"")
-
-    def opened(self) -> None:
-        if self._trying_since is None:
-            self._trying_since = self._loop.time()
-        if self._home.arrived():
-            self._requeue()
-
-    def take(self) -> bytes | None:
-        request = self._window.take()
-        if request is None:
-            self._resume_when_quiet()
-            return None
-        return produce_frame(
-            request.number,
-            queue_service_pb2.ProduceRequest(
-                namespace=self._namespace,
-                queue=self._queue,
-                producer_id=self._window.identity.id,
-                sequence=request.sequence,
-                ordered=self._window.ordered,
-            ),
-            seconds_left=request.deadline - self._loop.time(),
-            pieces=request.pieces,
-            size=request.size,
-        )
-
-    def received(self, frame: bytes) -> None:
-        self._trying_since = None
-        self._last_break = None
-        try:
-            answer = queue_service_pb2.ProduceStreamResponse.FromString(frame)
-        except DecodeError:
-            raise make_error(ErrorCode.INTERNAL, "an answer is not a protobuf message") from None
-        request = self._window.answered(answer.request_number)
-        if request is not None:
-            if answer.HasField("produced"):
-                self._backoff.reset()
-                self._window.remove(request)
-                given = request.deadline - self._nodes.request_timeout
-                self._answer_seconds += (self._loop.time() - given - self._answer_seconds) / 8
-                runs = produced_runs(answer.produced)
-                request.sink.done(runs, answer.produced.durable)
-                if answer.produced.leader_address:
-                    self._follow(answer.produced.leader_address)
-                self._settled()
-            else:
-                self._refused(request, from_frame(answer.error))
-        self._resume_when_quiet()
-
-    def _refused(self, request: Request, error: RequestError) -> None:
-        if is_of_the_node(error) and self._nodes.leave(self._stream.address):
-            self._home.leave()
-        if self._drop_one(request, error) or self._window.refused(request, error):
-            if request.deadline <= self._loop.time():
-                self._deadline()
-            return
-        self._window.remove(request)
-        if request.maybe_executed and error.code is ErrorCode.PRODUCER_EXPIRED:
-            error = self._window.unknown(request)
-        self._fail(request, error)
-        self._settled()
-
-    def _drop_one(self, request: Request, error: RequestError) -> bool:
-        """One bad item among gathered ones fails alone; the others are sent again without it."""
-        found = ITEM_FIELD.match(error.field)
-        sink = request.sink
-        if found is None or not isinstance(sink, Gathered) or len(sink.futures) < 2:
-            return False
-        index = int(found[1])
-        if error.retriable or index >= len(sink.futures):
-            return False
-        error.field = error.field[found.end() :].lstrip(".")
-        sink.fail_one(sink.futures.pop(index), error)
-        request.size -= len(sink.pieces.pop(index))
-        request.count -= 1
-        self._window.pause()
-        return True
-
-    def broke(self, error: RequestError) -> bool:
-        self._home.arrived()
-        self._window.broken()
-        self._last_break = error
-        if self._resume_timer is not None:
-            self._resume_timer.cancel()
-            self._resume_timer = None
-        waited = self._loop.time() - (self._trying_since or self._loop.time())
-        if not error.retriable or self._nodes.hopeless(error, waited):
-            self._fail_all(error)
-        self._requeue()
-        return True
-
-    def stopped(self, error: Exception | None) -> None:
-        self._window.broken()
-        self._finish(error or make_error(ErrorCode.UNAVAILABLE, "the producer is closed"))
-
-    def _fail_all(self, error: RequestError) -> None:
-        for request in list(self._window):
-            self._window.remove(request)
-            unknown = request.maybe_executed and not isinstance(error, ConnectionFailed)
-            self._fail(request, self._window.unknown(request) if unknown else error)
-            self._settled()
-
-    def _finish(self, error: Exception) -> None:
-        """Nothing is sent any more; whoever waits is told."""
-        if self._end is None:
-            self._end = error
-        reason = error if isinstance(error, RequestError) else _defect(error)
-        for timer in (self._deadline_timer, self._resume_timer, self._open.timer):
-            if timer is not None:
-                timer.cancel()
-        for request in list(self._window):
-            self._window.remove(request)
-            self._fail(request, self._window.unknown(request) if request.sequence else reason)
-        self._open.failed(reason)
-        self._open = Gathered()
-        self._room.wake_all()
-        for _, idle in self._idle:
-            if not idle.done():
-                idle.set_result(None)
-
-    def _check_usable(self) -> None:
-        if self._end is not None:
-            if isinstance(self._end, RequestError):
-                raise copy_error(self._end)
-            raise _defect(self._end) from self._end
-        if not self._started:
-            raise RuntimeError("a producer is used in its block: async with client.producer(...)")
+    def _lane_of(self, item: AnyItem) -> Lane:
+        """Who sends the item."""
+        if not self._ordered or not has_key(item):
+            return self._lane
+        if self._keyed is None:
+            self._lane.check_usable()
+            self._keyed = self._make_lane(ordered=False, max_in_flight=1)
+            self._keyed.start()
+        return self._keyed
 
     def _note_failure(self, future: "asyncio.Future[ProducedItem]") -> None:
         if not future.cancelled():
             error = future.exception()
             if isinstance(error, RequestError):
                 self._submit_failures.append(error)
-
-
-def _too_late(nodes: Nodes) -> RequestError:
-    return make_error(
-        ErrorCode.DEADLINE_EXCEEDED,
-        f"not sent within the request timeout of {nodes.request_timeout:g} s",
-    )
-
-
-def _defect(error: Exception) -> RequestError:
-    return make_error(ErrorCode.INTERNAL, f"the client failed: {error!r}")

@@ -187,7 +187,7 @@ async def test_an_ordered_producer_goes_to_the_leader():
     async with cluster("a", "b", "c", leaders=("c",)) as (a, b, c), Client(a.address) as client:
         async with client.producer("q") as producer:
             await producer.produce(b"x")
-            assert producer._stream.address == c.address
+            assert producer._lane.address == c.address
         assert (len(a.requests), len(b.requests), len(c.requests)) == (0, 0, 1)
 
 
@@ -197,7 +197,7 @@ async def test_an_ordered_producer_follows_the_leader():
             await producer.produce(b"0")
             a.leader_address = b.address
             await producer.produce_many([b"%d" % number for number in range(1, 100)])
-            assert producer._stream.address == b.address
+            assert producer._lane.address == b.address
     assert a.stored == [b"%d" % number for number in range(100)]
     assert b.requests
 
@@ -237,7 +237,7 @@ async def test_an_ordered_producer_does_not_follow_a_leader_before_it_is_reached
             await producer.produce(b"0")
             a.leader_address = silent
             await producer.produce_many([b"%d" % number for number in range(1, 100)])
-            assert producer._stream.address == a.address
+            assert producer._lane.address == a.address
         assert a.produce_streams == 1
 
 
@@ -338,7 +338,7 @@ async def test_a_producer_leaves_a_node_that_is_cut_off():
             await producer.produce(b"0")
             a.decide = lambda _: refusal("UNAVAILABLE")
             await producer.produce_many([b"%d" % number for number in range(1, 20)])
-            assert producer._stream.address == b.address
+            assert producer._lane.address == b.address
     assert a.stored == [b"%d" % number for number in range(20)]
 
 
