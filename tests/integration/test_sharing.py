@@ -124,24 +124,22 @@ async def test_one_consumer_gets_all_of_a_hundred_partitions(tmp_path: Path):
         arrivals.check(1)
 
 
-async def test_a_hundred_consumers_share_one_partition(tmp_path: Path):
-    async with members(tmp_path) as cluster:
-        await cluster.start()
+@pytest.mark.parametrize(
+    "pace",
+    [
         # Each holds two items at most, and works on them: what is short is consumers.
-        arrivals = await shared(
-            cluster, partitions=1, consumers=("abc" * 34)[:100], producer="b", items=3_000,
-            work_s=0.02, prefetch_items=2,
-        )  # fmt: skip
-        arrivals.check(100)
-
-
-async def test_a_hundred_consumers_who_wait_share_what_trickles_in(tmp_path: Path):
+        {"work_s": 0.02},
+        # Whoever gets an item has long finished with the one before: what is short is items.
+        {"rate": 500},
+    ],
+    ids=["of what waits", "of what trickles in"],
+)
+async def test_a_hundred_consumers_share_one_partition(tmp_path: Path, pace: dict[str, float]):
     async with members(tmp_path) as cluster:
         await cluster.start()
-        # Whoever gets an item has long finished with the one before: what is short is items.
         arrivals = await shared(
             cluster, partitions=1, consumers=("abc" * 34)[:100], producer="b", items=3_000,
-            rate=500, prefetch_items=2,
+            prefetch_items=2, **pace,
         )  # fmt: skip
         arrivals.check(100)
 

@@ -209,6 +209,15 @@ def seqs(batch: LeasedBatch) -> list[int]:
     return [loaded.first_seq + ordinal for ordinal in loaded.ordinals or range(loaded.count)]
 
 
+def places_of(reply: ProduceReply) -> dict[int, tuple[int, int]]:
+    """Partition and sequence of each item of a request that was cut, by its place in it."""
+    return {
+        index: (batch.partition, batch.first_seq + offset)
+        for batch in reply.batches
+        for offset, index in enumerate(batch.indexes)
+    }
+
+
 def produce_call(
     *payloads: bytes,
     queue: str = "q",

@@ -12,7 +12,15 @@ from querator.placement.sharing import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.service.serving import LONG_MS, Node, payloads, producer_id, refusal, serving
+from tests.unit.service.serving import (
+    LONG_MS,
+    Node,
+    payloads,
+    places_of,
+    producer_id,
+    refusal,
+    serving,
+)
 
 
 async def change(node: Node, partitions: int, queue: str = "q") -> Queue:
@@ -70,11 +78,7 @@ async def test_keys_are_known_after_the_change():
         await node.create(partitions=3)
         keys = [b"k%d" % number for number in range(20)]
         first = await node.produce(*keys, keys=keys)
-        places = {
-            index: (batch.partition, batch.first_seq + offset)
-            for batch in first.batches
-            for offset, index in enumerate(batch.indexes)
-        }
+        places = places_of(first)
         for partitions in (8, 2, 5):
             await change(node, partitions)
             again = await node.produce(*keys, keys=keys)

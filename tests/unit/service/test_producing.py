@@ -16,6 +16,7 @@ from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import (
     code,
     payloads,
+    places_of,
     produce_call,
     producer_id,
     refusal,
@@ -81,11 +82,7 @@ async def test_a_dedup_key_is_stored_once_wherever_it_comes_from():
         keys = [b"k%d" % number for number in range(10)]
         items = [b"item %d" % number for number in range(10)]
         first = await node.produce(*items, keys=keys)
-        placed = {
-            index: (batch.partition, batch.first_seq + offset)
-            for batch in first.batches
-            for offset, index in enumerate(batch.indexes)
-        }
+        placed = places_of(first)
         assert {index: partition for index, (partition, _) in placed.items()} == {
             index: partition_of_key(key, 4) for index, key in enumerate(keys)
         }
