@@ -227,7 +227,7 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
 
     async def ask(client: Client) -> int:
         total = (await client.stats(name)).total
-        return total.ready + total.leased + total.scheduled + total.moving
+        return total.ready + total.leased + total.scheduled + total.moving + total.reserved
 
     async def main(client: Client) -> None:
         await client.delete_queue(name)

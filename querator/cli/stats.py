@@ -20,8 +20,18 @@ from querator.client import Client, QueueStats
 from querator.client.errors import QueueNotFound
 from querator.client.values import PartitionStats
 
-_NOW = ("ready", "leased", "scheduled", "moving")
-_EVER = ("produced", "delivered", "completed", "retried", "released", "lapsed", "expired", "dead")
+_NOW = ("ready", "leased", "reserved", "scheduled", "moving")
+_EVER = (
+    "produced",
+    "delivered",
+    "completed",
+    "acknowledged",
+    "retried",
+    "released",
+    "lapsed",
+    "expired",
+    "dead",
+)
 
 
 @click.command(short_help="Show counts, once or again and again.")

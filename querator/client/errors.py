@@ -4,11 +4,14 @@
     └─ RequestError                   a request of this client was refused or failed
        ├─ InvalidArgument             a field is malformed; `field` names it
        │  └─ LimitExceeded            … or outside its limit; `limit` and `value` say by how much
-       ├─ NotFound                    ├─ QueueNotFound  └─ NamespaceNotFound
+       ├─ NotFound                    ├─ QueueNotFound  ├─ NamespaceNotFound
+       │                              ├─ ReaderNotFound  └─ BatchNotFound
        ├─ QueueExists, QueueDeleting, QueueInUse, VersionConflict
        ├─ LeaseLost                   somebody else may have the item by now; drop the work
        │  └─ LeaseEnded
        ├─ ProducerFailed              ├─ SequenceGap  ├─ ProducerExpired  └─ TooManyProducers
+       ├─ ReaderFailed                ├─ ReaderFenced  ├─ AckMismatch  ├─ BatchReleased
+       │                              └─ TooManyReaders
        ├─ Full                        ├─ QueueFull  └─ StorageFull
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         nobody answers at the address
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from querator.client.values import ItemId
 
 __all__ = [
+    "AckMismatch",
+    "BatchNotFound",
+    "BatchReleased",
     "ConnectionFailed",
     "DeadlineExceeded",
     "ErrorCode",
@@ -56,6 +62,9 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "QueueNotFound",
+    "ReaderFailed",
+    "ReaderFenced",
+    "ReaderNotFound",
     "RequestError",
     "RoutingChanged",
     "SequenceGap",
@@ -63,6 +72,7 @@ __all__ = [
     "StorageFailed",
     "StorageFull",
     "TooManyProducers",
+    "TooManyReaders",
     "Unavailable",
     "VersionConflict",
     "make_error",
@@ -117,6 +127,14 @@ class NamespaceNotFound(NotFound):
     pass
 
 
+class ReaderNotFound(NotFound):
+    pass
+
+
+class BatchNotFound(NotFound):
+    """The batch is acknowledged, or was never given out."""
+
+
 class QueueExists(RequestError):
     pass
 
@@ -157,6 +175,26 @@ class ProducerExpired(ProducerFailed):
 
 
 class TooManyProducers(ProducerFailed):
+    pass
+
+
+class ReaderFailed(RequestError):
+    pass
+
+
+class ReaderFenced(ReaderFailed):
+    """A later epoch of the reader was opened."""
+
+
+class AckMismatch(ReaderFailed):
+    """The reader's memory of what it has read is not the queue's."""
+
+
+class BatchReleased(ReaderFailed):
+    """The items of the batch have gone back to the queue."""
+
+
+class TooManyReaders(ReaderFailed):
     pass
 
 
@@ -237,6 +275,12 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.VERSION_CONFLICT: VersionConflict,
     ErrorCode.INTERNAL: ServerFailed,
     ErrorCode.ROUTING_CHANGED: RoutingChanged,
+    ErrorCode.READER_NOT_FOUND: ReaderNotFound,
+    ErrorCode.READER_FENCED: ReaderFenced,
+    ErrorCode.ACK_MISMATCH: AckMismatch,
+    ErrorCode.BATCH_RELEASED: BatchReleased,
+    ErrorCode.BATCH_NOT_FOUND: BatchNotFound,
+    ErrorCode.TOO_MANY_READERS: TooManyReaders,
 }
 
 assert set(_CLASSES) == set(ERRORS)

@@ -23,7 +23,7 @@ _STATES = {
     admin_service_pb2.QUEUE_STATE_ACTIVE: "active",
     admin_service_pb2.QUEUE_STATE_DELETING: "deleting",
 }
-_COUNTS = [name for name in PartitionStats.__struct_fields__ if name != "oldest_ready_at"]
+_COUNTS = [name for name in PartitionStats.__struct_fields__ if not name.startswith("oldest")]
 
 
 def produced_runs(response: queue_service_pb2.ProduceResponse) -> tuple[ProducedRun, ...]:
@@ -98,7 +98,8 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
 def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
     oldest = instant(stats.oldest_ready_at) if stats.HasField("oldest_ready_at") else None
     counts = {name: getattr(stats, name) for name in _COUNTS}
-    return PartitionStats(**counts, oldest_ready_at=oldest)
+    batch = instant(stats.oldest_batch_at) if stats.HasField("oldest_batch_at") else None
+    return PartitionStats(**counts, oldest_ready_at=oldest, oldest_batch_at=batch)
 
 
 def queue_stats(response: admin_service_pb2.GetQueueStatsResponse) -> QueueStats:

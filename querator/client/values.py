@@ -31,6 +31,7 @@ class ItemState(IntEnum):
     LEASED = 2
     SCHEDULED = 3
     MOVING = 4
+    RESERVED = 5
 
 
 class DeadReason(IntEnum):
@@ -231,8 +232,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts at one point of a partition's log (or their sums over all partitions).
 
-    Now: `ready`, `leased`, `scheduled`, `moving` items, `leases`, `bytes` of all items. Ever: the
-    rest. `oldest_ready_at` None: nothing is ready.
+    Now: `ready`, `leased`, `scheduled`, `moving`, `reserved` items, `leases`, `bytes` of all items.
+    Ever: the rest. `oldest_ready_at` None: nothing is ready; `oldest_batch_at` None: no reader has
+    an open batch.
     """
 
     partition: int
@@ -255,7 +257,10 @@ class PartitionStats(msgspec.Struct, frozen=True):
     moved_in: int
     moved_out: int
     expired: int
+    reserved: int
+    acknowledged: int
     oldest_ready_at: datetime | None
+    oldest_batch_at: datetime | None
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -219,7 +219,10 @@ class PartitionStats(msgspec.Struct, frozen=True):
     moved_in: int
     moved_out: int
     expired: int
+    reserved: int
+    acknowledged: int
     oldest_ready_at_ms: int
+    oldest_batch_at_ms: int
 
 
 class QueueStats(msgspec.Struct, frozen=True):

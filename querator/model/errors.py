@@ -36,6 +36,12 @@ class ErrorCode(IntEnum):
     VERSION_CONFLICT = 22
     INTERNAL = 23
     ROUTING_CHANGED = 24
+    READER_NOT_FOUND = 40
+    READER_FENCED = 41
+    ACK_MISMATCH = 42
+    BATCH_RELEASED = 43
+    BATCH_NOT_FOUND = 44
+    TOO_MANY_READERS = 45
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
@@ -128,6 +134,28 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
     ErrorCode.INTERNAL: ErrorSpec("INTERNAL", 500, False, False, "A defect in Querator."),
     ErrorCode.ROUTING_CHANGED: ErrorSpec(
         "UNAVAILABLE", 503, True, True, "The queue's partitions have changed; not executed."
+    ),
+    ErrorCode.READER_NOT_FOUND: ErrorSpec(
+        "NOT_FOUND", 404, False, False, "The queue has no reader of this name."
+    ),
+    ErrorCode.READER_FENCED: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "A later epoch of the reader has been opened."
+    ),
+    ErrorCode.ACK_MISMATCH: ErrorSpec(
+        "FAILED_PRECONDITION",
+        409,
+        False,
+        False,
+        "The acknowledgement is behind what is acknowledged, or ahead of what was given out.",
+    ),
+    ErrorCode.BATCH_RELEASED: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "The batch's items have gone back to the queue."
+    ),
+    ErrorCode.BATCH_NOT_FOUND: ErrorSpec(
+        "NOT_FOUND", 404, False, False, "The batch is acknowledged, or was never given out."
+    ),
+    ErrorCode.TOO_MANY_READERS: ErrorSpec(
+        "RESOURCE_EXHAUSTED", 429, False, False, "The partition knows as many readers as it may."
     ),
 }
 

@@ -32,6 +32,7 @@ GROUP_BYTES_MAX = 512
 DEDUP_KEY_BYTES_MAX = 512
 CLIENT_ID_CHARS_MAX = 128
 REQUEST_ID_CHARS_MAX = 128
+READER_ID_BYTES_MAX = 128
 CONSUMER_ID_CHARS_MAX = 64  # It is part of the request ids of its streams' leases.
 PRODUCER_ID_BYTES = 16  # A UUIDv7.
 ATTRIBUTES_MAX = 64
@@ -45,6 +46,12 @@ PAGE_TOKEN_CHARS_MAX = 1_024
 REPLY_BYTES_DEFAULT = 3 * MIB  # gRPC clients refuse messages over 4 MiB unless told otherwise.
 REPLY_BYTES_MAX = REQUEST_BYTES_CAP
 STREAM_BATCH_ITEMS_DEFAULT = 100
+# Named batches of readers: what one call reserves in all partitions of a queue. No payload moves
+# then; what is read of a batch at once is bounded by itself.
+BATCH_ITEMS_DEFAULT = 50_000
+BATCH_ITEMS_MAX = 500_000  # What BATCH_SEGMENTS_MAX full blocks hold, about.
+BATCH_BYTES_DEFAULT = 64 * MIB
+BATCH_BYTES_MAX = 1024 * MIB  # Whoever repeats a batch reads all of it again.
 STREAM_UNANSWERED_MAX = 256  # Requests of one stream taken on and not answered.
 STREAM_UNANSWERED_BYTES_MAX = REQUEST_BYTES_CAP  # Beyond, no frame is read: at most one more.
 STREAM_DELIVERIES_BYTES_MAX = 4 * MIB  # Beyond, a slow reader gets no more leases.
@@ -96,6 +103,8 @@ PRODUCERS_MAX = 100_000  # Per partition.
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
 MOVE_BATCH_ITEMS_MAX = 500
+READERS_MAX = 100  # Per partition: lists and stats look at each, and each may hold a batch.
+BATCH_SEGMENTS_MAX = APPLY_SEGMENTS_MAX  # One command acknowledges a batch and reserves the next.
 MOVE_BATCH_BYTES_MAX = 1 * MIB
 KEY_BYTES_STORED_MAX = 64  # Length of a storage key.
 
@@ -154,6 +163,8 @@ assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
 assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
 assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
 assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
+assert BATCH_ITEMS_DEFAULT <= BATCH_ITEMS_MAX <= BATCH_SEGMENTS_MAX * BLOCK_ITEMS_MAX
+assert BATCH_BYTES_DEFAULT <= BATCH_BYTES_MAX
 assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
 assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
 assert PROPOSAL_BYTES_WAITING_MAX < PROPOSAL_BYTES_UNAPPLIED_MAX

@@ -7,6 +7,7 @@ runs after every step of the tests, in the simulator, and as `querator verify`.
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.lease import client_hash, request_hash
+from querator.partition.readers import reader_hash
 from querator.partition.rows import (
     Block,
     ItemState,
@@ -18,6 +19,8 @@ from querator.partition.rows import (
     decode_lease,
     decode_outbox,
     decode_producer,
+    decode_reader,
+    decode_reserved,
     decode_segment,
     decode_state,
     decode_target,
@@ -43,7 +46,9 @@ from querator.storage.tables import (
     PRODUCER_CHECKS,
     PRODUCER_OUTCOMES,
     PRODUCERS,
+    READERS,
     READY,
+    RESERVED,
     SCHEDULED,
     SEGMENTS,
     STATE,
@@ -68,6 +73,7 @@ def check(txn: ReadTransaction, group: int) -> list[str]:
         *_indexes(txn, group, segments),
         *_leases(txn, group, state, segments),
         *_outbox(txn, group, state, segments),
+        *_readers(txn, group, state, segments),
         *_counters(state, blocks, segments),
         *_overlays(txn, group, state, segments),
         *_memories(txn, group, state),
@@ -75,7 +81,7 @@ def check(txn: ReadTransaction, group: int) -> list[str]:
     ]
 
 
-_TABLES = (BLOCKS, SEGMENTS, READY, SCHEDULED, LEASES, OUTBOX, OVERLAYS)
+_TABLES = (BLOCKS, SEGMENTS, READY, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS)
 
 
 def _rows(table: Table, txn: ReadTransaction, group: int) -> list[tuple[tuple[int, ...], bytes]]:
@@ -283,6 +289,60 @@ def _outbox(txn: ReadTransaction, group: int, state: State, segments: Segments) 
     return wrong
 
 
+def _readers(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+    """Each reserved segment is in one open batch, and each batch is what its reader says it is."""
+    wrong: list[str] = []
+    listed: set[tuple[int, int]] = set()
+    batches: dict[int, list[int]] = {}
+    for (number, index), raw in _rows(RESERVED, txn, group):
+        row = decode_reserved(raw)
+        mask = masks.from_bytes(row.mask)
+        place = (row.first_seq, masks.low(mask))
+        listed.add(place)
+        batch = batches.setdefault(number, [0, 0])
+        if batch[1] != index:
+            wrong.append(f"the open batch of reader {number} has a gap before item {index}")
+        batch[0] += 1
+        batch[1] += mask.bit_count()
+        segment = segments.get(place)
+        if segment is None or (segment.state, segment.locator, segment.mask) != (
+            ItemState.RESERVED, number, mask,
+        ):  # fmt: skip
+            wrong.append(f"the open batch of reader {number} names items that are not reserved")
+    wrong += [
+        f"reserved segment {place[0]}+{place[1]} is in no batch"
+        for place, segment in segments.items()
+        if segment.state == ItemState.RESERVED and place not in listed
+    ]
+    return wrong + _reader_rows(txn, group, state, batches)
+
+
+def _reader_rows(
+    txn: ReadTransaction, group: int, state: State, batches: dict[int, list[int]]
+) -> list[str]:
+    """`batches` are [segments, items] by the number of the reader."""
+    wrong: list[str] = []
+    readers = 0
+    for key, raw in READERS.rows(txn, group):
+        row = decode_reader(raw)
+        readers += 1
+        if READERS.parts(key)[0] != reader_hash(row.reader_id):
+            wrong.append(f"reader {row.number} is not keyed by its id")
+        if not 0 < row.number < state.next_reader:
+            wrong.append(f"reader {row.number} has a number that was not given yet")
+        counts = [0, 0] if row.batch is None else [row.batch.segments, row.batch.count]
+        if batches.pop(row.number, [0, 0]) != counts:
+            wrong.append(f"the open batch of reader {row.number} is not what it counts")
+        open_seq = row.last_seq if row.batch is None else row.batch.seq
+        if open_seq != row.last_seq or row.acked_seq > open_seq - (row.batch is not None):
+            wrong.append(f"reader {row.number} has acknowledged what is open, or not given out")
+    if batches:
+        wrong.append("there are batches of unknown readers")
+    if state.readers != readers:
+        wrong.append(f"readers counts {state.readers}; there are {readers}")
+    return wrong
+
+
 def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> list[str]:
     counts = dict.fromkeys(ItemState, 0)
     size = 0
@@ -298,12 +358,13 @@ def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> lis
             ("leased", state.leased, counts[ItemState.LEASED]),
             ("scheduled", state.scheduled, counts[ItemState.SCHEDULED]),
             ("moving", state.moving, counts[ItemState.MOVING]),
+            ("reserved", state.reserved, counts[ItemState.RESERVED]),
             ("bytes", state.bytes, size),
         )
         if count != found
     ]
     if state.produced + state.moved_in != (
-        state.items + state.completed + state.dropped + state.moved_out
+        state.items + state.completed + state.acknowledged + state.dropped + state.moved_out
     ):
         wrong.append("items came in that neither left nor are there")
     if state.delivered != (

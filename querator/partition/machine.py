@@ -15,6 +15,7 @@ import msgspec
 from querator.model.commands import (
     Activate,
     Adopt,
+    AdvanceReader,
     Command,
     Complete,
     Configure,
@@ -27,11 +28,13 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
+    OpenReader,
     PartitionEffects,
     Produce,
     ProduceResult,
     Redrive,
     Refusal,
+    ReleaseReader,
     Result,
     Retry,
     Route,
@@ -46,6 +49,7 @@ from querator.partition.extend import extend
 from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
 from querator.partition.produce import produce
+from querator.partition.readers import advance_reader, open_reader, release_reader
 from querator.partition.redrive import redrive
 from querator.partition.rows import SettingsRow, State, decode_settings, decode_state, encode
 from querator.partition.settle import complete, retry
@@ -197,6 +201,18 @@ def _one(turn: Turn, command: Command) -> Result:
             return move_elsewhere(turn, command)
         case Redrive():
             return redrive(turn, command)
+        case _:
+            return _of_reader(turn, command)
+
+
+def _of_reader(turn: Turn, command: Command) -> Result:
+    match command:
+        case OpenReader():
+            return open_reader(turn, command)
+        case AdvanceReader():
+            return advance_reader(turn, command)
+        case ReleaseReader():
+            return release_reader(turn, command)
         case _:
             raise AssertionError(f"{type(command).__name__} is not dispatched here")
 

@@ -14,6 +14,7 @@ from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
 from querator.partition.lease import client_hash
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
+from querator.partition.reader_queries import oldest_batch_at
 from querator.partition.rows import (
     Block,
     ItemState,
@@ -130,7 +131,10 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
         moved_in=state.moved_in,
         moved_out=state.moved_out,
         expired=state.expired,
+        reserved=state.reserved,
+        acknowledged=state.acknowledged,
         oldest_ready_at_ms=oldest_ms,
+        oldest_batch_at_ms=oldest_batch_at(txn, group) if state.reserved else 0,
     )
 
 

@@ -19,6 +19,7 @@ class ItemState(IntEnum):
     LEASED = 2
     SCHEDULED = 3
     MOVING = 4
+    RESERVED = 5
 
 
 class DeadReason(IntEnum):
@@ -68,10 +69,14 @@ class State(msgspec.Struct, array_like=True):
     expiry_head_ms: int = 0
     cleanup_head_ms: int = 0
     displaced_ms: int = 0
+    reserved: int = 0
+    acknowledged: int = 0
+    readers: int = 0
+    next_reader: int = 1
 
     @property
     def items(self) -> int:
-        return self.ready + self.leased + self.scheduled + self.moving
+        return self.ready + self.leased + self.scheduled + self.moving + self.reserved
 
 
 class ProduceMode(IntEnum):
@@ -190,7 +195,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     """Items of one block in the same state.
 
     `position` is the place in the lane that the items have or last had. `locator` is the lease
-    (LEASED), the due time in ms (SCHEDULED), the target group (MOVING) or 0 (READY).
+    (LEASED), the due time in ms (SCHEDULED), the target group (MOVING), the number of the reader
+    (RESERVED) or 0 (READY).
     """
 
     state: int
@@ -304,6 +310,43 @@ class OutboxTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
     done: int
 
 
+class OpenBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that is not acknowledged; `segments` are its rows in `reserved`. `replays`: how many
+    epochs were opened since.
+    """
+
+    seq: int
+    segments: int
+    count: int
+    bytes: int
+    opened_at_ms: int
+    replays: int = 0
+
+
+class ReaderRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`number` is the reader's in this partition, never given again. `last_seq` is the last batch
+    that was given out: those after `acked_seq` that are not open were released.
+
+    `opened_at_ms` is when the epoch came, `advanced_at_ms` when the reader was advanced last.
+    """
+
+    reader_id: str
+    number: int
+    epoch: int
+    opened_at_ms: int
+    advanced_at_ms: int = 0
+    acked_seq: int = 0
+    last_seq: int = 0
+    batch: OpenBatch | None = None
+
+
+class ReservedItems(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Items of one segment in a batch."""
+
+    first_seq: int
+    mask: bytes
+
+
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_state = msgspec.msgpack.Decoder(State).decode
@@ -316,3 +359,5 @@ decode_outcome = msgspec.msgpack.Decoder(ProducerOutcome).decode
 decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
 decode_outbox = msgspec.msgpack.Decoder(OutboxRow).decode
 decode_target = msgspec.msgpack.Decoder(OutboxTarget).decode
+decode_reader = msgspec.msgpack.Decoder(ReaderRow).decode
+decode_reserved = msgspec.msgpack.Decoder(ReservedItems).decode

@@ -114,6 +114,8 @@ def detach(turn: Turn, first_seq: int, segment: Segment, part: int) -> None:
             SCHEDULED.delete(txn, group, segment.locator, first_seq, slot)
             if rest:
                 SCHEDULED.put(txn, group, segment.locator, first_seq, rest_slot, value=b"")
+    elif segment.state == ItemState.RESERVED:
+        state.reserved -= count
     else:
         state.moving -= count
 

@@ -27,6 +27,9 @@ class Event(IntEnum):
     MOVED = 14
     RETURN = 15
     REROUTE = 16
+    RESERVE = 17
+    ACKNOWLEDGE = 18
+    UNRESERVE = 19
 
 
 ABSENT = None
@@ -55,6 +58,11 @@ TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ItemState.MOVING, Event.REROUTE): ItemState.MOVING,
     (ItemState.MOVING, Event.DIE): ItemState.MOVING,
     (ItemState.MOVING, Event.DROP): ABSENT,
+    (ItemState.READY, Event.RESERVE): ItemState.RESERVED,
+    (ItemState.RESERVED, Event.ACKNOWLEDGE): ABSENT,
+    (ItemState.RESERVED, Event.UNRESERVE): ItemState.READY,
+    (ItemState.RESERVED, Event.DIE): ItemState.MOVING,
+    (ItemState.RESERVED, Event.DROP): ABSENT,
 }
 
 _MEANINGS = {
@@ -74,6 +82,9 @@ _MEANINGS = {
     Event.MOVED: "arrived in the other queue",
     Event.RETURN: "the other queue is gone for ever",
     Event.REROUTE: "the partition of the other queue is closing: to another one of that queue",
+    Event.RESERVE: "put into a named batch of a reader",
+    Event.ACKNOWLEDGE: "its batch was acknowledged",
+    Event.UNRESERVE: "its batch was released: to its place, the attempt is counted",
 }
 
 

@@ -138,7 +138,7 @@ ITEMS = _gauge(
     "Items by state, in the partitions that this node leads; sum over nodes.",
     (*_QUEUE, "state"),
 )
-ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving")
+ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving", "reserved")
 """Fields of `PartitionStats`."""
 ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
 LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)
@@ -146,6 +146,13 @@ OLDEST = _gauge(
     "queue_oldest_ready_age_seconds",
     "How long ago the item was produced that is next to be leased, the oldest of all partitions "
     "that this node leads; 0 when none is ready.",
+    _QUEUE,
+)
+OLDEST_BATCH = _gauge(
+    "queue_oldest_open_batch_age_seconds",
+    "For how long the oldest batch of a reader has been open, of all partitions that this node "
+    "leads; 0 when none is. Its items stay reserved until the reader comes back or somebody "
+    "releases it.",
     _QUEUE,
 )
 PARTITIONS = _gauge(
@@ -165,6 +172,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("produced", "produced", "Items taken in by produce."),
         ("delivered", "delivered", "Items leased, each attempt counted."),
         ("completed", "completed", "Items completed."),
+        ("acknowledged", "acknowledged", "Items in batches that readers have acknowledged."),
         ("retried", "retried", "Items given back for another attempt."),
         ("released", "released", "Items given back politely, which is no attempt."),
         ("lapsed", "lapsed", "Items whose lease ran out: a consumer died, or was too slow."),

@@ -219,6 +219,10 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
         ((label, _age_s(each.oldest_ready_at_ms, seen.wall_ms)) for label, each in labelled),
     )
     yield family(
+        catalogue.OLDEST_BATCH,
+        ((label, _age_s(each.oldest_batch_at_ms, seen.wall_ms)) for label, each in labelled),
+    )
+    yield family(
         catalogue.PARTITIONS,
         (((*label, state), n) for label, each in labelled for state, n in each.states.items()),
     )

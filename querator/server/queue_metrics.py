@@ -40,6 +40,7 @@ class QueueReading(msgspec.Struct):
     bytes: int = 0
     leases: int = 0
     oldest_ready_at_ms: int = 0
+    oldest_batch_at_ms: int = 0
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -138,9 +139,13 @@ def _add_items(reading: QueueReading, stats: PartitionStats) -> None:
         reading.items[state] += getattr(stats, state)
     reading.bytes += stats.bytes
     reading.leases += stats.leases
-    oldest_ms = stats.oldest_ready_at_ms
-    if oldest_ms and (not reading.oldest_ready_at_ms or oldest_ms < reading.oldest_ready_at_ms):
-        reading.oldest_ready_at_ms = oldest_ms
+    reading.oldest_ready_at_ms = _older(reading.oldest_ready_at_ms, stats.oldest_ready_at_ms)
+    reading.oldest_batch_at_ms = _older(reading.oldest_batch_at_ms, stats.oldest_batch_at_ms)
+
+
+def _older(first_ms: int, second_ms: int) -> int:
+    """Of two instants, of which 0 is none."""
+    return min(first_ms or second_ms, second_ms or first_ms)
 
 
 def state_of(status: GroupStatus | None) -> str:

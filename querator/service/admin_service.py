@@ -5,7 +5,7 @@ queue) is decided by placement, in the log. Counts and items are read at the lea
 partition (`service.reads`): they are exact, and nothing scans a queue to count it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SUMMED = tuple(
     field
     for field in PartitionStats.__struct_fields__
-    if field not in ("partition", "applied_index", "oldest_ready_at_ms")
+    if field not in ("partition", "applied_index") and not field.startswith("oldest")
 )
 
 _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
@@ -255,7 +255,14 @@ def _by_partition(item_ids: Sequence[str], queue: Queue) -> dict[int, list[int]]
 
 def total_of(counts: Sequence[PartitionStats]) -> PartitionStats:
     sums = {field: sum(getattr(each, field) for each in counts) for field in _SUMMED}
-    oldest_ms = min(
-        (each.oldest_ready_at_ms for each in counts if each.oldest_ready_at_ms), default=0
+    return PartitionStats(
+        partition=0,
+        applied_index=0,
+        oldest_ready_at_ms=_oldest(each.oldest_ready_at_ms for each in counts),
+        oldest_batch_at_ms=_oldest(each.oldest_batch_at_ms for each in counts),
+        **sums,
     )
-    return PartitionStats(partition=0, applied_index=0, oldest_ready_at_ms=oldest_ms, **sums)
+
+
+def _oldest(instants: Iterable[int]) -> int:
+    return min((at_ms for at_ms in instants if at_ms), default=0)

@@ -68,6 +68,10 @@ OUTBOX_TARGETS = Table("outbox_targets", b"h", "Q")
 """target group → next move number, moves acknowledged."""
 MOVED_UPTO = Table("moved_upto", b"m", "Q")
 """source group → the last move received from it."""
+READERS = Table("readers", b"z", "16s")
+"""hash of reader_id → number, epoch, acknowledged batch, open batch."""
+RESERVED = Table("reserved", b"Z", "QQ")
+"""number of the reader, index of the first item in its open batch → first_seq, mask."""
 
 # What a replica of a partition holds, attachments and log aside: hashed by its digest.
 PARTITION_TABLES = tuple(
@@ -76,7 +80,7 @@ PARTITION_TABLES = tuple(
             STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY, SCHEDULED, EXPIRIES, OVERLAYS,
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
-            OUTBOX, OUTBOX_TARGETS, MOVED_UPTO,
+            OUTBOX, OUTBOX_TARGETS, MOVED_UPTO, READERS, RESERVED,
         ),
         key=lambda table: table.letter,
     )

@@ -67,6 +67,8 @@ class _ItemStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemState.V
     """Waits for its time."""
     ITEM_STATE_MOVING: _ItemState.ValueType  # 4
     """Is on its way to another queue."""
+    ITEM_STATE_RESERVED: _ItemState.ValueType  # 5
+    """Is in an open batch of a reader."""
 
 class ItemState(_ItemState, metaclass=_ItemStateEnumTypeWrapper):
     """ItemState is where an item is in its life."""
@@ -81,6 +83,8 @@ ITEM_STATE_SCHEDULED: ItemState.ValueType  # 3
 """Waits for its time."""
 ITEM_STATE_MOVING: ItemState.ValueType  # 4
 """Is on its way to another queue."""
+ITEM_STATE_RESERVED: ItemState.ValueType  # 5
+"""Is in an open batch of a reader."""
 Global___ItemState: _TypeAlias = ItemState  # noqa: Y015
 
 @_typing.final
@@ -541,6 +545,9 @@ class PartitionStats(_message.Message):
     MOVED_OUT_FIELD_NUMBER: _builtins.int
     OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
     EXPIRED_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    OLDEST_BATCH_AT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -581,9 +588,17 @@ class PartitionStats(_message.Message):
     """Items ever moved to another queue."""
     expired: _builtins.int
     """Items ever expired before they were leased."""
+    reserved: _builtins.int
+    """Items in open batches of readers."""
+    acknowledged: _builtins.int
+    """Items ever acknowledged by readers."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready."""
+
+    @_builtins.property
+    def oldest_batch_at(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest open batch was given out; unset when none is open."""
 
     def __init__(
         self,
@@ -609,10 +624,13 @@ class PartitionStats(_message.Message):
         moved_out: _builtins.int = ...,
         oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
         expired: _builtins.int = ...,
+        reserved: _builtins.int = ...,
+        acknowledged: _builtins.int = ...,
+        oldest_batch_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_ready_at", b"oldest_ready_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "retried", b"retried", "scheduled", b"scheduled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -636,7 +654,9 @@ class GetQueueStatsResponse(_message.Message):
 
     @_builtins.property
     def total(self) -> Global___PartitionStats:
-        """Sums over all partitions; `partition`, `applied_index` are 0, `oldest_ready_at` is the oldest."""
+        """Sums over all partitions; `partition`, `applied_index` are 0, `oldest_ready_at` and `oldest_batch_at`
+        are the oldest.
+        """
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionStats]:

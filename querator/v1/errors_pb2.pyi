@@ -76,6 +76,20 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The queue has another number of partitions than the request was routed by: not executed. Nodes route
     anew by themselves; a client hears of it only as UNAVAILABLE.
     """
+    ERROR_CODE_READER_NOT_FOUND: _ErrorCode.ValueType  # 40
+    """The queue has no reader of this name, or this epoch of it was never opened: open it first."""
+    ERROR_CODE_READER_FENCED: _ErrorCode.ValueType  # 41
+    """A later epoch of the reader has been opened: this one has ended."""
+    ERROR_CODE_ACK_MISMATCH: _ErrorCode.ValueType  # 42
+    """A reader acknowledges less than it has acknowledged before, or more than it was given: it has lost its
+    memory, or the queue has. Go on from what opening the reader returns, or under another reader id.
+    """
+    ERROR_CODE_BATCH_RELEASED: _ErrorCode.ValueType  # 43
+    """The batch was released: its items went back to the queue, and others may get them, or have got them."""
+    ERROR_CODE_BATCH_NOT_FOUND: _ErrorCode.ValueType  # 44
+    """The batch is acknowledged, and its items are gone; or it was never given out."""
+    ERROR_CODE_TOO_MANY_READERS: _ErrorCode.ValueType  # 45
+    """The partition knows as many readers as it may; remove some."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode is the closed list of reasons for which Querator refuses or fails a request. docs/api.md
@@ -134,6 +148,20 @@ ERROR_CODE_ROUTING_CHANGED: ErrorCode.ValueType  # 24
 """The queue has another number of partitions than the request was routed by: not executed. Nodes route
 anew by themselves; a client hears of it only as UNAVAILABLE.
 """
+ERROR_CODE_READER_NOT_FOUND: ErrorCode.ValueType  # 40
+"""The queue has no reader of this name, or this epoch of it was never opened: open it first."""
+ERROR_CODE_READER_FENCED: ErrorCode.ValueType  # 41
+"""A later epoch of the reader has been opened: this one has ended."""
+ERROR_CODE_ACK_MISMATCH: ErrorCode.ValueType  # 42
+"""A reader acknowledges less than it has acknowledged before, or more than it was given: it has lost its
+memory, or the queue has. Go on from what opening the reader returns, or under another reader id.
+"""
+ERROR_CODE_BATCH_RELEASED: ErrorCode.ValueType  # 43
+"""The batch was released: its items went back to the queue, and others may get them, or have got them."""
+ERROR_CODE_BATCH_NOT_FOUND: ErrorCode.ValueType  # 44
+"""The batch is acknowledged, and its items are gone; or it was never given out."""
+ERROR_CODE_TOO_MANY_READERS: ErrorCode.ValueType  # 45
+"""The partition knows as many readers as it may; remove some."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -50,7 +50,8 @@ def good_run() -> tuple[Books, PartitionStats]:
     books.lapsing = 5
     counts: dict[str, Any] = dict.fromkeys(PartitionStats.__struct_fields__, 0)
     counts |= {"produced": ROWS, "completed": ROWS, "retried": 3, "lapsed": 5}
-    return books, PartitionStats(**{**counts, "oldest_ready_at": None})
+    counts |= {"oldest_ready_at": None, "oldest_batch_at": None}
+    return books, PartitionStats(**counts)
 
 
 def test_books_that_balance_have_no_problems() -> None:

@@ -13,7 +13,8 @@ ROWS = 4
 TOTAL = PartitionStats(
     partition=0, applied_index=1, ready=0, leased=0, scheduled=0, moving=0, leases=0, bytes=0,
     produced=ROWS, completed=ROWS, retried=0, released=0, lapsed=0, dead=0, dropped=0,
-    delivered=ROWS, duplicates=0, moved_in=0, moved_out=0, expired=0, oldest_ready_at=None,
+    delivered=ROWS, duplicates=0, moved_in=0, moved_out=0, expired=0, reserved=0, acknowledged=0,
+    oldest_ready_at=None, oldest_batch_at=None,
 )  # fmt: skip
 
 

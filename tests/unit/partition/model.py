@@ -29,6 +29,15 @@ class Lease:
 
 
 @dataclass
+class Reader:
+    epoch: int = 0
+    acked: int = 0
+    last: int = 0
+    batch: list[int] = field(default_factory=list)
+    replays: int = 0
+
+
+@dataclass
 class Model:
     now: int
     max_attempts: int = 0
@@ -39,6 +48,7 @@ class Model:
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
     answers: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     outbox: list[tuple[int, int, int, tuple[str, ...]]] = field(default_factory=list)
+    readers: dict[str, Reader] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
     next_seq: int = 1
     next_place: int = 1
@@ -95,9 +105,8 @@ class Model:
         self.add("produced", len(plans))
         return (first, len(plans))
 
-    def lease(self, number: int, callers: list[tuple[str, int]], timeout: int) -> list[list[int]]:
-        """Grants under the numbers from `number` on; what is dead among the looked-at dies."""
-        wanted = sum(wish for _, wish in callers)
+    def take(self, wanted: int) -> list[Item]:
+        """Ready items from the head; what is dead among the looked-at dies."""
         found: list[Item] = []
         for item in self.ready():
             if len(found) >= wanted:
@@ -108,6 +117,57 @@ class Model:
                 self.die(item, 1)
             else:
                 found.append(item)
+        return found
+
+    def open_reader(self, name: str) -> Reader:
+        reader = self.readers.setdefault(name, Reader())
+        reader.epoch += 1
+        reader.replays += bool(reader.batch)
+        return reader
+
+    def advance(self, name: str, epoch: int, ack: int, wanted: int) -> Reader | str:
+        reader = self.readers.get(name)
+        if reader is None or epoch > reader.epoch:
+            return "READER_NOT_FOUND"
+        if epoch < reader.epoch:
+            return "READER_FENCED"
+        if not reader.acked <= ack <= reader.last:
+            return "ACK_MISMATCH"
+        if ack > reader.acked and not (reader.batch and ack == reader.last):
+            return "BATCH_RELEASED"
+        if reader.batch and ack == reader.last:
+            for seq in reader.batch:
+                del self.items[seq]
+            self.add("acknowledged", len(reader.batch))
+            reader.batch = []
+        reader.acked = ack
+        if not reader.batch and wanted:
+            taken = self.take(wanted)
+            for item in taken:
+                item.state = "reserved"
+            reader.batch, reader.replays = [item.seq for item in taken], 0
+            reader.last += bool(taken)
+        return reader
+
+    def release(self, name: str, seq: int) -> int | str:
+        reader = self.readers.get(name)
+        if reader is None:
+            return "READER_NOT_FOUND"
+        if not reader.batch or seq != reader.last:
+            return 0
+        items, reader.batch = [self.items[seq] for seq in reader.batch], []
+        for item in items:
+            item.attempt += 1
+            if 0 < self.max_attempts <= item.attempt:
+                self.die(item, 1)
+            else:
+                self.make_ready(item, item.place)
+        return len(items)
+
+    def lease(self, number: int, callers: list[tuple[str, int]], timeout: int) -> list[list[int]]:
+        """Grants under the numbers from `number` on; what is dead among the looked-at dies."""
+        wanted = sum(wish for _, wish in callers)
+        found = self.take(wanted)
         shares = [0] * len(callers)
         left = len(found)
         while left:

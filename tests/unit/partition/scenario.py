@@ -7,6 +7,10 @@
     complete L1 2-3 all -> done 2 lost 3 leases are L1, L2, … in the order of their grants
     retry L1 1 in=5000 -> done 1         also: dead, free (not counted), error=text
     extend L1 timeout=60000 -> 60000     ms from now, or lost; extend client=a
+    open lake [epoch=2] -> 2             the epoch, and the open batch, if there is one
+    advance lake 1 0 100 -> 1: 1-3       epoch, acknowledged batch, items at most; bytes=, upto=,
+                                         skip; the open batch with its items, r1: replayed once
+    release lake 1 [remove] -> 3         batch; items given back
     wait 30000                           time passes, and what is due is done
     stats ready leased -> 3 0
 
@@ -17,18 +21,26 @@ from struct import pack
 from typing import Any
 
 from querator.model.commands import (
+    AdvanceReader,
     Complete,
     Extend,
     ItemSpecial,
     Lease,
     LeaseItems,
+    OpenReader,
     Produce,
     ProduceResult,
+    ReaderResult,
     Refusal,
+    ReleaseReader,
     Retry,
     SettleOutcome,
 )
 from querator.partition import masks, queries
+from querator.partition.readers import load_reader
+from querator.partition.rows import decode_reserved
+from querator.partition.segments import load_segment
+from querator.storage.tables import RESERVED
 from tests.unit.partition.harness import Log, caller, dead_to
 
 
@@ -202,6 +214,49 @@ class _Player:
             str(deadline - self.log.now_ms) if deadline else "lost"
             for _, deadline in result.outcomes
         )
+
+    def _open(self, plain: list[str], options: dict[str, str]) -> str:
+        result = self.log.one(OpenReader(plain[0], int(options.get("epoch", 0))))
+        if isinstance(result, Refusal):
+            return _refused(result)
+        return f"{result.epoch} {self._batch(plain[0], result)}".strip()
+
+    def _advance(self, plain: list[str], options: dict[str, str]) -> str:
+        reader, epoch, ack, items = plain[0], *map(int, plain[1:4])
+        result = self.log.one(
+            AdvanceReader(
+                reader,
+                epoch,
+                ack,
+                items,
+                int(options.get("bytes", 1_000_000)),
+                int(options.get("upto", 0)),
+                "skip" in plain,
+            )
+        )
+        if isinstance(result, Refusal):
+            return _refused(result)
+        return self._batch(reader, result) or "none"
+
+    def _batch(self, reader: str, result: ReaderResult) -> str:
+        batch = result.batch
+        if batch is None:
+            return ""
+        with self.log.environment.snapshot() as txn:
+            number = load_reader(txn, self.log.group, reader).number  # type: ignore[union-attr]
+            rows = [decode_reserved(row) for _, row in RESERVED.rows(txn, self.log.group, number)]
+            parts = []
+            for row in rows:
+                mask = masks.from_bytes(row.mask)
+                segment = load_segment(txn, self.log.group, row.first_seq, masks.low(mask))
+                items = _ranges(masks.to_ranges(row.first_seq, mask), segment.attempt + 1)
+                parts.append(items)
+        text = f"{batch.seq}: {' '.join(parts)}"
+        return f"{text} r{batch.replays}" if batch.replays else text
+
+    def _release(self, plain: list[str], options: dict[str, str]) -> str:
+        result = self.log.one(ReleaseReader(plain[0], int(plain[1]), "remove" in plain))
+        return _refused(result) if isinstance(result, Refusal) else str(result.changed)
 
     def _wait(self, plain: list[str], options: dict[str, str]) -> str:
         self.log.advance(int(plain[0]))

@@ -7,6 +7,7 @@ import pytest
 from querator.model.commands import (
     Activate,
     Adopt,
+    AdvanceReader,
     Complete,
     Configure,
     DeadTarget,
@@ -24,10 +25,12 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
+    OpenReader,
     OutcomeFact,
     Produce,
     ProducerFact,
     Redrive,
+    ReleaseReader,
     Retry,
     Route,
 )
@@ -84,6 +87,9 @@ COMMANDS = {
         )
     ),
     "move elsewhere": Proposal(MoveElsewhere(9, 17, 10)),
+    "open reader": Proposal(OpenReader("lake", 3)),
+    "advance reader": Proposal(AdvanceReader("lake", 3, 41, 50_000, 67_108_864, 900, True)),
+    "release reader": Proposal(ReleaseReader("lake", 42, remove=True)),
 }
 # What earlier releases wrote of the same commands, with fields that were added since left out.
 OLD = {
@@ -139,6 +145,9 @@ GOLDEN = {
         "792acd03e803cd0107cd01f4"
     ),
     "move elsewhere": "0193cf0000018bcfe568009091940f09110a",
+    "open reader": "0193cf0000018bcfe5680090919314a46c616b6503",
+    "advance reader": ("0193cf0000018bcfe5680090919815a46c616b650329cdc350ce04000000cd0384c3"),
+    "release reader": "0193cf0000018bcfe5680090919416a46c616b652ac3",
 }
 
 
@@ -160,7 +169,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == set(range(1, 16))
+    assert numbers == {*range(1, 16), 20, 21, 22}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from querator.model.commands import ItemSpecial, Lease, LeaseItems, Retry
+from querator.model.commands import AdvanceReader, ItemSpecial, Lease, LeaseItems, OpenReader, Retry
 from querator.model.entries import Proposal
 from querator.partition import invariants
 from querator.partition.rows import decode_state, encode
@@ -25,6 +25,9 @@ def log() -> Log:
     log.one(Retry((LeaseItems(3),), START_MS + 5000, error="slow"))
     log.one(Retry((LeaseItems(4),), error="slow"))
     log.produce(2)
+    log.one(OpenReader("lake"))
+    log.one(AdvanceReader("lake", 1, 0, 6, 1000))
+    log.one(AdvanceReader("lake", 1, 1, 3, 1000))
     return log
 
 
@@ -37,7 +40,8 @@ DERIVED = (
     tables.OVERLAYS, tables.LEASES, tables.DEADLINES, tables.CLIENT_LEASES,
     tables.LEASE_REQUESTS, tables.ENDED, tables.ENDED_ORDER, tables.PRODUCERS,
     tables.PRODUCER_OUTCOMES, tables.PRODUCER_CHECKS, tables.DEDUP_KEYS, tables.DEDUP_ORDER,
-    tables.OUTBOX, tables.OUTBOX_TARGETS, tables.ATTACHMENTS, tables.STATE,
+    tables.OUTBOX, tables.OUTBOX_TARGETS, tables.READERS, tables.RESERVED,
+    tables.ATTACHMENTS, tables.STATE,
 )  # fmt: skip
 
 
@@ -56,6 +60,7 @@ def test_a_lost_row_is_found(log, table):
 INDEXES = (
     tables.SCHEDULED, tables.DEADLINES, tables.CLIENT_LEASES, tables.ENDED_ORDER,
     tables.PRODUCER_CHECKS, tables.DEDUP_ORDER, tables.EXPIRIES,
+    tables.RESERVED,
 )  # fmt: skip
 
 
@@ -72,13 +77,13 @@ def test_every_wrong_number_is_found(log):
     names = (
         "ready", "leased", "scheduled", "moving", "leases", "bytes", "produced", "completed",
         "retried", "released", "lapsed", "dropped", "delivered", "moved_in", "moved_out",
-        "overlays", "producers", "ended",
+        "overlays", "producers", "ended", "reserved", "acknowledged", "readers",
     )  # fmt: skip
     for name in names:
         assert violations_with(log, name, 1) != [], name
     for name in ("deadline_head_ms", "schedule_head_ms", "expiry_head_ms", "cleanup_head_ms"):
         assert violations_with(log, name, None) != [], name
-    for name in ("next_seq", "next_lease"):
+    for name in ("next_seq", "next_lease", "next_reader"):
         assert violations_with(log, name, None) != [], name
 
 

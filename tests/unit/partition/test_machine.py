@@ -2,14 +2,17 @@
 
 from querator.model.commands import (
     Activate,
+    AdvanceReader,
     Complete,
     Configure,
     Done,
     Expire,
     Lease,
     LeaseItems,
+    OpenReader,
     Produce,
     Refusal,
+    ReleaseReader,
     Retry,
 )
 from querator.model.entries import Proposal
@@ -48,6 +51,9 @@ def busy(log: Log) -> None:
         log.one(Complete((LeaseItems(2 * round_number - 1),)))
         log.one(Retry((LeaseItems(2 * round_number),), error="slow", dead=round_number == 3))
         log.one(lease_of(5))
+        epoch = log.one(OpenReader("lake")).epoch
+        log.one(AdvanceReader("lake", epoch, max(0, round_number - 2), 11, 300))
+        log.one(ReleaseReader("lake", 4))
         log.advance(9_000)
 
 

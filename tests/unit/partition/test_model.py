@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.model.commands import (
+    AdvanceReader,
     Complete,
     Configure,
     Extend,
@@ -15,21 +16,23 @@ from querator.model.commands import (
     LeaseItems,
     Move,
     MoveDone,
+    OpenReader,
     Refusal,
+    ReleaseReader,
     Retry,
 )
-from querator.partition import masks, queries
+from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import ItemState, decode_segment
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import READY, SEGMENTS
 from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, seqs, settings
-from tests.unit.partition.model import Model
+from tests.unit.partition.model import Model, Reader
 
 DEAD_GROUP = 9
 LEASE_MS = 10_000
 COUNTERS = (
     "produced", "completed", "retried", "released", "lapsed", "dead", "dropped", "delivered",
-    "duplicates", "expired",
+    "duplicates", "expired", "acknowledged",
 )  # fmt: skip
 
 plans = st.lists(
@@ -157,6 +160,53 @@ class Comparison(RuleBasedStateMachine):
             self.model.complete(items)
         else:
             self.model.retry(items, delay, dead, error, counted)
+
+    @rule(name=st.sampled_from(["lake", "pond"]))
+    def open_reader(self, name: str) -> None:
+        result = self.log.one(OpenReader(name))
+        reader = self.model.open_reader(name)
+        assert (result.epoch, result.acked_seq) == (reader.epoch, reader.acked)
+        self._same_batch(result, reader)
+
+    @rule(
+        name=st.sampled_from(["lake", "pond"]),
+        wanted=st.sampled_from([0, 1, 5, 30]),
+        epoch=st.sampled_from([0, 0, 0, 0, -1, 1]),
+        ack=st.sampled_from([0, 0, 0, 1, 1, -1, 2]),
+    )
+    def advance_reader(self, name: str, wanted: int, epoch: int, ack: int) -> None:
+        """`epoch` and `ack` are relative to those of the reader."""
+        reader = self.model.readers.get(name)
+        if reader is not None:
+            epoch, ack = reader.epoch + epoch, max(0, reader.acked + ack)
+        command = AdvanceReader(name, epoch, max(0, ack), wanted, 10**6)
+        with self.log.environment.snapshot() as txn:
+            outlook = reader_queries.outlook(txn, GROUP, command)
+        result = self.log.one(command)
+        if outlook.result is not None:
+            assert result == outlook.result
+        expected = self.model.advance(name, epoch, max(0, ack), wanted)
+        if isinstance(result, Refusal):
+            assert result.code.name == expected
+            assert outlook.refusal == result
+            return
+        assert isinstance(expected, Reader)
+        assert (result.epoch, result.acked_seq) == (expected.epoch, expected.acked)
+        self._same_batch(result, expected)
+
+    def _same_batch(self, result: Any, reader: Reader) -> None:
+        batch = result.batch
+        found = None if batch is None else (batch.seq, batch.count, batch.replays)
+        wanted = (reader.last, len(reader.batch), reader.replays)
+        assert found == (wanted if reader.batch else None)
+
+    @rule(name=st.sampled_from(["lake", "pond"]), wrong=st.sampled_from([0, 0, 0, 1]))
+    def release_reader(self, name: str, wrong: int) -> None:
+        reader = self.model.readers.get(name)
+        seq = wrong + (0 if reader is None else reader.last)
+        result = self.log.one(ReleaseReader(name, seq))
+        found = result.code.name if isinstance(result, Refusal) else result.changed
+        assert found == self.model.release(name, seq)
 
     @rule(lease=st.integers(1, 6), timeout=st.sampled_from([1000, 12_000]))
     def extend(self, lease: int, timeout: int) -> None:

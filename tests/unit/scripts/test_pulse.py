@@ -36,7 +36,8 @@ def test_a_pause_that_reaches_into_the_window_counts_whole(
 
 def stats(**counts: int) -> PartitionStats:
     zeros = dict.fromkeys(PartitionStats.__struct_fields__, 0)
-    return PartitionStats(**{**zeros, "oldest_ready_at": None, **counts})  # type: ignore[arg-type]
+    none = {"oldest_ready_at": None, "oldest_batch_at": None}
+    return PartitionStats(**{**zeros, **none, **counts})  # type: ignore[arg-type]
 
 
 async def test_the_books_name_what_does_not_balance() -> None:

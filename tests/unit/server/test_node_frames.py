@@ -80,7 +80,7 @@ RESULTS = [
     placement.QueueUpdated(QUEUE),
 ]
 ANSWERS: list[tuple[Any, Any]] = [
-    (StatsQuery(GROUP), PartitionStats(0, *[2**63] * 20)),
+    (StatsQuery(GROUP), PartitionStats(0, *[2**63] * 23)),
     (
         PeekQuery(GROUP, 2, 3, 4, 5, True),
         ItemPage((PeekedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),

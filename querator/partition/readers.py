@@ -1,0 +1,388 @@
+"""Readers: items by the batch, each under a name, for those who must be able to read it again.
+
+A reader that writes elsewhere and is restarted repeats what it cannot know to be done. It may do so
+when the same name means the same items until it says that they are done:
+
+    advance(ack n)      batch n is open: its items are gone, n is acknowledged
+                        then, nothing is open: items from the head of the lane become batch m > n
+                        the answer is the open batch, the same one as often as it is asked for
+
+Items of an open batch are RESERVED: no time runs for them and no other command touches them, until
+the batch is acknowledged, or somebody releases it. A name is given once: the batch after a released
+one has another.
+
+An epoch is a run of the reader. Whoever opens one ends those before: what is left of them is
+refused here, so that a process that was thought dead neither acknowledges nor reserves anything.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+
+from querator.model.commands import (
+    AdvanceReader,
+    Done,
+    NamedBatch,
+    OpenReader,
+    ReaderResult,
+    Refusal,
+    ReleaseReader,
+)
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_ITEMS_MAX,
+    BATCH_SEGMENTS_MAX,
+    READERS_MAX,
+)
+from querator.partition import masks
+from querator.partition.dead import become_ready, kill, worn
+from querator.partition.rows import (
+    Block,
+    DeadReason,
+    ItemState,
+    OpenBatch,
+    ReaderRow,
+    ReservedItems,
+    Segment,
+    State,
+    decode_reader,
+    decode_reserved,
+    encode,
+)
+from querator.partition.segments import (
+    LANE,
+    block_of,
+    check,
+    detach,
+    leave_block,
+    load_segment,
+    put_segment,
+    without,
+)
+from querator.partition.states import Event
+from querator.partition.turn import Turn
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import READERS, READY, RESERVED, SEGMENTS
+
+
+def reader_hash(reader_id: str) -> bytes:
+    return blake2b(reader_id.encode(), digest_size=16).digest()
+
+
+def load_reader(txn: ReadTransaction, group: int, reader_id: str) -> ReaderRow | None:
+    raw = READERS.get(txn, group, reader_hash(reader_id))
+    return None if raw is None else decode_reader(raw)
+
+
+def answer_of(row: ReaderRow, state: State) -> ReaderResult:
+    return ReaderResult(
+        row.epoch, row.acked_seq, batch_of(row), state.next_position - 1, state.now_ms
+    )
+
+
+def batch_of(row: ReaderRow) -> NamedBatch | None:
+    batch = row.batch
+    if batch is None:
+        return None
+    return NamedBatch(batch.seq, batch.count, batch.bytes, batch.opened_at_ms, batch.replays)
+
+
+# --- the commands --------------------------------------------------------------------------
+
+
+def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
+    state = turn.state
+    row = load_reader(turn.txn, turn.group, command.reader_id)
+    if row is None:
+        if state.readers >= READERS_MAX:
+            return _too_many(command.reader_id)
+        row = ReaderRow(command.reader_id, state.next_reader, 0, 0)
+        state.next_reader += 1
+        state.readers += 1
+    epoch = command.epoch or row.epoch + 1
+    if epoch < row.epoch:
+        return fenced(row, epoch)
+    if epoch > row.epoch:
+        batch = row.batch
+        if batch is not None:
+            batch = msgspec.structs.replace(batch, replays=batch.replays + 1)
+        row = msgspec.structs.replace(row, epoch=epoch, opened_at_ms=turn.now_ms, batch=batch)
+    return answer_of(_put(turn, row), state)
+
+
+def advance_reader(turn: Turn, command: AdvanceReader) -> ReaderResult | Refusal:
+    row = load_reader(turn.txn, turn.group, command.reader_id)
+    refusal = refuses(row, command, regrown=turn.queue.first_seq > 0)
+    if refusal is not None:
+        return refusal
+    assert row is not None
+    batch = row.batch
+    if batch is not None and command.ack_seq >= batch.seq:
+        _acknowledge(turn, row)
+        batch = None
+    row = msgspec.structs.replace(
+        row,
+        advanced_at_ms=turn.now_ms,
+        acked_seq=command.ack_seq,
+        last_seq=max(row.last_seq, command.ack_seq),
+        batch=batch,
+    )
+    if batch is None and command.max_items > 0:
+        batch = _reserve(turn, row, command)
+        if batch is not None:
+            row = msgspec.structs.replace(row, last_seq=batch.seq, batch=batch)
+    return answer_of(_put(turn, row), turn.state)
+
+
+def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
+    """`changed` counts items given back."""
+    row = load_reader(turn.txn, turn.group, command.reader_id)
+    if row is None:
+        # A repeat finds what it has removed gone.
+        return Done(0) if command.remove else unknown_reader(command.reader_id)
+    released = 0
+    if row.batch is not None and row.batch.seq == command.batch_seq:
+        released = row.batch.count
+        _release(turn, row)
+        row = _put(turn, msgspec.structs.replace(row, batch=None))
+    if command.remove:
+        if row.batch is not None:
+            return Refusal(
+                ErrorCode.ACK_MISMATCH,
+                f"batch {row.batch.seq} of reader {row.reader_id!r} is open meanwhile; it still "
+                f"reads. Stop it, and remove it again",
+                field="reader_id",
+                value=row.reader_id,
+            )
+        READERS.delete(turn.txn, turn.group, reader_hash(row.reader_id))
+        turn.state.readers -= 1
+    return Done(released)
+
+
+def _put(turn: Turn, row: ReaderRow) -> ReaderRow:
+    READERS.put(turn.txn, turn.group, reader_hash(row.reader_id), value=encode(row))
+    return row
+
+
+# --- what is refused -----------------------------------------------------------------------
+
+
+def refuses(row: ReaderRow | None, command: AdvanceReader, *, regrown: bool) -> Refusal | None:
+    """Why the reader cannot be advanced so. `regrown`: the partition follows one of its number
+    that was given up, in which batches were acknowledged of which this one knows nothing.
+    """
+    if row is None:
+        return unknown_reader(command.reader_id)
+    if command.epoch < row.epoch:
+        return fenced(row, command.epoch)
+    if command.epoch > row.epoch:
+        return _unheard_of(row, command.epoch)
+    ack = command.ack_seq
+    if ack < row.acked_seq:
+        return _mismatch(
+            row,
+            ack,
+            f"batch {row.acked_seq} is acknowledged already: the caller's memory of what it has "
+            f"read is older than the queue's (was its checkpoint deleted?)",
+        )
+    if ack > row.last_seq and (row.last_seq or not regrown):
+        return _mismatch(
+            row,
+            ack,
+            f"the last batch given out is {row.last_seq}: the queue or the reader was made anew "
+            f"since",
+        )
+    batch = row.batch
+    if row.acked_seq < ack <= row.last_seq and (batch is None or ack != batch.seq):
+        return None if command.skip_released else released(row, ack)
+    return None
+
+
+def _mismatch(row: ReaderRow, ack: int, why: str) -> Refusal:
+    return Refusal(
+        ErrorCode.ACK_MISMATCH,
+        f"reader {row.reader_id!r} acknowledges batch {ack}, and {why}. Go on behind what is "
+        f"acknowledged (adopt the acknowledgements that opening the reader returns), or read under "
+        f"another reader id",
+        field="ack_seq",
+        limit=f"{row.acked_seq} to {row.last_seq}",
+        value=str(ack),
+    )
+
+
+def released(row: ReaderRow, seq: int) -> Refusal:
+    return Refusal(
+        ErrorCode.BATCH_RELEASED,
+        f"batch {seq} of reader {row.reader_id!r} was released: its items went back to the queue, "
+        f"and others may get them, or have got them",
+        field="ack_seq",
+        value=str(seq),
+    )
+
+
+def fenced(row: ReaderRow, epoch: int) -> Refusal:
+    return Refusal(
+        ErrorCode.READER_FENCED,
+        f"epoch {epoch} of reader {row.reader_id!r} has ended: epoch {row.epoch} was opened after "
+        f"it. Only one may read under a reader id at a time",
+        field="epoch",
+        limit=str(row.epoch),
+        value=str(epoch),
+    )
+
+
+def unknown_reader(reader_id: str) -> Refusal:
+    return Refusal(
+        ErrorCode.READER_NOT_FOUND,
+        f"there is no reader {reader_id!r}; open it first",
+        field="reader_id",
+        value=reader_id,
+    )
+
+
+def _unheard_of(row: ReaderRow, epoch: int) -> Refusal:
+    return Refusal(
+        ErrorCode.READER_NOT_FOUND,
+        f"epoch {epoch} of reader {row.reader_id!r} was never opened; the last one is {row.epoch}",
+        field="epoch",
+        limit=str(row.epoch),
+        value=str(epoch),
+    )
+
+
+def _too_many(reader_id: str) -> Refusal:
+    return Refusal(
+        ErrorCode.TOO_MANY_READERS,
+        f"the queue has {READERS_MAX} readers, which is the limit; remove one that is not used any "
+        f"more",
+        field="reader_id",
+        limit=f"{READERS_MAX} readers",
+        value=reader_id,
+    )
+
+
+# --- what happens to items -----------------------------------------------------------------
+
+
+def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | None:
+    """Items from the head of the lane as the reader's next batch; the dead ones among them die."""
+    txn, group, state = turn.txn, turn.group, turn.state
+    items_left = min(command.max_items, BATCH_ITEMS_MAX)
+    bytes_left = bytes_max = min(max(command.max_bytes, 0), BATCH_BYTES_MAX)
+    count = segments = 0
+    check(ItemState.READY, Event.RESERVE, ItemState.RESERVED)
+    for first_seq, segment in _heads(turn, command):
+        block = block_of(turn, first_seq)
+        mask = _judge(turn, first_seq, block, segment)
+        if not mask:
+            continue
+        segment = without(segment, segment.mask & ~mask)
+        mask = masks.first(mask, items_left)
+        size = block.size(mask)
+        if size > bytes_left:
+            # One item is taken, however large it is: nobody could go on otherwise.
+            mask = block.fitting(mask, bytes_left) or (0 if count else masks.first(mask, 1))
+            if not mask:
+                break
+            size = block.size(mask)
+        detach(turn, first_seq, segment, mask)
+        put_segment(
+            turn,
+            first_seq,
+            Segment(
+                ItemState.RESERVED, segment.attempt, segment.releases, segment.position,
+                row.number, mask,
+            ),
+        )  # fmt: skip
+        items = ReservedItems(first_seq, masks.to_bytes(mask))
+        RESERVED.put(txn, group, row.number, count, value=encode(items))
+        taken = mask.bit_count()
+        state.reserved += taken
+        count, segments = count + taken, segments + 1
+        items_left, bytes_left = items_left - taken, bytes_left - size
+        if items_left <= 0 or bytes_left <= 0 or mask != segment.mask:
+            break
+    if not count:
+        return None
+    return OpenBatch(row.last_seq + 1, segments, count, bytes_max - bytes_left, turn.now_ms)
+
+
+def _heads(turn: Turn, command: AdvanceReader) -> list[tuple[int, Segment]]:
+    """Ready segments from the head of the lane, as many as one batch may have and need."""
+    txn, group = turn.txn, turn.group
+    found: list[tuple[int, Segment]] = []
+    count = 0
+    for key, value in READY.rows(txn, group, LANE):
+        position = int.from_bytes(key[-9:-1], "big")
+        if 0 < command.upto_position < position:
+            break
+        if count >= command.max_items or len(found) >= BATCH_SEGMENTS_MAX:
+            break
+        first_seq = int.from_bytes(value, "big")
+        segment = load_segment(txn, group, first_seq, key[-1])
+        found.append((first_seq, segment))
+        count += segment.mask.bit_count()
+    return found
+
+
+def _judge(turn: Turn, first_seq: int, block: Block, segment: Segment) -> int:
+    """Kills what is dead of a ready segment; what is left."""
+    expired = block.expired(segment.mask, turn.now_ms)
+    spent = segment.mask & ~expired if worn(turn, segment.attempt) else 0
+    for dead, reason in ((expired, DeadReason.EXPIRED), (spent, DeadReason.ATTEMPTS)):
+        if dead:
+            detach(turn, first_seq, segment, dead)
+            kill(
+                turn, first_seq, block, dead, reason,
+                came_from=ItemState.READY, attempt=segment.attempt,
+            )  # fmt: skip
+            segment = without(segment, dead)
+    return segment.mask
+
+
+def _acknowledge(turn: Turn, row: ReaderRow) -> None:
+    """The items of the open batch are gone."""
+    check(ItemState.RESERVED, Event.ACKNOWLEDGE, None)
+    for first_seq, mask in _take(turn, row):
+        SEGMENTS.delete(turn.txn, turn.group, first_seq, masks.low(mask))
+        count = mask.bit_count()
+        turn.state.reserved -= count
+        turn.state.acknowledged += count
+        leave_block(turn, first_seq, block_of(turn, first_seq), mask)
+
+
+def _release(turn: Turn, row: ReaderRow) -> None:
+    """The items of the open batch are ready again at their places, or dead."""
+    for first_seq, mask in _take(turn, row):
+        block = block_of(turn, first_seq)
+        segment = load_segment(turn.txn, turn.group, first_seq, masks.low(mask))
+        assert (segment.state, segment.locator) == (ItemState.RESERVED, row.number)
+        detach(turn, first_seq, segment, mask)
+        attempt = segment.attempt + 1
+        if worn(turn, attempt):
+            kill(
+                turn, first_seq, block, mask, DeadReason.ATTEMPTS,
+                came_from=ItemState.RESERVED, attempt=attempt,
+            )  # fmt: skip
+        else:
+            become_ready(
+                turn, first_seq, block, mask, Event.UNRESERVE,
+                came_from=ItemState.RESERVED, attempt=attempt, releases=segment.releases,
+                position=segment.position,
+            )  # fmt: skip
+
+
+def _take(turn: Turn, row: ReaderRow) -> list[tuple[int, int]]:
+    """The rows of the open batch, which are deleted: (first_seq, mask) in order."""
+    taken: list[tuple[int, int]] = []
+    doomed: list[bytes] = []
+    for key, value in RESERVED.rows(turn.txn, turn.group, row.number):
+        items = decode_reserved(value)
+        taken.append((items.first_seq, masks.from_bytes(items.mask)))
+        doomed.append(key)
+    assert row.batch is not None
+    assert len(taken) == row.batch.segments
+    for key in doomed:
+        turn.txn.delete(key)
+    return taken

@@ -1,0 +1,336 @@
+"""Readers: named batches, epochs, and what becomes of the items of a batch."""
+
+from typing import Any
+
+import pytest
+
+from querator.model.commands import (
+    AdvanceReader,
+    NamedBatch,
+    OpenReader,
+    Refusal,
+    ReleaseReader,
+)
+from querator.model.errors import ErrorCode
+from querator.model.limits import READERS_MAX
+from querator.partition import reader_queries
+from tests.unit.partition.harness import GROUP, START_MS, Log
+from tests.unit.partition.scenario import run
+
+SCENARIOS = {
+    "a batch is the same until it is acknowledged; then its items are gone": """
+        configure
+        produce 5 -> 1-5
+        open lake -> 1
+        advance lake 1 0 3 -> 1: 1-3
+        advance lake 1 0 9 -> 1: 1-3
+        advance lake 1 1 9 -> 2: 4-5
+        advance lake 1 1 9 -> 2: 4-5
+        advance lake 1 2 9 -> none
+        advance lake 1 2 9 -> none
+        stats ready reserved acknowledged completed bytes -> 0 0 5 0 0
+    """,
+    "consumers get what is not reserved": """
+        configure
+        produce 4 -> 1-4
+        open lake -> 1
+        advance lake 1 0 2 -> 1: 1-2
+        lease 9 -> 3-4
+        complete L1 1-2 -> lost 1-2
+        advance lake 1 1 9 -> none
+        retry L1 3 -> done 3
+        advance lake 1 1 9 -> 2: 3x2
+        stats leased reserved acknowledged delivered -> 1 1 2 2
+    """,
+    "acknowledging only reserves nothing": """
+        configure
+        produce 2 -> 1-2
+        open lake -> 1
+        advance lake 1 0 1 -> 1: 1
+        advance lake 1 1 0 -> none
+        stats ready reserved -> 1 0
+    """,
+    "a later epoch fences the earlier ones, and finds the batch": """
+        configure
+        produce 2 -> 1-2
+        open lake -> 1
+        advance lake 1 0 1 -> 1: 1
+        open lake -> 2 1: 1 r1
+        advance lake 1 1 1 -> READER_FENCED
+        advance lake 2 0 1 -> 1: 1 r1
+        open lake epoch=2 -> 2 1: 1 r1
+        open lake epoch=1 -> READER_FENCED
+        open lake epoch=7 -> 7 1: 1 r2
+        advance lake 7 1 1 -> 2: 2
+    """,
+    "an epoch that was never opened is unknown": """
+        configure
+        produce 2 -> 1-2
+        advance lake 1 0 1 -> READER_NOT_FOUND
+        open lake -> 1
+        advance lake 2 0 1 -> READER_NOT_FOUND
+        release other 1 -> READER_NOT_FOUND
+    """,
+    "an acknowledgement must be of what was given out, and not behind": """
+        configure
+        produce 3 -> 1-3
+        open lake -> 1
+        advance lake 1 1 1 -> ACK_MISMATCH
+        advance lake 1 0 1 -> 1: 1
+        advance lake 1 2 1 -> ACK_MISMATCH
+        advance lake 1 1 1 -> 2: 2
+        advance lake 1 0 1 -> ACK_MISMATCH
+        stats reserved acknowledged -> 1 1
+    """,
+    "a partition that has come back accepts what it cannot know": """
+        configure first_seq=300
+        produce 2 -> 300-301
+        open lake -> 1
+        advance lake 1 9 1 -> 10: 300
+        advance lake 1 10 1 -> 11: 301
+        advance lake 1 12 1 -> ACK_MISMATCH
+    """,
+    "released items are ready at their places, their attempt counted": """
+        configure
+        produce 4 -> 1-4
+        open lake -> 1
+        advance lake 1 0 3 -> 1: 1-3
+        release lake 2 -> 0
+        release lake 1 -> 3
+        release lake 1 -> 0
+        advance lake 1 1 9 -> BATCH_RELEASED
+        lease 2 -> 1-2x2
+        advance lake 1 0 9 -> 2: 3x2 4
+        advance lake 1 1 9 -> BATCH_RELEASED
+        advance lake 1 1 9 skip -> 2: 3x2 4
+        advance lake 1 2 9 -> none
+    """,
+    "a released batch is skipped when told so": """
+        configure
+        produce 2 -> 1-2
+        open lake -> 1
+        advance lake 1 0 2 -> 1: 1-2
+        release lake 1 -> 2
+        advance lake 1 1 1 skip -> 2: 1x2
+        stats ready reserved acknowledged -> 1 1 0
+    """,
+    "no time runs for what is reserved; it is judged when it is released": """
+        configure expire_timeout_ms=10000 dead=9
+        produce 3 -> 1-3
+        open lake -> 1
+        advance lake 1 0 2 -> 1: 1-2
+        wait 60000
+        stats ready reserved dead expired -> 0 2 1 1
+        advance lake 1 0 2 -> 1: 1-2
+        release lake 1 -> 2
+        stats ready reserved dead expired moving -> 0 0 3 3 3
+        outbox 9 -> from 1: 3/2x0 1/2x1 2/2x1
+    """,
+    "a release that uses up the attempts makes dead letters": """
+        configure max_attempts=1
+        produce 1 -> 1
+        open lake -> 1
+        advance lake 1 0 2 -> 1: 1
+        release lake 1 -> 1
+        stats ready dead dropped -> 0 1 1
+    """,
+    "what is dead is not reserved": """
+        configure max_attempts=2 expire_timeout_ms=5000
+        produce 1 -> 1
+        lease 1 -> 1
+        retry L1 -> done 1
+        produce 1 -> 2
+        configure max_attempts=1
+        open lake -> 1
+        advance lake 1 0 9 -> 1: 2
+        stats dead expired -> 1 0
+    """,
+    "scheduled items come when they are due": """
+        configure
+        produce 2 in=5000 -> 1-2
+        open lake -> 1
+        advance lake 1 0 9 -> none
+        wait 5000
+        advance lake 1 0 9 -> 1: 1-2
+    """,
+    "bytes bound a batch, and one item always fits": """
+        configure
+        produce 5 -> 1-5
+        open lake -> 1
+        advance lake 1 0 9 bytes=3 -> 1: 1-3
+        advance lake 1 1 9 bytes=0 -> 2: 4
+        advance lake 1 2 9 bytes=1 -> 3: 5
+    """,
+    "a place in line bounds a batch": """
+        configure
+        produce 2 -> 1-2
+        lease 1 -> 1
+        retry L1 -> done 1
+        produce 1 -> 3
+        open lake -> 1
+        advance lake 1 0 9 upto=1 -> 1: 2
+        advance lake 1 1 9 upto=1 -> none
+        advance lake 1 1 9 upto=2 -> 2: 1x2
+        advance lake 1 2 9 -> 3: 3
+    """,
+    "readers share a queue like consumers do": """
+        configure
+        produce 4 -> 1-4
+        open lake -> 1
+        open pond -> 1
+        advance lake 1 0 2 -> 1: 1-2
+        advance pond 1 0 1 -> 1: 3
+        advance lake 1 1 9 -> 2: 4
+        advance pond 1 1 9 -> none
+        release lake 2 -> 1
+        advance pond 1 1 9 -> 2: 4x2
+    """,
+    "a removed reader gives its batch back and is unknown": """
+        configure
+        produce 2 -> 1-2
+        open lake -> 1
+        advance lake 1 0 1 -> 1: 1
+        release lake 0 remove -> ACK_MISMATCH
+        release lake 1 remove -> 1
+        release lake 1 remove -> 0
+        advance lake 1 1 1 -> READER_NOT_FOUND
+        open lake -> 1
+        advance lake 1 1 1 -> ACK_MISMATCH
+        advance lake 1 0 9 -> 1: 1x2 2
+    """,
+    "a batch takes parts of blocks, and gives them back in order": """
+        configure
+        produce 6 -> 1-6
+        lease 6 -> 1-6
+        retry L1 2 4 free -> done 2 4
+        open lake -> 1
+        advance lake 1 0 9 -> 1: 2 4
+        retry L1 1 3 5 free -> done 1 3 5
+        release lake 1 -> 2
+        lease 9 -> 1 2x2 3 4x2 5
+    """,
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name):
+    run(SCENARIOS[name])
+
+
+def batched(result: Any) -> NamedBatch:
+    batch: NamedBatch = result.batch
+    return batch
+
+
+def advance(log: Log, ack: int, items: int = 1_000_000, size: int = 1 << 30) -> Any:
+    return log.one(AdvanceReader("lake", 1, ack, items, size))
+
+
+def test_a_batch_says_what_it_is():
+    log = Log()
+    log.configure()
+    log.produce([b"abc", b"de"])
+    log.now_ms += 500
+    log.one(OpenReader("lake"))
+    result = advance(log, 0)
+    assert batched(result) == NamedBatch(1, 2, 5, START_MS + 500, 0)
+    assert (result.position, result.now_ms) == (1, START_MS + 500)
+    log.now_ms += 700
+    log.one(OpenReader("lake"))
+    with log.environment.snapshot() as txn:
+        [state] = reader_queries.readers(txn, GROUP)
+        assert reader_queries.oldest_batch_at(txn, GROUP) == START_MS + 500
+    assert (state.reader_id, state.epoch, state.acked_seq) == ("lake", 2, 0)
+    assert (state.opened_at_ms, state.advanced_at_ms) == (START_MS + 1200, START_MS + 500)
+    assert state.batch == NamedBatch(1, 2, 5, START_MS + 500, 1)
+
+
+def test_a_batch_is_bounded_by_segments(monkeypatch):
+    monkeypatch.setattr("querator.partition.readers.BATCH_SEGMENTS_MAX", 3)
+    log = Log()
+    log.configure()
+    for _ in range(4):
+        log.produce(2)
+    log.one(OpenReader("lake"))
+    assert batched(advance(log, 0)).count == 6
+    assert batched(advance(log, 1)).count == 2
+
+
+def test_there_are_only_so_many_readers():
+    log = Log(checked=False)
+    log.configure()
+    for number in range(READERS_MAX):
+        assert not isinstance(log.one(OpenReader(f"r{number}")), Refusal)
+    refused = log.one(OpenReader("lake"))
+    assert (refused.code, refused.limit) == (ErrorCode.TOO_MANY_READERS, "100 readers")
+    assert log.one(OpenReader("r7")).epoch == 2
+    log.one(ReleaseReader("r7", 0, remove=True))
+    log.checked = True
+    assert log.one(OpenReader("lake")).epoch == 1
+
+
+def test_a_mismatch_names_the_ways_out():
+    log = Log()
+    log.configure()
+    log.produce(2)
+    log.one(OpenReader("lake"))
+    advance(log, 0, 1)
+    advance(log, 1, 1)
+    behind = advance(log, 0)
+    assert isinstance(behind, Refusal)
+    assert (behind.field, behind.limit, behind.value) == ("ack_seq", "1 to 2", "0")
+    assert "adopt" in behind.message
+    assert "another reader id" in behind.message
+
+
+@pytest.mark.parametrize(
+    ("ack", "items", "changes"),
+    [(0, 9, False), (1, 9, True), (1, 0, True)],
+)
+def test_what_would_change_nothing_is_known_before(ack, items, changes):
+    log = Log()
+    log.configure()
+    log.produce(5)
+    log.one(OpenReader("lake"))
+    with log.environment.snapshot() as txn:
+        command = AdvanceReader("lake", 1, 0, 3, 1000)
+        assert reader_queries.outlook(txn, GROUP, command).ready == 5
+    advance(log, 0, 3)
+    command = AdvanceReader("lake", 1, ack, items, 1000)
+    with log.environment.snapshot() as txn:
+        outlook = reader_queries.outlook(txn, GROUP, command)
+    if changes:
+        assert (outlook.result, outlook.ready) == (None, 2)
+    else:
+        assert outlook.result == log.one(command)
+
+
+def test_an_empty_queue_needs_no_entry():
+    log = Log()
+    log.configure()
+    log.one(OpenReader("lake"))
+    for command in (
+        AdvanceReader("lake", 1, 0, 9, 1000),
+        AdvanceReader("lake", 1, 0, 9, 1000, upto_position=1),
+    ):
+        with log.environment.snapshot() as txn:
+            outlook = reader_queries.outlook(txn, GROUP, command)
+        assert outlook.result is not None
+        assert (outlook.result.batch, outlook.ready) == (None, 0)
+    log.produce(1)
+    log.produce(1)
+    beyond = AdvanceReader("lake", 1, 0, 9, 1000, upto_position=1)
+    assert batched(log.one(beyond)).count == 1
+    after = AdvanceReader("lake", 1, 1, 9, 1000, upto_position=1)
+    assert log.one(after).batch is None
+    with log.environment.snapshot() as txn:
+        assert reader_queries.outlook(txn, GROUP, after).result is not None
+
+
+def test_a_refusal_is_known_before():
+    log = Log()
+    log.configure()
+    with log.environment.snapshot() as txn:
+        refusal = reader_queries.outlook(txn, GROUP, AdvanceReader("x", 1, 0, 1, 1)).refusal
+    assert refusal is not None
+    assert refusal.code is ErrorCode.READER_NOT_FOUND
