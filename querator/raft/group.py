@@ -215,10 +215,10 @@ class Group:
                 if self.journal.last_index > last_index:
                     self.arrival.give_up()
 
-    def hears(self, beat: Beat) -> bool:
+    def hears(self, beat: Beat, now_s: float) -> bool:
         """Whether the beat changes nothing but when the leader was heard."""
         member = self.member
-        return self.quarantined is None and beat.to == member.id and member.hears(beat)
+        return self.quarantined is None and beat.to == member.id and member.hears(beat, now_s)
 
     def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
         """None when the leader is followed, or the term to refuse its beat with."""
@@ -289,10 +289,10 @@ class Group:
             self.copies.close()
             self.copies = None
 
-    def beats(self, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
+    def beats(self, now_s: float, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower."""
         try:
-            return self.member.beats()
+            return self.member.beats(now_s)
         except StorageCorrupt as error:
             self.quarantine(error, outcome)
             return []

@@ -68,7 +68,7 @@ class Heartbeats:
             if not group.member.leads or group.quarantined is not None:
                 del self.led[group.group]
                 continue
-            for node, beat in group.beats(outcome):
+            for node, beat in group.beats(now_s, outcome):
                 beats[node].append(beat)
         wall_ms = self._clock.wall_ms()
         for node, some in beats.items():
@@ -83,13 +83,14 @@ class Heartbeats:
         self, node: NodeKey, heartbeat: Heartbeat, outcome: Outcome
     ) -> dict[GroupId, Group]:
         """Follows the leaders; the groups that have to be looked at in this turn."""
+        now_s = self._clock.monotonic_s()
         changed = {}
         stale = []
         for beat in heartbeat.beats:
             group = self._groups.get(beat.group)
             refused: int | None = 0
             if group is not None:
-                if group.hears(beat):
+                if group.hears(beat, now_s):
                     continue
                 before = (group.member.term, group.member.leader, group.member.commit_index)
                 refused = group.on_beat(beat, outcome)
@@ -105,6 +106,7 @@ class Heartbeats:
     def on_reply(self, node: NodeKey, reply: HeartbeatReply) -> dict[GroupId, Group]:
         beats = self._sent[node].pop(reply.round, ())
         stale = {(one.group, one.sender): one.term for one in reply.stale}
+        now_s = self._clock.monotonic_s()
         changed = {}
         for beat in beats:
             group = self.led.get(beat.group)
@@ -112,7 +114,7 @@ class Heartbeats:
                 continue
             term = stale.get((beat.group, beat.to)) if stale else None
             if term is None:
-                group.member.on_beat_followed(beat.to, beat.term)
+                group.member.on_beat_followed(beat.to, beat.term, now_s)
             elif term:
                 group.member.on_beat_refused(beat.to, term, beat.term)
                 changed[beat.group] = group

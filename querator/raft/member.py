@@ -215,7 +215,7 @@ class Member(Voter):
         elif led and not self.leads:
             # No majority answers.
             self._become_follower()
-            self._set_deadline()
+            self._set_deadline(self._clock.monotonic_s())
         self._stands = False
         assert self.term >= term
         assert commit <= self.commit_index <= self._journal.last_index
@@ -304,9 +304,8 @@ class Member(Voter):
 
     # --- heartbeats ----------------------------------------------------------------
 
-    def beats(self) -> list[tuple[NodeKey, Beat]]:
+    def beats(self, now_s: float) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower whose log is known; the others get a message each."""
-        now_s = self._clock.monotonic_s()
         commit_index = self.certain_index
         beats = []
         asked = set()
@@ -315,14 +314,19 @@ class Member(Voter):
                 asked.add(id_)
                 continue
             commit = min(commit_index, progress.match)
-            beats.append((self._nodes[id_], Beat(self.group, id_, self.id, self.term, commit)))
+            beat = progress.beat
+            if beat is None or beat.commit_index != commit:
+                beat = progress.beat = Beat(self.group, id_, self.id, self.term, commit)
+            beats.append((self._nodes[id_], beat))
         if asked:
             self.send_appends(asked=frozenset(asked))
         return beats
 
-    def hears(self, beat: Beat) -> bool:
+    def hears(self, beat: Beat, now_s: float) -> bool:
         """Whether the beat says nothing but that the leader lives, and is followed already."""
-        return beat.commit_index <= self.commit_index and self._hears(beat.term, beat.sender)
+        if beat.commit_index > self._SyncObj__raftCommitIndex:
+            return False
+        return self._hears(beat.term, beat.sender, now_s)
 
     def on_beat(self, beat: Beat) -> int | None:
         """Follows the leader; None, or the term to refuse the beat with."""
@@ -334,10 +338,10 @@ class Member(Voter):
         self.commit_to(beat.commit_index)
         return None
 
-    def on_beat_followed(self, replica: int, term: int) -> None:
+    def on_beat_followed(self, replica: int, term: int, now_s: float) -> None:
         progress = self.progress.get(replica)
         if self.leads and term == self.term and progress is not None:
-            progress.heard_s = self._clock.monotonic_s()
+            progress.heard_s = now_s
 
     def on_beat_refused(self, replica: int, term: int, beat_term: int) -> None:
         """A beat of `beat_term` was refused with `term`. Only of one of the present term that tells

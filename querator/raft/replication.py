@@ -42,7 +42,7 @@ from querator.model.limits import (
     REPLICATION_WINDOW_BYTES,
 )
 from querator.raft.journal import Journal, Snapshots
-from querator.raft.messages import Append, AppendReply, LogEntry
+from querator.raft.messages import Append, AppendReply, Beat, LogEntry
 
 REPLY_TIMEOUT_S: Final = 2.0
 """Entries that are not acknowledged for so long are taken as lost."""
@@ -67,6 +67,7 @@ class Progress:
         "_probe",
         "_probe_sequence",
         "_waits",
+        "beat",
         "heard_s",
         "match",
         "next",
@@ -84,6 +85,8 @@ class Progress:
         self.read_round = 0
         """The last round of reads that it has answered."""
         self.heard_s = now_s
+        self.beat: Beat | None = None
+        """The last heartbeat, which goes again while it says the same."""
         self._flying: deque[tuple[int, int]] = deque()
         """(sequence, bytes) of messages that are not answered."""
         self._flying_bytes = 0

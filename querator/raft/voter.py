@@ -140,26 +140,29 @@ class Voter(Stock):
         others = {Node(id_) for id_ in self._voters if id_ != self.id}
         self._SyncObj__otherNodes = others
 
-    def _hears(self, term: int, leader: int) -> bool:
+    def _hears(self, term: int, leader: int, now_s: float) -> bool:
         """Whether this is the leader that is followed in the term, and nothing is under way against
         it; then it has been heard.
         """
+        followed = self._SyncObj__raftLeader
         if (
             self._SyncObj__raftState != FOLLOWER
             or self._SyncObj__raftCurrentTerm != term
             or self._stands
             or self._pre_votes is not None
-            or self.leader != leader
+            or followed is None
+            or followed.id != leader
         ):
             return False
         self._waived = 0
-        self._heard_s = self._clock.monotonic_s()
-        self._set_deadline()
+        self._heard_s = now_s
+        self._set_deadline(now_s)
         return True
 
     def _follow(self, term: int, leader: int) -> None:
         """Recognises the leader of a term that is not below the own."""
-        if self._hears(term, leader):
+        now_s = self._clock.monotonic_s()
+        if self._hears(term, leader, now_s):
             return
         if term == self.term and self.leads:
             raise Diverged(f"replica {leader} leads in term {term} as well")
@@ -170,8 +173,8 @@ class Voter(Stock):
         self._become_follower()
         self._waived = 0
         self._SyncObj__raftLeader = Node(leader)
-        self._heard_s = self._clock.monotonic_s()
-        self._set_deadline()
+        self._heard_s = now_s
+        self._set_deadline(now_s)
         if told:
             self._transferred = True
             self._stand()
@@ -190,7 +193,7 @@ class Voter(Stock):
         self._become_follower()
         self._SyncObj__raftLeader = None
         if led:
-            self._set_deadline()
+            self._set_deadline(self._clock.monotonic_s())
 
     def _leader_gone(self) -> None:
         """Its process may be. If it is not, the others will say that they hear it."""
@@ -224,9 +227,8 @@ class Voter(Stock):
         least, most = _AGAIN_S
         return least + (most - least) * self._chance.random()
 
-    def _set_deadline(self) -> None:
-        timeout_s = self._SyncObj__generateRaftTimeout()
-        self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + timeout_s
+    def _set_deadline(self, now_s: float) -> None:
+        self._SyncObj__raftElectionDeadline = now_s + self._SyncObj__generateRaftTimeout()
 
     def _request_vote(self, voter: int, *, pre: bool = False) -> None:
         request = RequestVote(
@@ -261,7 +263,7 @@ class Voter(Stock):
         granted = request.term == self.term and complete and vote in (None, sender)
         if granted:
             self._SyncObj__setCurrentTerm(self.term, sender)
-            self._set_deadline()
+            self._set_deadline(self._clock.monotonic_s())
         self._answer_vote(sender, node, VoteReply(self.term, granted))
 
     def _on_vote_reply(self, sender: int, reply: VoteReply) -> None:

@@ -1,6 +1,7 @@
 """The nodes that are measured: one, or a cluster of several, each a process of its own."""
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
@@ -85,10 +86,12 @@ class Server:
     async def stop(self, *, kill: bool = False) -> None:
         if self._process is None:
             return
-        if kill:
-            self._process.kill()
-        else:
-            self._process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            # One that has ended by itself is looked at by whoever asked it in vain.
+            if kill:
+                self._process.kill()
+            else:
+                self._process.terminate()
         await self._process.wait()
         self._process = None
 
