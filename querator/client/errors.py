@@ -12,7 +12,8 @@
        ├─ ProducerFailed              ├─ SequenceGap  ├─ ProducerExpired  └─ TooManyProducers
        ├─ ReaderFailed                ├─ ReaderFenced  ├─ AckMismatch  ├─ BatchReleased
        │                              └─ TooManyReaders
-       ├─ Full                        ├─ QueueFull  └─ StorageFull
+       ├─ Full                        ├─ QueueFull  ├─ StageFull  └─ StorageFull
+       ├─ TransactionAborted          nothing of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         nobody answers at the address
        │  ├─ NotLeader
@@ -69,10 +70,12 @@ __all__ = [
     "RoutingChanged",
     "SequenceGap",
     "ServerFailed",
+    "StageFull",
     "StorageFailed",
     "StorageFull",
     "TooManyProducers",
     "TooManyReaders",
+    "TransactionAborted",
     "Unavailable",
     "VersionConflict",
     "make_error",
@@ -206,8 +209,16 @@ class QueueFull(Full):
     pass
 
 
+class StageFull(Full):
+    pass
+
+
 class StorageFull(Full):
     pass
+
+
+class TransactionAborted(RequestError):
+    """Nothing of the batch is visible, and nothing will be; its tasks are to be staged again."""
 
 
 class Unavailable(RequestError):
@@ -281,6 +292,8 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.BATCH_RELEASED: BatchReleased,
     ErrorCode.BATCH_NOT_FOUND: BatchNotFound,
     ErrorCode.TOO_MANY_READERS: TooManyReaders,
+    ErrorCode.TRANSACTION_ABORTED: TransactionAborted,
+    ErrorCode.STAGE_FULL: StageFull,
 }
 
 assert set(_CLASSES) == set(ERRORS)

@@ -96,10 +96,13 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
 
 
 def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
-    oldest = instant(stats.oldest_ready_at) if stats.HasField("oldest_ready_at") else None
+    ready = instant(stats.oldest_ready_at) if stats.HasField("oldest_ready_at") else None
+    stage = instant(stats.oldest_stage_at) if stats.HasField("oldest_stage_at") else None
     counts = {name: getattr(stats, name) for name in _COUNTS}
     batch = instant(stats.oldest_batch_at) if stats.HasField("oldest_batch_at") else None
-    return PartitionStats(**counts, oldest_ready_at=oldest, oldest_batch_at=batch)
+    return PartitionStats(
+        **counts, oldest_ready_at=ready, oldest_batch_at=batch, oldest_stage_at=stage
+    )
 
 
 def queue_stats(response: admin_service_pb2.GetQueueStatsResponse) -> QueueStats:

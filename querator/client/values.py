@@ -234,7 +234,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
 
     Now: `ready`, `leased`, `scheduled`, `moving`, `reserved` items, `leases`, `bytes` of all items.
     Ever: the rest. `oldest_ready_at` None: nothing is ready; `oldest_batch_at` None: no reader has
-    an open batch.
+    an open batch. `staged` items of `staged_bytes` bytes wait in
+    `stages` for transactions, the oldest begun at `oldest_stage_at`; they are in no other count.
     """
 
     partition: int
@@ -261,6 +262,10 @@ class PartitionStats(msgspec.Struct, frozen=True):
     acknowledged: int
     oldest_ready_at: datetime | None
     oldest_batch_at: datetime | None
+    staged: int = 0
+    staged_bytes: int = 0
+    stages: int = 0
+    oldest_stage_at: datetime | None = None
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -223,6 +223,10 @@ class PartitionStats(msgspec.Struct, frozen=True):
     acknowledged: int
     oldest_ready_at_ms: int
     oldest_batch_at_ms: int
+    staged: int = 0
+    staged_bytes: int = 0
+    stages: int = 0
+    oldest_stage_at_ms: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -11,24 +11,14 @@ Item sequences travel as ranges `(first_seq, count)`.
 import msgspec
 
 from querator.model.errors import ErrorCode
+from querator.model.specials import ItemSpecial as ItemSpecial
+from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
 NO_SLOT = 0xFFFF
 """Of an item without a key."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Runs of sequences: (first_seq, count), ascending, not overlapping."""
-
-
-class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one item asks for beyond a plain item. `ordinal` is its position in the produce
-    command.
-    """
-
-    ordinal: int
-    enqueue_at_ms: int = 0
-    expire_timeout_ms: int = 0
-    lease_timeout_ms: int = 0
-    dedup_key: bytes = b""
 
 
 class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -351,6 +341,7 @@ Command = (
     | OpenReader
     | AdvanceReader
     | ReleaseReader
+    | TxnCommand
 )
 
 
@@ -480,6 +471,8 @@ Result = (
     | ExtendResult
     | RedriveResult
     | ReaderResult
+    | StageResult
+    | TxnResult
     | Done
 )
 
@@ -493,3 +486,7 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Items that can be leased."""
     outbox: int
     """Moves not yet acknowledged by their targets."""
+    txns: int = 0
+    """Transactions that it coordinates and that are not finished."""
+    pinned: int = 0
+    """Staged items that are pinned for transactions."""

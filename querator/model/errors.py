@@ -42,6 +42,8 @@ class ErrorCode(IntEnum):
     BATCH_RELEASED = 43
     BATCH_NOT_FOUND = 44
     TOO_MANY_READERS = 45
+    TRANSACTION_ABORTED = 30
+    STAGE_FULL = 31
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
@@ -156,6 +158,12 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
     ),
     ErrorCode.TOO_MANY_READERS: ErrorSpec(
         "RESOURCE_EXHAUSTED", 429, False, False, "The partition knows as many readers as it may."
+    ),
+    ErrorCode.TRANSACTION_ABORTED: ErrorSpec(
+        "ABORTED", 409, False, False, "Nothing of the batch is visible; it must be staged anew."
+    ),
+    ErrorCode.STAGE_FULL: ErrorSpec(
+        "RESOURCE_EXHAUSTED", 429, True, False, "The partition holds as much staged as it may."
     ),
 }
 

@@ -8,6 +8,7 @@ format version: changing one needs a new version, for replicas must decide alike
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
@@ -33,6 +34,12 @@ DEDUP_KEY_BYTES_MAX = 512
 CLIENT_ID_CHARS_MAX = 128
 REQUEST_ID_CHARS_MAX = 128
 READER_ID_BYTES_MAX = 128
+TXN_PRODUCER_CHARS_MAX = 128  # Who commits batches: a Spark query's id, or a user's name for it.
+TXN_ATTEMPT_BYTES = 16  # A UUID: an attempt that comes again after a crash is another one.
+TXN_NUMBER_MAX = (1 << 63) - 1  # Batches and sequences of stages; Spark counts in 64 bits.
+TXN_TASKS_MAX = 1 << 31  # Spark counts its partitions in 31 bits.
+TXN_CLAIMS_MAX = 10_000  # Stages of one commit, over all partitions: they are in one log entry.
+TXN_LIST_MAX = 1_000  # Batches that one list shows, the oldest first.
 CONSUMER_ID_CHARS_MAX = 64  # It is part of the request ids of its streams' leases.
 PRODUCER_ID_BYTES = 16  # A UUIDv7.
 ATTRIBUTES_MAX = 64
@@ -80,6 +87,13 @@ EXPIRY_GRAIN_MS = 1 * SECOND_MS  # Expiries are rounded up to this.
 DEDUP_WINDOW_MS_DEFAULT = 1 * HOUR_MS
 DEDUP_WINDOW_MS_MAX = 7 * DAY_MS
 PRODUCER_RETENTION_MS = 7 * DAY_MS
+# Last batches of producers of transactions. Longer than those of requests: a pipeline may stand
+# still over a holiday, and goes on with a batch that may be committed.
+TXN_PRODUCER_RETENTION_MS = 30 * DAY_MS
+# Unprepared and without a further request. The first task of a batch waits for the last one.
+STAGE_TIMEOUT_MS = 1 * DAY_MS
+COMMIT_WAIT_MS_MAX = 30 * SECOND_MS  # How long a commit without a deadline waits for the decision.
+PINNED_ASK_MS = 1 * MINUTE_MS  # While anything is pinned, its coordinator is asked about it.
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
@@ -102,6 +116,10 @@ APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more goes on in further entri
 PRODUCERS_MAX = 100_000  # Per partition.
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
+STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.
+STAGED_BYTES_MAX = 4 * GIB  # Per partition, of items that are not visible yet.
+TXNS_OPEN_MAX = 1_000  # Per queue, not finished; one producer has one undecided.
+TXN_PRODUCERS_MAX = 100_000  # Per queue, remembered by its first partition.
 MOVE_BATCH_ITEMS_MAX = 500
 READERS_MAX = 100  # Per partition: lists and stats look at each, and each may hold a batch.
 BATCH_SEGMENTS_MAX = APPLY_SEGMENTS_MAX  # One command acknowledges a batch and reserves the next.

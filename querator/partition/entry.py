@@ -3,10 +3,10 @@
     entry = version byte (1) · msgpack [now_ms, parts, commands]
 
 `commands` are arrays that start with their number (`model.commands`). Payload is not in the entry:
-the items of its Produce and Move commands are its attachments. `parts` holds the number of items of
-each attachment, and each attachment becomes one block: first those of all Produce commands of the
-entry, joined in order; then those of each Move command. A command that fits a block is never cut,
-so that a batch stays one segment.
+the items of its Produce, Move and Stage commands are its attachments. `parts` holds the number of
+items of each attachment, and each attachment becomes one block: first those of all Produce commands
+of the entry, joined in order; then those of each Move and Stage command. A command that fits a
+block is never cut, so that a batch stays one segment.
 
 Whatever a released version wrote must be readable for ever: there are golden bytes of every
 command.
@@ -21,6 +21,7 @@ import msgspec
 from querator.model.commands import Command, Move, Produce
 from querator.model.entries import Entry, Proposal
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
+from querator.model.transactions import Stage
 
 ENTRY_VERSION = 1
 _VERSION = bytes([ENTRY_VERSION])
@@ -46,7 +47,7 @@ def pack(proposals: Sequence[Proposal], now_ms: int) -> Entry:
     for proposal in proposals:
         if isinstance(proposal.command, Produce):
             produced.add(proposal.command.lengths, proposal.attachment)
-        elif isinstance(proposal.command, Move):
+        elif isinstance(proposal.command, Move | Stage):
             moved.add(proposal.command.lengths, proposal.attachment)
             moved.close()
     produced.close()

@@ -22,7 +22,9 @@ from querator.partition.segments import (
     segments_of,
     tail_position,
 )
+from querator.partition.staging import forget_stages
 from querator.partition.states import Event
+from querator.partition.transactions import forget_txn_producers
 from querator.partition.turn import Turn, earlier
 from querator.storage.keys import Table
 from querator.storage.tables import (
@@ -34,14 +36,20 @@ from querator.storage.tables import (
     LEASES,
     PRODUCER_CHECKS,
     SCHEDULED,
+    STAGE_CHECKS,
+    TXN_PRODUCER_CHECKS,
 )
+
+_FORGETTING = (
+    forget_ended, forget_keys, forget_producers, forget_stages, forget_txn_producers,
+)  # fmt: skip
 
 
 def expire(turn: Turn) -> Done:
     """Lapses, expires and forgets what is due; `changed` counts segments and forgotten rows."""
     work = _lapse(turn, APPLY_SEGMENTS_MAX)
     work += _sweep(turn, APPLY_SEGMENTS_MAX - work)
-    for forget in (forget_ended, forget_keys, forget_producers):
+    for forget in _FORGETTING:
         if work < APPLY_SEGMENTS_MAX:
             work += forget(turn, APPLY_SEGMENTS_MAX - work)
     state = turn.state
@@ -181,8 +189,9 @@ def _cleanup_head(turn: Turn) -> int:
         head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)
     if (at_ms := _head(turn, DEDUP_ORDER)) and turn.row is not None:
         head_ms = earlier(head_ms, at_ms + turn.queue.dedup_window_ms)
-    if check_ms := _head(turn, PRODUCER_CHECKS):
-        head_ms = earlier(head_ms, check_ms)
+    for table in (PRODUCER_CHECKS, STAGE_CHECKS, TXN_PRODUCER_CHECKS):
+        if check_ms := _head(turn, table):
+            head_ms = earlier(head_ms, check_ms)
     if head_ms <= turn.now_ms:
         return head_ms
     return max(head_ms, turn.now_ms + MINUTE_MS)

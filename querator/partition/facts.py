@@ -81,7 +81,8 @@ class ClosureQuery(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 class Closure(msgspec.Struct, frozen=True, array_like=True):
     """How far a partition is with closing, as of version `routing`. `outcomes`: some of ended
     leases are remembered, which repeats may ask for. `next_seq`: what its next item would get.
-    `targets`: groups to which moves are on their way.
+    `targets`: groups to which moves are on their way. `pinned`: items wait for the decision on a
+    transaction, or to be published after it.
     """
 
     routing: int
@@ -90,11 +91,12 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     outcomes: bool
     next_seq: int
     targets: tuple[int, ...]
+    pinned: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Nothing in it is of use to anybody any more, and nothing will come."""
-        return self.closing and not self.items and not self.outcomes
+        return self.closing and not (self.items or self.outcomes or self.pinned)
 
 
 SharingQuery = FactsQuery | ClosureQuery
@@ -118,6 +120,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
         outcomes,
         state.next_seq,
         outbox_targets(txn, group),
+        state.pinned > 0,
     )
 
 

@@ -25,6 +25,7 @@ from querator.partition.rows import (
     decode_state,
     decode_target,
 )
+from querator.partition.staging_invariants import check_staging
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt
 from querator.storage.keys import Table
@@ -51,7 +52,9 @@ from querator.storage.tables import (
     RESERVED,
     SCHEDULED,
     SEGMENTS,
+    STAGES,
     STATE,
+    TXNS,
 )
 
 Segments = dict[tuple[int, int], Segment]
@@ -78,10 +81,13 @@ def check(txn: ReadTransaction, group: int) -> list[str]:
         *_overlays(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
+        *check_staging(txn, group, state),
     ]
 
 
-_TABLES = (BLOCKS, SEGMENTS, READY, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS)
+_TABLES = (
+    BLOCKS, SEGMENTS, READY, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES, TXNS,
+)  # fmt: skip
 
 
 def _rows(table: Table, txn: ReadTransaction, group: int) -> list[tuple[tuple[int, ...], bytes]]:

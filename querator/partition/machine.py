@@ -41,6 +41,17 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.entries import Applied, Entry, Proposal
+from querator.model.transactions import (
+    AbortTxn,
+    Begin,
+    Decide,
+    Discard,
+    DropStages,
+    Finish,
+    Prepare,
+    Publish,
+    Stage,
+)
 from querator.partition import digest as digests
 from querator.partition.adoption import adopt
 from querator.partition.entry import pack, unpack_entry
@@ -53,6 +64,8 @@ from querator.partition.readers import advance_reader, open_reader, release_read
 from querator.partition.redrive import redrive
 from querator.partition.rows import SettingsRow, State, decode_settings, decode_state, encode
 from querator.partition.settle import complete, retry
+from querator.partition.staging import discard, drop_stages, prepare, publish, stage
+from querator.partition.transactions import abort_txn, begin, decide, finish
 from querator.partition.turn import Turn, earlier, unconfigured
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.tables import SETTINGS, STATE
@@ -83,10 +96,11 @@ class PartitionMachine:
         state.index, state.term = index, term
         state.now_ms = max(state.now_ms, body.now_ms)
         row = self._load_settings(txn)
+        txns = state.txns
         turn = Turn(txn, self.group, state, index=index, log_first=log_first, row=row)
         results = _carry_out(turn, body.commands, body.parts)
         STATE.put(txn, self.group, value=encode(state))
-        return self._applied(state, results)
+        return self._applied(state, results, txns)
 
     def tells_early(self, result: Any) -> bool:
         """Whoever has leased reads the items next; whoever moves, what is left to be moved."""
@@ -114,7 +128,8 @@ class PartitionMachine:
             self._settings_raw = raw
         return self._settings
 
-    def _applied(self, state: State, results: tuple[Result, ...]) -> Applied:
+    def _applied(self, state: State, results: tuple[Result, ...], txns: int = 0) -> Applied:
+        """`txns`: how many were open before."""
         self._activate_ms = state.schedule_head_ms
         self._expire_ms = 0
         for head_ms in (state.deadline_head_ms, state.expiry_head_ms, state.cleanup_head_ms):
@@ -123,9 +138,12 @@ class PartitionMachine:
         due_ms = self._expire_ms
         if self._activate_ms:
             due_ms = earlier(due_ms, self._activate_ms)
-        effects = PartitionEffects(ready=state.ready, outbox=state.moving)
-        # Moves are read from the tables as soon as they are told of.
-        return Applied(results, effects, due_ms or None, early=not state.moving)
+        effects = PartitionEffects(
+            ready=state.ready, outbox=state.moving, txns=state.txns, pinned=state.pinned
+        )
+        # Moves and transactions are read from the tables as soon as they are told of.
+        early = not (state.moving or state.txns or txns)
+        return Applied(results, effects, due_ms or None, early=early)
 
 
 def _carry_out(
@@ -153,14 +171,19 @@ def _carry_out(
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
     for place, command in enumerate(commands):
-        if isinstance(command, Move):
+        if isinstance(command, Move | Stage):
             moved = len(command.lengths) >> 2
             mine: list[tuple[int, int]] = []
             while moved:
                 mine.append((part, parts[part]))
                 moved -= parts[part]
                 part += 1
-            results[place] = move(turn, command, mine)
+            taking = (
+                move(turn, command, mine)
+                if isinstance(command, Move)
+                else stage(turn, command, mine)
+            )
+            results[place] = taking
         elif not isinstance(command, Configure | Route | Adopt | Produce):
             results[place] = _one(turn, command)
     assert part == len(parts), "every attachment belongs to a command"
@@ -213,6 +236,28 @@ def _of_reader(turn: Turn, command: Command) -> Result:
             return advance_reader(turn, command)
         case ReleaseReader():
             return release_reader(turn, command)
+        case _:
+            return _transactional(turn, command)
+
+
+def _transactional(turn: Turn, command: Command) -> Result:
+    match command:
+        case Prepare():
+            return prepare(turn, command)
+        case Publish():
+            return publish(turn, command)
+        case Discard():
+            return discard(turn, command)
+        case DropStages():
+            return drop_stages(turn, command)
+        case Begin():
+            return begin(turn, command)
+        case Decide():
+            return decide(turn, command)
+        case AbortTxn():
+            return abort_txn(turn, command)
+        case Finish():
+            return finish(turn, command)
         case _:
             raise AssertionError(f"{type(command).__name__} is not dispatched here")
 

@@ -113,14 +113,15 @@ def _judge(turn: Turn, command: Move) -> tuple[Refusal | None, int]:
         ), 0
     skipped = expected - command.first_move
     fresh = max(0, count - skipped)
-    if fresh and 0 < turn.queue.items_max < turn.state.items + fresh:
+    held = turn.state.held
+    if fresh and 0 < turn.queue.items_max < held + fresh:
         return Refusal(
             ErrorCode.QUEUE_FULL,
-            f"the partition holds {turn.state.items} items; "
+            f"the partition holds {held} items; "
             f"{fresh} more would exceed its limit of {turn.queue.items_max}",
             field="items",
             limit=str(turn.queue.items_max),
-            value=str(turn.state.items + fresh),
+            value=str(held + fresh),
         ), 0
     return None, skipped
 
@@ -145,7 +146,8 @@ def _take_block(
             lease_ms = min(max(item.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
             at_ms = expire_at(turn.now_ms, shorter(expire_ms, queue_timeout_ms))
             own.append(OwnTimes(ordinal, at_ms, expire_ms, lease_ms))
-    add_block(turn, part, first_seq, lengths, alive, expire_at(turn.now_ms, queue_timeout_ms), own)
+    expires_ms = expire_at(turn.now_ms, queue_timeout_ms)
+    add_block(turn, (turn.index, part), first_seq, lengths, alive, expires_ms, own)
     for ordinal, item in letters:
         OVERLAYS.put(turn.txn, turn.group, first_seq + ordinal, value=encode(Overlay(letter=item)))
     turn.state.overlays += len(letters)

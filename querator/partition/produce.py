@@ -66,9 +66,9 @@ def produce(
         alive = (living >> start) & masks.full(count)
         if alive:
             own = [special for special in specials if start <= special.ordinal < start + count]
-            _add_block(
+            place_block(
                 turn,
-                part,
+                (turn.index, part),
                 base + start,
                 lengths[start * 4 : (start + count) * 4],
                 alive,
@@ -114,14 +114,14 @@ def _accept(
     duplicates = known_keys(turn, command.specials, first_seq, stored)
     fresh = count - len(duplicates)
     items_max = turn.queue.items_max
-    if 0 < items_max < state.items + accepted + fresh:
+    held = state.held + accepted
+    if 0 < items_max < held + fresh:
         return Refusal(
             ErrorCode.QUEUE_FULL,
-            f"the partition holds {state.items + accepted} items; "
-            f"{fresh} more would exceed its limit of {items_max}",
+            f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
             field="items",
             limit=str(items_max),
-            value=str(state.items + accepted + fresh),
+            value=str(held + fresh),
         ), 0
     result = ProduceResult(first_seq, count, duplicates=duplicates)
     if producer is not None:
@@ -164,16 +164,18 @@ def shorter(one_ms: int, other_ms: int) -> int:
     return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
 
 
-def _add_block(
+def place_block(
     turn: Turn,
-    part: int,
+    attachment: tuple[int, int],
     first_seq: int,
     lengths: bytes,
     alive: int,
     specials: list[ItemSpecial],
-    start: int,
+    start: int = 0,
 ) -> None:
-    """`specials` are those of the block's living items, with ordinals from `start`."""
+    """Writes a block of produced items and places them. `attachment`: index of its entry, and
+    part. `specials` are those of the block's living items, with ordinals from `start`.
+    """
     now_ms = turn.now_ms
     queue_timeout_ms = turn.queue.expire_timeout_ms
     own: list[OwnTimes] = []
@@ -191,7 +193,8 @@ def _add_block(
         if expire_ms or lease_ms or (due_ms and timeout_ms):
             expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
             own.append(OwnTimes(ordinal, expires, expire_ms, lease_ms))
-    add_block(turn, part, first_seq, lengths, alive, expire_at(now_ms, queue_timeout_ms), own)
+    expires_ms = expire_at(now_ms, queue_timeout_ms)
+    add_block(turn, attachment, first_seq, lengths, alive, expires_ms, own)
     ready = alive
     for due_ms in sorted(later):
         mask = later[due_ms]
@@ -205,7 +208,7 @@ def _add_block(
 
 def add_block(
     turn: Turn,
-    part: int,
+    attachment: tuple[int, int],
     first_seq: int,
     lengths: bytes,
     alive: int,
@@ -221,8 +224,7 @@ def add_block(
             if instant:
                 head_ms = earlier(head_ms, instant)
     block = Block(
-        turn.index,
-        part,
+        *attachment,
         count,
         turn.now_ms,
         expire_at_ms,

@@ -28,6 +28,7 @@ from querator.partition.rows import (
     decode_state,
 )
 from querator.partition.segments import LANE, find_item, load_block
+from querator.partition.txn_steps import oldest_stage_ms
 from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
@@ -135,6 +136,10 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
         acknowledged=state.acknowledged,
         oldest_ready_at_ms=oldest_ms,
         oldest_batch_at_ms=oldest_batch_at(txn, group) if state.reserved else 0,
+        staged=state.staged,
+        staged_bytes=state.staged_bytes,
+        stages=state.stages,
+        oldest_stage_at_ms=oldest_stage_ms(txn, group),
     )
 
 

@@ -35,6 +35,7 @@ class State(msgspec.Struct, array_like=True):
     """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
 
     `displaced_ms` is when the youngest producer was born that had to make room for another.
+    `staged` and `pinned` count items, which are not among the partition's `items` yet.
     """
 
     index: int = 0
@@ -73,10 +74,23 @@ class State(msgspec.Struct, array_like=True):
     acknowledged: int = 0
     readers: int = 0
     next_reader: int = 1
+    staged: int = 0
+    staged_bytes: int = 0
+    pinned: int = 0
+    stages: int = 0
+    next_stage: int = 1
+    txns: int = 0
+    next_txn: int = 1
+    txn_producers: int = 0
 
     @property
     def items(self) -> int:
         return self.ready + self.leased + self.scheduled + self.moving + self.reserved
+
+    @property
+    def held(self) -> int:
+        """Items that count for the queue's limit: with those that are certain to come."""
+        return self.items + self.pinned
 
 
 class ProduceMode(IntEnum):

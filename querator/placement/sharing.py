@@ -7,12 +7,14 @@ remembered of a request must be where its repeat will go. So, with n partitions 
     2  the first n are asked what they remember that others will
        need, and those adopt it; requests go on meanwhile
     3  all are told the new number, and to take nothing yet         Route, not open
-    4  as 2, of what has come since                                 requests wait
+    4  when no partition has anything pinned for a transaction,
+       as 2, of what has come since                                 requests wait
     5  all are told to go on by the new number                      Route, open
     6  the map is told, and by it every node                        QueueRouted
 
 After 3 nothing is stored by the old number, whoever still believes in it, so that what is read in 4
-is all there is; and nothing is stored by the new one before 5. Every step may be done again, and by
+is all there is; and nothing is stored by the new one before 5. Nothing is pinned after 3 either,
+and what was pinned brings its keys before they are read. Every step may be done again, and by
 several nodes at once: what is known is only added to, and a partition does not go back. A node that
 dies leaves the rest to the next leader of group 0. Partitions that cannot be reached hold up 1 and
 2, and nothing else waits for them.
@@ -20,7 +22,8 @@ dies leaves the rest to the next leader of group 0. Partitions that cannot be re
 Partitions behind the new number are closing from 3 on: they take no items and no moves, and are
 leased from until they are empty. They leave the map, and then their data goes (`reconcile`), when
 
-* no item is in them, and no outcome of a lease is remembered, for which somebody may ask again;
+* no item is in them or pinned for a transaction, and no outcome of a lease is remembered, for which
+  somebody may ask again;
 * no partition of the namespace has a move on its way to them: those know then which have arrived.
 
 They go from the last one on, for partitions are numbered without gaps. One that comes again under
@@ -53,6 +56,8 @@ from querator.storage.environment import Environment
 
 CLOSING_S = 1.0
 """Between two looks at closing partitions."""
+PINNED_S = 0.05
+"""Between two looks at partitions that have something pinned."""
 AT_ONCE_MAX = 16
 """Partitions that are asked or told at once."""
 
@@ -85,6 +90,7 @@ class Sharing:
         routing, partitions = queue.routing + 1, queue.settings.partitions
         since_ms = await self._hand_over(queue, [0] * queue.shares)
         await self._tell(queue, Route(routing, partitions, open=False))
+        await self._nothing_pinned(queue)
         await self._hand_over(queue, since_ms)
         await self._tell(queue, Route(routing, partitions, open=True))
         await self._accepted(PLACEMENT_GROUP, QueueRouted(queue.id, routing, partitions))
@@ -95,6 +101,14 @@ class Sharing:
             before=queue.shares,
             partitions=partitions,
         )
+
+    async def _nothing_pinned(self, queue: Queue) -> None:
+        """Until no partition has anything to publish, or to let go, for a transaction."""
+        while True:
+            seen = await self._look_at(queue.groups)
+            if not any(one.pinned for one in seen):
+                return
+            await asyncio.sleep(PINNED_S)
 
     async def _hand_over(self, queue: Queue, since_ms: Sequence[int]) -> list[int]:
         """Brings what each of the partitions of before has come to remember since then to those

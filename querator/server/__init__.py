@@ -3,6 +3,7 @@
     grpc_server     the server itself: address, limits of the transport, health, reflection, drain
     answers         the one place where failures become statuses; request ids; deadlines
     queue_calls     unary calls of QueueService
+    transaction_calls  calls of TransactionService
     admin_calls     calls of AdminService
     produce_stream  ProduceStream
     lease_stream    LeaseStream

@@ -19,12 +19,13 @@ from querator import telemetry
 from querator.model import limits
 from querator.model.calls import CompleteCall, ExtendCall, LeaseCall, ProduceCall, RetryCall
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.txn_calls import AbortCall, CommitCall, StageCall
 from querator.server.call_counts import CANCELLED, OK, CallCounts
 from querator.wire.errors import error_status
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Unary: TypeAlias = "Callable[[bytes, Context], Awaitable[bytes]]"
-T = TypeVar("T", ProduceCall, CompleteCall, RetryCall, ExtendCall)
+T = TypeVar("T", ProduceCall, CompleteCall, RetryCall, ExtendCall, StageCall, CommitCall, AbortCall)
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be on its way before the caller gives up, or its lease request ends unknown.

@@ -29,6 +29,7 @@ from querator.server.node_calls import NodeCalls
 from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
 from querator.server.streams import Streams
+from querator.server.transaction_calls import transaction_calls
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
@@ -37,22 +38,27 @@ from querator.v1 import (
     cluster_service_pb2,
     node_service_pb2,
     queue_service_pb2,
+    transaction_service_pb2,
 )
 from querator.wire.door import DEFAULT_LIMITS, RequestLimits
 
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"].full_name
 NODE_SERVICE = node_service_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+TRANSACTION_SERVICE = transaction_service_pb2.DESCRIPTOR.services_by_name[
+    "TransactionService"
+].full_name
 CLUSTER_SERVICE = cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"].full_name
 _SERVICES = (
     QUEUE_SERVICE,
+    TRANSACTION_SERVICE,
     ADMIN_SERVICE,
     CLUSTER_SERVICE,
     health.SERVICE_NAME,
     reflection.SERVICE_NAME,
 )
 
-_HEALTH_OF = ("", QUEUE_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE)
+_HEALTH_OF = ("", QUEUE_SERVICE, TRANSACTION_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE)
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _KEEPALIVE_MS = 20_000
 _KEEPALIVE_ANSWER_MS = 10_000
@@ -122,6 +128,7 @@ class GrpcServer:
         queue_handlers = self._unary(queue_calls(self._queue_service, self._limits))
         queue_handlers["ProduceStream"] = self._stream("ProduceStream", self._produce_stream)
         queue_handlers["LeaseStream"] = self._stream("LeaseStream", self._lease_stream)
+        transaction_handlers = self._unary(transaction_calls(self._queue_service, self._limits))
         admin_handlers = self._unary(AdminCalls(self._admin_service).by_method())
         cluster_handlers = {}
         if self._cluster_service is not None:
@@ -129,6 +136,7 @@ class GrpcServer:
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(QUEUE_SERVICE, queue_handlers),
+                grpc.method_handlers_generic_handler(TRANSACTION_SERVICE, transaction_handlers),
                 grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin_handlers),
                 grpc.method_handlers_generic_handler(CLUSTER_SERVICE, cluster_handlers),
             )

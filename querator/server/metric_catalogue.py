@@ -155,6 +155,17 @@ OLDEST_BATCH = _gauge(
     "releases it.",
     _QUEUE,
 )
+STAGED_BYTES = _gauge(
+    "queue_staged_bytes",
+    "Bytes of items that are staged for transactions, in the partitions that this node leads.",
+    _QUEUE,
+)
+OLDEST_STAGE = _gauge(
+    "queue_oldest_stage_age_seconds",
+    "How long ago the oldest stage was begun in the partitions that this node leads; 0 when there "
+    "is none.",
+    _QUEUE,
+)
 PARTITIONS = _gauge(
     "queue_partitions",
     "Partitions by what this node is to them: leader, follower, leaderless (it knows no leader), "

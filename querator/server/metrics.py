@@ -218,6 +218,11 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
         catalogue.OLDEST,
         ((label, _age_s(each.oldest_ready_at_ms, seen.wall_ms)) for label, each in labelled),
     )
+    yield family(catalogue.STAGED_BYTES, ((label, each.staged_bytes) for label, each in labelled))
+    yield family(
+        catalogue.OLDEST_STAGE,
+        ((label, _age_s(each.oldest_stage_at_ms, seen.wall_ms)) for label, each in labelled),
+    )
     yield family(
         catalogue.OLDEST_BATCH,
         ((label, _age_s(each.oldest_batch_at_ms, seen.wall_ms)) for label, each in labelled),

@@ -25,8 +25,10 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.transactions import StageResult, TxnResult
 from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
 from querator.placement import commands as placement
 from querator.service.forwarder import (
     CarriedLease,
@@ -39,7 +41,7 @@ from querator.service.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 3
+LINK_VERSION = 4
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -195,6 +197,8 @@ _RESULTS: tuple[type, ...] = (
     RedriveResult,
     placement.QueueCreated,
     placement.QueueUpdated,
+    StageResult,
+    TxnResult,
 )
 _LEASE = len(_RESULTS)
 
@@ -217,6 +221,9 @@ _REPLIES: dict[type, Any] = {
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,
+    TxnQuery: msgspec.msgpack.Decoder(TxnResult).decode,
+    CommittedQuery: msgspec.msgpack.Decoder(int).decode,
+    StagedQuery: msgspec.msgpack.Decoder(StagedPage).decode,
     ClosureQuery: msgspec.msgpack.Decoder(Closure).decode,
 }
 

@@ -41,6 +41,8 @@ class QueueReading(msgspec.Struct):
     leases: int = 0
     oldest_ready_at_ms: int = 0
     oldest_batch_at_ms: int = 0
+    staged_bytes: int = 0
+    oldest_stage_at_ms: int = 0
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -141,6 +143,8 @@ def _add_items(reading: QueueReading, stats: PartitionStats) -> None:
     reading.leases += stats.leases
     reading.oldest_ready_at_ms = _older(reading.oldest_ready_at_ms, stats.oldest_ready_at_ms)
     reading.oldest_batch_at_ms = _older(reading.oldest_batch_at_ms, stats.oldest_batch_at_ms)
+    reading.oldest_stage_at_ms = _older(reading.oldest_stage_at_ms, stats.oldest_stage_at_ms)
+    reading.staged_bytes += stats.staged_bytes
 
 
 def _older(first_ms: int, second_ms: int) -> int:

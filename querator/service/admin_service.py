@@ -260,6 +260,7 @@ def total_of(counts: Sequence[PartitionStats]) -> PartitionStats:
         applied_index=0,
         oldest_ready_at_ms=_oldest(each.oldest_ready_at_ms for each in counts),
         oldest_batch_at_ms=_oldest(each.oldest_batch_at_ms for each in counts),
+        oldest_stage_at_ms=_oldest(each.oldest_stage_at_ms for each in counts),
         **sums,
     )
 

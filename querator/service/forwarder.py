@@ -13,6 +13,7 @@ from querator.model.calls import LoadedItems
 from querator.model.commands import LeaseResult
 from querator.model.ids import GroupId, QueueId
 from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.partition.txn_steps import TransactionQuery
 
 
 class CarriedLease(LeaseResult, frozen=True, gc=False):
@@ -83,6 +84,7 @@ Query = (
     | EpochQuery
     | FactsQuery
     | ClosureQuery
+    | TransactionQuery
 )
 
 

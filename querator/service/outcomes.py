@@ -16,6 +16,7 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.transactions import StageResult, TxnResult
 from querator.placement.commands import DeleteQueue, UpdateQueue
 
 T = TypeVar("T")
@@ -24,7 +25,16 @@ NOT_EXECUTED = (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
 
 _FORGETFUL = (ErrorCode.PRODUCER_EXPIRED, ErrorCode.ROUTING_CHANGED)
 
-Accepted = ProduceResult | LeaseResult | SettleResult | ExtendResult | RedriveResult | Done
+Accepted = (
+    ProduceResult
+    | LeaseResult
+    | SettleResult
+    | ExtendResult
+    | RedriveResult
+    | StageResult
+    | TxnResult
+    | Done
+)
 """What a partition answers to a command that it did not refuse."""
 
 

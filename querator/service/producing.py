@@ -13,6 +13,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
 from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
 from querator.model.queues import Queue, QueueState
+from querator.model.txn_calls import StageCall
 from querator.service import produce as parts
 from querator.service.outcomes import each
 from querator.service.reads import Reads
@@ -45,7 +46,7 @@ class Producing:
         """`deadline` by the loop's clock; None: there is none. Raises QueratorError."""
         if call.slots:
             return await self._keyed(queue, call, deadline)
-        until_s = self._until_rerouted(deadline)
+        until_s = self.until_rerouted(deadline)
         while True:
             partition = self._home(queue, call)
             part = parts.whole(call, partition, routing=queue.routing)
@@ -53,14 +54,14 @@ class Producing:
             if isinstance(batch, ProducedBatch):
                 leader = self._leader_address(queue, partition)
                 return ProduceReply((batch,), self._durable, leader)
-            if not self._was_rerouted(queue, batch):
+            if not self.was_rerouted(queue, batch):
                 raise batch
-            queue = await self._rerouted(queue, call, until_s)
+            queue = await self.rerouted(queue, call, until_s)
 
     async def _keyed(self, queue: Queue, call: ProduceCall, deadline: float | None) -> ProduceReply:
         batches: list[ProducedBatch] = []
         errors: list[QueratorError] = []
-        until_s = self._until_rerouted(deadline)
+        until_s = self.until_rerouted(deadline)
         left = [parts.whole(call, 0, routing=0)]
         while left:
             cut = [
@@ -78,13 +79,13 @@ class Producing:
             for part, outcome in zip(cut, outcomes, strict=True):
                 if isinstance(outcome, ProducedBatch):
                     batches.append(outcome)
-                elif self._was_rerouted(queue, outcome):
+                elif self.was_rerouted(queue, outcome):
                     left.append(part)
                 else:
                     errors.append(outcome)
             if left:
                 try:
-                    queue = await self._rerouted(queue, call, until_s)
+                    queue = await self.rerouted(queue, call, until_s)
                 except QueratorError as error:
                     errors.append(error)
                     break
@@ -92,10 +93,10 @@ class Producing:
             raise parts.merged_error(errors, stored=bool(batches))
         return ProduceReply(tuple(batches), self._durable)
 
-    def _until_rerouted(self, deadline: float | None) -> float:
+    def until_rerouted(self, deadline: float | None) -> float:
         return self._loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
 
-    def _was_rerouted(self, queue: Queue, error: QueratorError) -> bool:
+    def was_rerouted(self, queue: Queue, error: QueratorError) -> bool:
         """Whether the partitions have changed since; the request was not executed."""
         if error.code is ErrorCode.ROUTING_CHANGED:
             return True
@@ -104,7 +105,7 @@ class Producing:
             return False
         return known.state is QueueState.ACTIVE and known.groups != queue.groups
 
-    async def _rerouted(self, queue: Queue, call: ProduceCall, until_s: float) -> Queue:
+    async def rerouted(self, queue: Queue, call: ProduceCall | StageCall, until_s: float) -> Queue:
         """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
         too long, or DEADLINE_EXCEEDED.
         """

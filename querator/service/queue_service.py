@@ -38,8 +38,18 @@ from querator.model.limits import (
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.model.txn_calls import (
+    AbortCall,
+    AbortReply,
+    CommitCall,
+    CommitReply,
+    StageCall,
+    StageReply,
+    TxnList,
+)
 from querator.service import settle
 from querator.service.admission import Admission
+from querator.service.committing import Committer
 from querator.service.grants import Waiter
 from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
@@ -49,6 +59,7 @@ from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router
 from querator.service.subscriptions import Subscription
+from querator.service.transactions import Transactions
 from querator.service.validate import (
     check_leases,
     check_partition,
@@ -66,7 +77,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_Named = ProduceCall | LeaseCall | SubscribeCall | CompleteCall | RetryCall | ExtendCall
+_Named = (
+    ProduceCall | LeaseCall | SubscribeCall | CompleteCall | RetryCall | ExtendCall
+    | StageCall | CommitCall | AbortCall
+)  # fmt: skip
 
 
 class QueueService:
@@ -97,12 +111,16 @@ class QueueService:
         self._router = Router(host, lambda: placement.map, forwarder, out_of_reach=out_of_reach)
         self._reads = Reads(host=host, router=self._router, environment=environment)
         self._mover = Mover(self._router, environment, self._reads)
+        self._committer = Committer(self._router, environment, self._reads)
         self._cache = PayloadCache()
         self._durable = environment.durable
         self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
         self._producing = Producing(self._router, self._reads, durable=environment.durable)
+        self._transactions = Transactions(
+            self._router, self._producing, durable=environment.durable
+        )
         self._desks: dict[QueueId, LeaseDesk] = {}
         self._subscriptions: dict[Subscription, QueueId] = {}
         self._neighbours = (
@@ -166,6 +184,37 @@ class QueueService:
             )
         finally:
             self._produces.leave(size)
+
+    # --- transactions ------------------------------------------------------------------------
+
+    async def stage(self, call: StageCall) -> StageReply:
+        """See `service.transactions`, also for the other calls. Raises QueratorError."""
+        queue = await self._queue(call)
+        size = len(call.items)
+        self._produces.enter(size)
+        try:
+            deadline = self._deadline(call.timeout_ms)
+            return await self._transactions.stage(queue, call, deadline=deadline)
+        finally:
+            self._produces.leave(size)
+
+    async def commit(self, call: CommitCall) -> CommitReply:
+        queue = await self._queue(call)
+        self._settles.enter()
+        try:
+            deadline = self._deadline(call.timeout_ms)
+            return await self._transactions.commit(queue, call, deadline=deadline)
+        finally:
+            self._settles.leave()
+
+    async def abort(self, call: AbortCall) -> AbortReply:
+        queue = await self._queue(call)
+        deadline = self._deadline(call.timeout_ms)
+        return await self._transactions.abort(queue, call, deadline=deadline)
+
+    async def staged(self, namespace: str, name: str) -> TxnList:
+        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+        return await self._transactions.staged(queue)
 
     # --- lease -------------------------------------------------------------------------------
 
@@ -336,6 +385,7 @@ class QueueService:
             view.desk.look(view)
         if effects.outbox:
             self._mover.look(view)
+        self._committer.look(view)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         if group == PLACEMENT_GROUP:
@@ -344,6 +394,7 @@ class QueueService:
         view = self._router.on_leadership(group, leads)
         self._look(view)
         self._mover.look(view)
+        self._committer.look(view)
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
         """Who leads a group that has a replica here, as far as the raft room knows."""
@@ -393,6 +444,7 @@ class QueueService:
             desk.stop()
         if self._neighbours is not None:
             self._neighbours.stop()
+        await self._committer.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
 
 

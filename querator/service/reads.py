@@ -6,7 +6,7 @@ read began. A stale one is answered from whatever replica is at hand, as of its 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from querator.model.calls import PartitionStats
@@ -16,6 +16,7 @@ from querator.partition import facts, queries
 from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.rows import ItemState
+from querator.partition.txn_steps import TransactionQuery
 from querator.service.forwarder import (
     EpochQuery,
     LettersQuery,
@@ -48,6 +49,8 @@ class Reads:
         self._catching_up: asyncio.Task[bool] | None = None
         self._newer = asyncio.Event()
         router.answers = self.answer
+        self.transactions: Callable[[TransactionQuery], Awaitable[Any]] | None = None
+        """What answers questions about transactions."""
 
     # --- anywhere ------------------------------------------------------------------------------
 
@@ -136,6 +139,10 @@ class Reads:
             await self._host.confirm_read(GroupId(query.group))
             with self._environment.snapshot() as txn:
                 return facts.answer(txn, query)
+        if isinstance(query, TransactionQuery):
+            assert self.transactions is not None
+            await self._host.confirm_read(GroupId(query.group))
+            return await self.transactions(query)
         assert isinstance(query, StatsQuery | PeekQuery | LettersQuery)
         if not query.stale:
             await self._host.confirm_read(query.group)

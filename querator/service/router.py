@@ -163,6 +163,7 @@ class Router:
         view = self._views.get(group) or self.view(group)
         view.stored = effects.ready
         view.outbox = effects.outbox
+        view.txns, view.pinned = effects.txns, effects.pinned
         if view.local:
             view.ready = effects.ready
         return view

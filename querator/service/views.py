@@ -32,10 +32,12 @@ class PartitionView:
         "line",
         "local",
         "outbox",
+        "pinned",
         "produce_bytes",
         "produces",
         "ready",
         "stored",
+        "txns",
     )
 
     def __init__(self, group: GroupId, *, led: bool = False) -> None:
@@ -53,6 +55,10 @@ class PartitionView:
         """Items that can be leased, as this node's own replica has it."""
         self.outbox = 0
         """Items on their way to other partitions, as this node's own replica has it."""
+        self.txns = 0
+        """Transactions that it coordinates and that are not finished, as this node's replica has
+        it; and staged items that are pinned for some."""
+        self.pinned = 0
         self.produces = 0
         """Produce commands not answered yet, and their bytes."""
         self.produce_bytes = 0

@@ -72,6 +72,22 @@ READERS = Table("readers", b"z", "16s")
 """hash of reader_id → number, epoch, acknowledged batch, open batch."""
 RESERVED = Table("reserved", b"Z", "QQ")
 """number of the reader, index of the first item in its open batch → first_seq, mask."""
+STAGES = Table("stages", b"n", "Q")
+"""number → whose items, how many, whether they are pinned; oldest first."""
+STAGE_NAMES = Table("stage_names", b"N", "16sQI16s")
+"""hash of producer, batch, task, attempt → number of the stage."""
+STAGED = Table("staged", b"w", "QQH")
+"""stage, sequence of the request, piece → attachment, lengths, what is special about items."""
+STAGE_CHECKS = Table("stage_checks", b"W", "QQ")
+"""check_at_ms, stage → nothing."""
+PINNED = Table("pinned", b"p", "QIQ")
+"""transaction, task, stage → nothing."""
+TXNS = Table("txns", b"a", "Q")
+"""transaction → what it is about, and what was decided; only in the coordinator."""
+TXN_PRODUCERS = Table("txn_producers", b"b", "16s")
+"""hash of producer → its last batch that was committed; only in the coordinator."""
+TXN_PRODUCER_CHECKS = Table("txn_producer_checks", b"j", "Q16s")
+"""check_at_ms, hash of producer → nothing."""
 
 # What a replica of a partition holds, attachments and log aside: hashed by its digest.
 PARTITION_TABLES = tuple(
@@ -81,6 +97,8 @@ PARTITION_TABLES = tuple(
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
             OUTBOX, OUTBOX_TARGETS, MOVED_UPTO, READERS, RESERVED,
+            STAGES, STAGE_NAMES, STAGED, STAGE_CHECKS, PINNED,
+            TXNS, TXN_PRODUCERS, TXN_PRODUCER_CHECKS,
         ),
         key=lambda table: table.letter,
     )

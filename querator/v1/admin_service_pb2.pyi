@@ -548,6 +548,10 @@ class PartitionStats(_message.Message):
     RESERVED_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     OLDEST_BATCH_AT_FIELD_NUMBER: _builtins.int
+    STAGED_FIELD_NUMBER: _builtins.int
+    STAGED_BYTES_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
+    OLDEST_STAGE_AT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -592,6 +596,12 @@ class PartitionStats(_message.Message):
     """Items in open batches of readers."""
     acknowledged: _builtins.int
     """Items ever acknowledged by readers."""
+    staged: _builtins.int
+    """Items that are staged for transactions: invisible, and in no other count."""
+    staged_bytes: _builtins.int
+    """Bytes of those."""
+    stages: _builtins.int
+    """Stages that hold them, one for each attempt at a task of a batch."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready."""
@@ -599,6 +609,10 @@ class PartitionStats(_message.Message):
     @_builtins.property
     def oldest_batch_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest open batch was given out; unset when none is open."""
+
+    @_builtins.property
+    def oldest_stage_at(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest stage was begun; unset when there is none."""
 
     def __init__(
         self,
@@ -627,10 +641,14 @@ class PartitionStats(_message.Message):
         reserved: _builtins.int = ...,
         acknowledged: _builtins.int = ...,
         oldest_batch_at: _timestamp_pb2.Timestamp | None = ...,
+        staged: _builtins.int = ...,
+        staged_bytes: _builtins.int = ...,
+        stages: _builtins.int = ...,
+        oldest_stage_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

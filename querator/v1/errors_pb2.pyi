@@ -90,6 +90,12 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The batch is acknowledged, and its items are gone; or it was never given out."""
     ERROR_CODE_TOO_MANY_READERS: _ErrorCode.ValueType  # 45
     """The partition knows as many readers as it may; remove some."""
+    ERROR_CODE_TRANSACTION_ABORTED: _ErrorCode.ValueType  # 30
+    """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
+    says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged anew.
+    """
+    ERROR_CODE_STAGE_FULL: _ErrorCode.ValueType  # 31
+    """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode is the closed list of reasons for which Querator refuses or fails a request. docs/api.md
@@ -162,6 +168,12 @@ ERROR_CODE_BATCH_NOT_FOUND: ErrorCode.ValueType  # 44
 """The batch is acknowledged, and its items are gone; or it was never given out."""
 ERROR_CODE_TOO_MANY_READERS: ErrorCode.ValueType  # 45
 """The partition knows as many readers as it may; remove some."""
+ERROR_CODE_TRANSACTION_ABORTED: ErrorCode.ValueType  # 30
+"""The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
+says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged anew.
+"""
+ERROR_CODE_STAGE_FULL: ErrorCode.ValueType  # 31
+"""The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

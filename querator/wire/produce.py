@@ -12,12 +12,14 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
+
 from querator.model import limits
 from querator.model.calls import ProduceCall, ProduceReply
 from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import invalid, over_limit
 from querator.model.routing import slot_of_key
-from querator.v1 import items_pb2, queue_service_pb2
+from querator.v1 import items_pb2, queue_service_pb2, transaction_service_pb2
 from querator.wire import door
 from querator.wire.door import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
@@ -39,10 +41,18 @@ def parse_produce(
     data: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
 ) -> ProduceCall:
     """A `ProduceRequest`; `now_ms` bounds how far ahead items may be scheduled."""
-    if len(data) > request_limits.request_bytes_max:
-        raise _too_many_bytes(len(data), request_limits)
+    check_request_bytes(len(data), request_limits)
     message = door.parse_message(queue_service_pb2.ProduceRequest, data)
     return check_produce(message, data, ((0, len(data)),), now_ms, request_limits)
+
+
+class CheckedItems(msgspec.Struct, frozen=True):
+    """Items of a request: their bytes and lengths, and what is not plain, as of `ProduceCall`."""
+
+    items: bytes
+    lengths: bytes
+    specials: tuple[ItemSpecial, ...]
+    slots: bytes
 
 
 def check_produce(
@@ -56,14 +66,8 @@ def check_produce(
 
     More than one span: the message came in pieces, which protobuf merges. Raises `QueratorError`.
     """
-    request_bytes = sum(stop - start for start, stop in spans)
-    if request_bytes > request_limits.request_bytes_max:
-        raise _too_many_bytes(request_bytes, request_limits)
-    count = len(message.items)
-    if not count:
-        raise invalid("items", "must not be empty")
-    if count > request_limits.request_items_max:
-        raise over_limit("items", value=count, limit=request_limits.request_items_max, unit="items")
+    check_request_bytes(sum(stop - start for start, stop in spans), request_limits)
+    _check_count(len(message.items), request_limits)
     namespace = door.check_namespace(message.namespace)
     queue = door.check_name(message.queue, field="queue")
     _check_producer(message)
@@ -75,14 +79,53 @@ def check_produce(
             least_ms=0,
             most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
         )
+    items = check_items(message, buffer, spans, now_ms, request_limits)
+    return ProduceCall(
+        namespace=namespace,
+        queue=queue,
+        items=items.items,
+        lengths=items.lengths,
+        producer_id=message.producer_id,
+        sequence=message.sequence,
+        ordered=message.ordered,
+        specials=items.specials,
+        timeout_ms=timeout_ms,
+        slots=items.slots,
+    )
+
+
+def check_request_bytes(value: int, request_limits: RequestLimits) -> None:
+    """Raises LIMIT_EXCEEDED."""
+    if value > request_limits.request_bytes_max:
+        most = request_limits.request_bytes_max
+        raise over_limit("request", value=value, limit=most, unit="bytes")
+
+
+def _check_count(count: int, request_limits: RequestLimits) -> None:
+    if not count:
+        raise invalid("items", "must not be empty")
+    if count > request_limits.request_items_max:
+        raise over_limit("items", value=count, limit=request_limits.request_items_max, unit="items")
+
+
+def check_items(
+    message: queue_service_pb2.ProduceRequest | transaction_service_pb2.StageRequest,
+    buffer: bytes,
+    spans: Sequence[Span],
+    now_ms: int,
+    request_limits: RequestLimits,
+) -> CheckedItems:
+    """The items of `message`, as `check_produce` takes them."""
+    count = len(message.items)
+    _check_count(count, request_limits)
     walk = _Walk(buffer, request_limits.payload_bytes_max)
     try:
         for start, stop in spans:
             walk.span(start, stop)
     except (MalformedError, IndexError) as error:
-        raise door.malformed(queue_service_pb2.ProduceRequest) from error
+        raise door.malformed(type(message)) from error
     if len(walk.lengths) != count:
-        raise door.malformed(queue_service_pb2.ProduceRequest)
+        raise door.malformed(type(message))
     specials = []
     slots: dict[int, int] = {}
     for ordinal, keys in walk.notes:
@@ -96,17 +139,11 @@ def check_produce(
             specials.append(special)
         if any(keys):
             slots[ordinal] = slot_of_key(keys[0] or keys[1])
-    return ProduceCall(
-        namespace=namespace,
-        queue=queue,
-        items=walk.items(),
-        lengths=struct.pack(f"<{count}I", *walk.lengths),
-        producer_id=message.producer_id,
-        sequence=message.sequence,
-        ordered=message.ordered,
-        specials=tuple(specials),
-        timeout_ms=timeout_ms,
-        slots=_packed(slots, count),
+    return CheckedItems(
+        walk.items(),
+        struct.pack(f"<{count}I", *walk.lengths),
+        tuple(specials),
+        _packed(slots, count),
     )
 
 
@@ -133,11 +170,6 @@ def encode_produced(reply: ProduceReply) -> bytes:
             ],
         )
     return message.SerializeToString()
-
-
-def _too_many_bytes(value: int, request_limits: RequestLimits) -> Exception:
-    most = request_limits.request_bytes_max
-    return over_limit("request", value=value, limit=most, unit="bytes")
 
 
 def _check_producer(message: queue_service_pb2.ProduceRequest) -> None:

@@ -15,7 +15,7 @@ _MODEL_FIELDS = {
     "expire_timeout": "expire_timeout_ms",
     "dedup_window": "dedup_window_ms",
 }
-_COUNTS = frozenset(PartitionStats.__struct_fields__) - {"oldest_ready_at_ms", "oldest_batch_at_ms"}
+_COUNTS = [name for name in PartitionStats.__struct_fields__ if not name.startswith("oldest")]
 
 
 class QueueName(msgspec.Struct, frozen=True):
@@ -281,6 +281,8 @@ def _stats_message(stats: PartitionStats) -> admin_service_pb2.PartitionStats:
         message.oldest_ready_at.CopyFrom(door.timestamp(stats.oldest_ready_at_ms))
     if stats.oldest_batch_at_ms:
         message.oldest_batch_at.CopyFrom(door.timestamp(stats.oldest_batch_at_ms))
+    if stats.oldest_stage_at_ms:
+        message.oldest_stage_at.CopyFrom(door.timestamp(stats.oldest_stage_at_ms))
     return message
 
 

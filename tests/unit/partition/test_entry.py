@@ -36,6 +36,19 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.limits import BLOCK_BYTES_MAX
+from querator.model.transactions import (
+    AbortTxn,
+    Begin,
+    Decide,
+    Discard,
+    DropStages,
+    Finish,
+    Participant,
+    Prepare,
+    Publish,
+    Stage,
+    StageClaim,
+)
 from querator.partition.entry import UnknownEntryVersion, pack, unpack_entry
 from tests.unit.partition.harness import START_MS, produce, settings
 
@@ -90,6 +103,31 @@ COMMANDS = {
     "open reader": Proposal(OpenReader("lake", 3)),
     "advance reader": Proposal(AdvanceReader("lake", 3, 41, 50_000, 67_108_864, 900, True)),
     "release reader": Proposal(ReleaseReader("lake", 42, remove=True)),
+    "stage": Proposal(
+        Stage(
+            "query",
+            7,
+            3,
+            bytes(range(16)),
+            2,
+            0xDEADBEEF,
+            pack_struct("<I", 2),
+            (ItemSpecial(0, START_MS + 5000),),
+            4,
+            b"\x07\x01",
+        ),
+        b"ab",
+    ),
+    "prepare": Proposal(Prepare(9, "query", 7, (StageClaim(3, bytes(range(16)), 5, 77),))),
+    "publish": Proposal(Publish(9)),
+    "discard": Proposal(Discard(9, keep=True)),
+    "drop stages": Proposal(DropStages("query", 7)),
+    "begin": Proposal(
+        Begin("query", 7, (Participant(2, 13, (StageClaim(3, bytes(range(16)), 5, 77),)),))
+    ),
+    "decide": Proposal(Decide(9, 30, "no", keep=True)),
+    "abort txn": Proposal(AbortTxn("query", 7)),
+    "finish": Proposal(Finish(9)),
 }
 # What earlier releases wrote of the same commands, with fields that were added since left out.
 OLD = {
@@ -148,6 +186,24 @@ GOLDEN = {
     "open reader": "0193cf0000018bcfe5680090919314a46c616b6503",
     "advance reader": ("0193cf0000018bcfe5680090919815a46c616b650329cdc350ce04000000cd0384c3"),
     "release reader": "0193cf0000018bcfe5680090919416a46c616b652ac3",
+    "stage": (
+        "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
+        "0e0f02cedeadbeefc40402000000919500cf0000018bcfe57b880000c40004c4020701"
+    ),
+    "prepare": (
+        "0193cf0000018bcfe568009091951f09a5717565727907919403c410000102030405060708090a0b"
+        "0c0d0e0f054d"
+    ),
+    "publish": "0193cf0000018bcfe568009091922009",
+    "discard": "0193cf0000018bcfe568009091932109c3",
+    "drop stages": "0193cf0000018bcfe5680090919322a5717565727907",
+    "begin": (
+        "0193cf0000018bcfe5680090919423a57175657279079193020d919403c410000102030405060708"
+        "090a0b0c0d0e0f054d"
+    ),
+    "decide": "0193cf0000018bcfe5680090919524091ea26e6fc3",
+    "abort txn": "0193cf0000018bcfe5680090919325a5717565727907",
+    "finish": "0193cf0000018bcfe568009091922609",
 }
 
 
@@ -169,7 +225,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 16), 20, 21, 22}
+    assert numbers == {*range(1, 16), 20, 21, 22, *range(30, 39)}
 
 
 def test_an_unknown_version_is_not_guessed():

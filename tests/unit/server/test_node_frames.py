@@ -34,7 +34,18 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.transactions import (
+    Begin,
+    Participant,
+    Stage,
+    StageClaim,
+    StagedBatch,
+    StageResult,
+    TxnResult,
+    TxnState,
+)
 from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
 from querator.placement import commands as placement
 from querator.server import node_frames as frames
 from querator.service.forwarder import (
@@ -63,6 +74,8 @@ COMMANDS = [
     MoveDone(1, 2),
     MoveReturn(1),
     Redrive("q", (DeadTarget("q", 0, 1),), (1, 2), 3),
+    Stage("p", 2**62, 3, b"a" * 16, 4, 2**32 - 1, b"\1\0\0\0"),
+    Begin("p", 1, (Participant(0, 11, (StageClaim(3, b"a" * 16, 5, 6),)),)),
 ]
 CHANGES = [
     placement.CreateQueue("default", "q", QueueSettings()),
@@ -78,6 +91,8 @@ RESULTS = [
     RedriveResult(1, 2),
     placement.QueueCreated(QUEUE, True),
     placement.QueueUpdated(QUEUE),
+    StageResult(repeated=True),
+    TxnResult(3, TxnState.ABORTED, False, ErrorCode.TRANSACTION_ABORTED, "no"),
 ]
 ANSWERS: list[tuple[Any, Any]] = [
     (StatsQuery(GROUP), PartitionStats(0, *[2**63] * 23)),
@@ -89,6 +104,12 @@ ANSWERS: list[tuple[Any, Any]] = [
     (StreamLeasesQuery(GROUP, "c", "me", 2, 3, 4), LeasePage((2**63, 5), 5)),
     (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
     (EpochQuery(), 17),
+    (TxnQuery(GROUP, 3, "p", 2**62, 500), TxnResult(3, TxnState.COMMITTED)),
+    (CommittedQuery(GROUP, "p"), -1),
+    (
+        StagedQuery(GROUP, 10),
+        StagedPage((StagedBatch("p", 1, 2, 3, 4, 5, 6, TxnState.PREPARING),), True),
+    ),
 ]
 
 

@@ -43,6 +43,7 @@ def counted(reading: QueueReading) -> dict[str, int]:
 def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms"}
+    others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms"}
     assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)
 
 
@@ -67,6 +68,7 @@ async def test_readings_equal_what_the_partitions_say() -> None:
         assert reading.counts == {field: getattr(total, field) for field in ITEM_COUNTS}
         assert (reading.bytes, reading.leases) == (total.bytes, total.leases)
         assert reading.oldest_ready_at_ms == total.oldest_ready_at_ms > 0
+        assert (reading.staged_bytes, reading.oldest_stage_at_ms) == (0, 0)
         assert reading.states == {"leader": 3}
         empty = read(metrics, node)["empty"]
         assert (empty.items, counted(empty)) == (dict.fromkeys(ITEM_STATES, 0), {})

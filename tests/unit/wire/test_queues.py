@@ -131,7 +131,8 @@ def test_states_are_those_of_the_protocol() -> None:
 def test_counts_arrive_field_by_field() -> None:
     names = [name for name in PartitionStats.__struct_fields__ if not name.startswith("oldest")]
     values = {name: number for number, name in enumerate(names, start=1)}
-    one = PartitionStats(**values, oldest_ready_at_ms=5_000, oldest_batch_at_ms=6_000)
+    instants = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
+    one = PartitionStats(**values, **instants, oldest_stage_at_ms=7_000)
     none = PartitionStats(**dict.fromkeys(names, 0), oldest_ready_at_ms=0, oldest_batch_at_ms=0)
     stats = QueueStats(queue(QueueSettings()), none, (one, none), durable=True)
     message = admin_service_pb2.GetQueueStatsResponse.FromString(queues.encode_queue_stats(stats))
@@ -142,8 +143,10 @@ def test_counts_arrive_field_by_field() -> None:
     assert {name: getattr(got, name) for name in names} == values
     assert got.oldest_ready_at.ToMilliseconds() == 5_000
     assert got.oldest_batch_at.ToMilliseconds() == 6_000
+    assert got.oldest_stage_at.ToMilliseconds() == 7_000
+    assert not message.total.HasField("oldest_stage_at")
     protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
-    assert protocol == {*names, "oldest_ready_at", "oldest_batch_at"}
+    assert protocol == {*names, "oldest_ready_at", "oldest_batch_at", "oldest_stage_at"}
 
 
 def test_peeked_items_arrive() -> None:

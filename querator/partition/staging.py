@@ -1,0 +1,483 @@
+"""Stages: items that wait, invisibly, to become visible together with others of their batch.
+
+    (nothing) ──Stage──► open ──Prepare──► pinned ──Publish──► ready or scheduled items
+                          │ ▲                │
+                          │ └─Discard, keep──┤
+                          ▼                  ▼ Discard
+                        doomed ◄─────────────┘
+                          └─Expire──► (nothing)
+
+A stage is what one attempt at one task of a batch has put here. Its items are attachments like any
+produce's, but no block refers to them: they have no sequences, and nothing but their count and size
+is seen of them. What is open goes when nothing has come for STAGE_TIMEOUT_MS; what is pinned stays
+until the coordinator says what was decided (`partition.transactions`).
+
+Whoever has filled a stage says at Prepare what must be in it: a request that got lost, or that was
+staged under another number of partitions, is noticed there, before anything is visible. Work is
+bounded per command: Publish goes on in further entries, and a doomed stage is deleted bit by bit.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import unpack
+
+from querator.model.commands import Done, ItemSpecial, Produce, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    APPLY_SEGMENTS_MAX,
+    STAGE_TIMEOUT_MS,
+    STAGED_BYTES_MAX,
+    STAGES_MAX,
+    TXN_ATTEMPT_BYTES,
+    TXN_NUMBER_MAX,
+    TXN_PRODUCER_CHARS_MAX,
+    TXN_TASKS_MAX,
+)
+from querator.model.transactions import (
+    Discard,
+    DropStages,
+    Prepare,
+    Publish,
+    Stage,
+    StageClaim,
+    StageResult,
+)
+from querator.partition import masks
+from querator.partition.dedup import known_keys, remember_keys
+from querator.partition.produce import place_block
+from querator.partition.staging_rows import (
+    StagedPiece,
+    StageRow,
+    decode_piece,
+    decode_stage,
+    decode_txn_producer,
+    encode,
+    producer_hash,
+)
+from querator.partition.turn import Turn, earlier, unconfigured
+from querator.storage import attachments
+from querator.storage.tables import (
+    PINNED,
+    STAGE_CHECKS,
+    STAGE_NAMES,
+    STAGED,
+    STAGES,
+    TXN_PRODUCERS,
+)
+
+CHECKSUM_MODULUS = 1 << 32
+"""Of the sum of a stage's checksums."""
+
+# --- staging -------------------------------------------------------------------------------------
+
+
+def stage(turn: Turn, command: Stage, parts: Sequence[tuple[int, int]]) -> StageResult | Refusal:
+    """Takes items in. `parts` are (attachment, number of items)."""
+    found = _judge(turn, command)
+    if isinstance(found, StageResult | Refusal):
+        for part, _ in parts:
+            attachments.drop(turn.txn, turn.group, turn.index, part, log_first=turn.log_first)
+        return found
+    number, row = found
+    start = 0
+    for piece, (part, count) in enumerate(parts):
+        stop = start + count
+        staged = StagedPiece(
+            turn.index,
+            part,
+            command.lengths[start * 4 : stop * 4],
+            sum(unpack(f"<{count}I", command.lengths[start * 4 : stop * 4])),
+            tuple(
+                _at(special, special.ordinal - start)
+                for special in command.specials
+                if start <= special.ordinal < stop
+            ),
+            command.slots[start * 2 : stop * 2],
+        )
+        STAGED.put(turn.txn, turn.group, number, command.sequence, piece, value=encode(staged))
+        row.count += count
+        row.size += staged.size
+        turn.state.staged += count
+        turn.state.staged_bytes += staged.size
+        start = stop
+    row.checksum = (row.checksum + command.checksum) % CHECKSUM_MODULUS
+    row.since_ms = turn.now_ms
+    _put(turn, number, row)
+    return StageResult()
+
+
+def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, StageRow]:
+    """The stage that takes the items, or what becomes of them otherwise."""
+    if turn.row is None:
+        return unconfigured()
+    refusal = _malformed(command)
+    if refusal is not None:
+        return refusal
+    hashed = producer_hash(command.producer)
+    raw = TXN_PRODUCERS.get(turn.txn, turn.group, hashed)
+    if raw is not None and command.batch <= decode_txn_producer(raw).committed:
+        return StageResult(committed=True)
+    share = turn.share
+    if share.closing or not share.open or command.routing != share.routing:
+        return Refusal(
+            ErrorCode.ROUTING_CHANGED,
+            f"routing {command.routing} of the queue is over; not executed",
+            value=str(share.routing),
+        )
+    found = _named(turn, command.producer, command.batch, command.task, command.attempt)
+    if found is not None:
+        number, row = found
+        if STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
+            return StageResult(repeated=True)
+        refusal = _closed(row, share.routing)
+    elif turn.state.stages >= STAGES_MAX:
+        refusal = _full("stages", turn.state.stages + 1, STAGES_MAX)
+    if refusal is not None:
+        return refusal
+    size = sum(unpack(f"<{len(command.lengths) >> 2}I", command.lengths))
+    if turn.state.staged_bytes + size > STAGED_BYTES_MAX:
+        return _full("staged bytes", turn.state.staged_bytes + size, STAGED_BYTES_MAX)
+    return found or _begun(turn, command, hashed)
+
+
+def _malformed(command: Stage) -> Refusal | None:
+    """What the service must not have let through."""
+    wrong = ""
+    if not command.lengths or len(command.lengths) % 4:
+        wrong = "items must not be empty"
+    elif not 0 < len(command.producer) <= TXN_PRODUCER_CHARS_MAX:
+        wrong = f"producer must have 1 to {TXN_PRODUCER_CHARS_MAX} characters"
+    elif len(command.attempt) != TXN_ATTEMPT_BYTES:
+        wrong = f"attempt has {len(command.attempt)} bytes; it must have {TXN_ATTEMPT_BYTES}"
+    elif not 0 <= command.batch <= TXN_NUMBER_MAX:
+        wrong = f"batch must be 0 to {TXN_NUMBER_MAX}"
+    elif not 0 <= command.task < TXN_TASKS_MAX:
+        wrong = f"task must be 0 to {TXN_TASKS_MAX - 1}"
+    elif not 0 < command.sequence <= TXN_NUMBER_MAX:
+        wrong = f"sequence must be 1 to {TXN_NUMBER_MAX}"
+    if not wrong:
+        return None
+    return Refusal(ErrorCode.INVALID_ARGUMENT, wrong, field=wrong.split(maxsplit=1)[0])
+
+
+def _closed(row: StageRow, routing: int) -> Refusal | None:
+    """Why a stage that is there takes no more."""
+    if row.txn:
+        message = f"{_name(row)} is being committed; it takes no more items"
+    elif row.routing != routing:
+        message = (
+            f"{_name(row)} was begun when the queue had other partitions; stage the items of the "
+            "task again, as another attempt"
+        )
+    else:
+        return None
+    return Refusal(ErrorCode.TRANSACTION_ABORTED, message, field="attempt", value=row.attempt.hex())
+
+
+def _full(what: str, value: int, limit: int) -> Refusal:
+    return Refusal(
+        ErrorCode.STAGE_FULL,
+        f"the partition would have {value} {what}; the limit is {limit}: commit or abort batches, "
+        "commit smaller ones, or use more partitions",
+        field="items",
+        limit=str(limit),
+        value=str(value),
+    )
+
+
+def _begun(turn: Turn, command: Stage, hashed: bytes) -> tuple[int, StageRow]:
+    state, now_ms = turn.state, turn.now_ms
+    number = state.next_stage
+    state.next_stage = number + 1
+    state.stages += 1
+    row = StageRow(
+        command.producer, command.batch, command.task, command.attempt, command.routing,
+        now_ms, now_ms, 0,
+    )  # fmt: skip
+    STAGE_NAMES.put(
+        turn.txn, turn.group, hashed, command.batch, command.task, command.attempt,
+        value=number.to_bytes(8, "big"),
+    )  # fmt: skip
+    _check_at(turn, number, row, now_ms + STAGE_TIMEOUT_MS)
+    return number, row
+
+
+def _at(special: ItemSpecial, ordinal: int) -> ItemSpecial:
+    return ItemSpecial(
+        ordinal,
+        special.enqueue_at_ms,
+        special.expire_timeout_ms,
+        special.lease_timeout_ms,
+        special.dedup_key,
+    )
+
+
+# --- two phases ----------------------------------------------------------------------------------
+
+
+def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
+    """Pins all stages that are claimed, or none; `changed` counts those that were not."""
+    if turn.row is None:
+        return unconfigured()
+    fresh: list[tuple[int, StageRow]] = []
+    count = 0
+    for claim in command.claims:
+        found = _named(turn, command.producer, command.batch, claim.task, claim.attempt)
+        row = None if found is None else found[1]
+        wrong = _unlike(turn, claim, row, command.txn)
+        if wrong:
+            message = f"{wrong}, in partition {turn.queue.partition}"
+            return Refusal(ErrorCode.TRANSACTION_ABORTED, message, field="stages")
+        assert found is not None
+        if not found[1].txn:
+            fresh.append(found)
+            count += found[1].count
+    held, items_max = turn.state.held, turn.queue.items_max
+    if 0 < items_max < held + count:
+        return Refusal(
+            ErrorCode.QUEUE_FULL,
+            f"partition {turn.queue.partition} holds {held} items; {count} more would exceed its "
+            f"limit of {items_max}",
+            field="items",
+            limit=str(items_max),
+            value=str(held + count),
+        )
+    for number, row in fresh:
+        _check_at(turn, number, row, 0)
+        row.txn, row.since_ms = command.txn, turn.now_ms
+        PINNED.put(turn.txn, turn.group, command.txn, row.task, number, value=b"")
+        turn.state.pinned += row.count
+        _put(turn, number, row)
+    return Done(len(fresh))
+
+
+def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> str:
+    """How a stage is not as it is claimed to be; empty: it is."""
+    name = _name_of(claim.task, claim.attempt)
+    if row is None:
+        return f"{name} is not there (any more)"
+    if row.txn == txn:
+        return ""
+    if row.txn:
+        return f"{name} is being committed by another transaction"
+    if row.routing != turn.share.routing:
+        return f"{name} was staged before the number of partitions changed"
+    if (row.count, row.checksum) != (claim.count, claim.checksum):
+        return (
+            f"{name} has {row.count} items with checksum {row.checksum}; "
+            f"the commit says {claim.count} with {claim.checksum}"
+        )
+    return ""
+
+
+def publish(turn: Turn, command: Publish) -> Done:
+    """`changed` is 0 when all is visible, and 1 while there is more to do."""
+    left = APPLY_SEGMENTS_MAX
+    last: StageRow | None = None
+    for number in _pinned(turn, command.txn, APPLY_SEGMENTS_MAX):
+        if left <= 0:
+            break
+        last = _load(turn, number)
+        left = _publish_stage(turn, number, last, left)
+    if _pinned(turn, command.txn, 1):
+        return Done(1)
+    if last is not None:
+        _drop_open(turn, last.producer, last.batch, APPLY_SEGMENTS_MAX)
+    return Done(0)
+
+
+def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
+    """Publishes pieces while anything of the bound is `left`; what is left of it then."""
+    txn, group, state = turn.txn, turn.group, turn.state
+    for key, raw in list(_bounded(STAGED.rows(txn, group, number), left)):
+        if left <= 0:
+            break
+        piece = decode_piece(raw)
+        count = len(piece.lengths) >> 2
+        txn.delete(key)
+        _show(turn, piece, count)
+        left -= 1 + len(piece.specials)
+        row.count -= count
+        row.size -= piece.size
+        state.staged -= count
+        state.pinned -= count
+        state.staged_bytes -= piece.size
+    if row.count:
+        _put(turn, number, row)
+        return 0
+    _unname(turn, number, row)
+    STAGES.delete(txn, group, number)
+    state.stages -= 1
+    return left - 1
+
+
+def _show(turn: Turn, piece: StagedPiece, count: int) -> None:
+    """Items of a piece get sequences and are placed, as those of a produce are."""
+    state = turn.state
+    first_seq = state.next_seq
+    state.next_seq = first_seq + count
+    alive = masks.full(count)
+    if piece.specials:
+        command = Produce(piece.lengths, specials=piece.specials, slots=piece.slots)
+        duplicates = known_keys(turn, piece.specials, first_seq)
+        remember_keys(turn, command, first_seq, duplicates)
+        for duplicate in duplicates:
+            alive &= ~(1 << duplicate[0])
+        state.duplicates += len(duplicates)
+    if not alive:
+        attachments.drop(turn.txn, turn.group, piece.index, piece.part, log_first=turn.log_first)
+        return
+    state.produced += alive.bit_count()
+    living = [special for special in piece.specials if alive >> special.ordinal & 1]
+    place_block(turn, (piece.index, piece.part), first_seq, piece.lengths, alive, living)
+
+
+def discard(turn: Turn, command: Discard) -> Done:
+    """`changed` is 0 when nothing is pinned for the transaction, and 1 while there is more to
+    do.
+    """
+    numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
+    for number in numbers:
+        row = _load(turn, number)
+        if not command.keep:
+            _doom(turn, number, row)
+            continue
+        PINNED.delete(turn.txn, turn.group, row.txn, row.task, number)
+        turn.state.pinned -= row.count
+        row.txn, row.since_ms = 0, turn.now_ms
+        _check_at(turn, number, row, turn.now_ms + STAGE_TIMEOUT_MS)
+        _put(turn, number, row)
+    return Done(int(len(numbers) == APPLY_SEGMENTS_MAX))
+
+
+def drop_stages(turn: Turn, command: DropStages) -> Done:
+    """`changed` counts stages; 0: none is left that is not pinned."""
+    return Done(_drop_open(turn, command.producer, command.batch, APPLY_SEGMENTS_MAX))
+
+
+def forget_stages(turn: Turn, rows_max: int) -> int:
+    """Deletes what is doomed, and dooms what has been open for too long; the number of rows."""
+    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    due: list[int] = []
+    for key, _ in STAGE_CHECKS.rows(txn, group):
+        if len(due) == rows_max or int.from_bytes(key[9:17], "big") > now_ms:
+            break
+        due.append(int.from_bytes(key[17:25], "big"))
+    work = 0
+    for number in due:
+        if work >= rows_max:
+            break
+        row = _load(turn, number)
+        work += 1
+        until_ms = row.since_ms + STAGE_TIMEOUT_MS
+        if not row.doomed and until_ms > now_ms:
+            _check_at(turn, number, row, until_ms)
+            _put(turn, number, row)
+            continue
+        if not row.doomed:
+            _doom(turn, number, row)
+        work += _delete(turn, number, row, rows_max - work)
+    return work
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def _load(turn: Turn, number: int) -> StageRow:
+    raw = STAGES.get(turn.txn, turn.group, number)
+    assert raw is not None, f"stage {number} is indexed and not there"
+    return decode_stage(raw)
+
+
+def _put(turn: Turn, number: int, row: StageRow) -> None:
+    STAGES.put(turn.txn, turn.group, number, value=encode(row))
+
+
+def _named(
+    turn: Turn, producer: str, batch: int, task: int, attempt: bytes
+) -> tuple[int, StageRow] | None:
+    value = STAGE_NAMES.get(turn.txn, turn.group, producer_hash(producer), batch, task, attempt)
+    if value is None:
+        return None
+    number = int.from_bytes(value, "big")
+    row = _load(turn, number)
+    # A hash that two producers share: the second one finds nothing of its own.
+    return (number, row) if row.producer == producer else None
+
+
+def _bounded(rows: Iterator[tuple[bytes, bytes]], most: int) -> Iterator[tuple[bytes, bytes]]:
+    for _, row in zip(range(most), rows, strict=False):
+        yield row
+
+
+def _pinned(turn: Turn, txn: int, most: int) -> list[int]:
+    """Stages that are pinned for a transaction, by task."""
+    rows = _bounded(PINNED.rows(turn.txn, turn.group, txn), most)
+    return [int.from_bytes(key[-8:], "big") for key, _ in rows]
+
+
+def _drop_open(turn: Turn, producer: str, batch: int, most: int) -> int:
+    rows = _bounded(STAGE_NAMES.rows(turn.txn, turn.group, producer_hash(producer), batch), most)
+    doomed = 0
+    for number in [int.from_bytes(value, "big") for _, value in rows]:
+        row = _load(turn, number)
+        if not row.txn and row.producer == producer:
+            _doom(turn, number, row)
+            doomed += 1
+    return doomed
+
+
+def _doom(turn: Turn, number: int, row: StageRow) -> None:
+    """Takes a stage out of reach; its rows go with what becomes due."""
+    if row.txn:
+        turn.state.pinned -= row.count
+    _unname(turn, number, row)
+    row.txn, row.doomed = 0, True
+    _check_at(turn, number, row, turn.now_ms)
+    _put(turn, number, row)
+
+
+def _unname(turn: Turn, number: int, row: StageRow) -> None:
+    hashed = producer_hash(row.producer)
+    STAGE_NAMES.delete(turn.txn, turn.group, hashed, row.batch, row.task, row.attempt)
+    if row.txn:
+        PINNED.delete(turn.txn, turn.group, row.txn, row.task, number)
+
+
+def _check_at(turn: Turn, number: int, row: StageRow, at_ms: int) -> None:
+    """Puts down when to look at a stage; 0: not at all. The row is the caller's to write."""
+    if row.check_at_ms:
+        STAGE_CHECKS.delete(turn.txn, turn.group, row.check_at_ms, number)
+    row.check_at_ms = at_ms
+    if at_ms:
+        STAGE_CHECKS.put(turn.txn, turn.group, at_ms, number, value=b"")
+        turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, at_ms)
+
+
+def _delete(turn: Turn, number: int, row: StageRow, pieces_max: int) -> int:
+    """Deletes up to so many pieces of a doomed stage, and it with the last; how many."""
+    txn, group, state = turn.txn, turn.group, turn.state
+    rows = list(_bounded(STAGED.rows(txn, group, number), max(pieces_max, 1)))
+    for key, raw in rows:
+        piece = decode_piece(raw)
+        txn.delete(key)
+        attachments.drop(txn, group, piece.index, piece.part, log_first=turn.log_first)
+        count = len(piece.lengths) >> 2
+        row.count -= count
+        row.size -= piece.size
+        state.staged -= count
+        state.staged_bytes -= piece.size
+    if row.count:
+        _put(turn, number, row)
+        return len(rows)
+    _check_at(turn, number, row, 0)
+    STAGES.delete(txn, group, number)
+    state.stages -= 1
+    return len(rows)
+
+
+def _name(row: StageRow) -> str:
+    return _name_of(row.task, row.attempt)
+
+
+def _name_of(task: int, attempt: bytes) -> str:
+    return f"attempt {attempt.hex()} at task {task}"

@@ -1,0 +1,260 @@
+"""Decisions: the first partition of a queue coordinates the transactions of producers.
+
+    Begin ──► PREPARING ──Decide──► COMMITTED ──┐
+                  │                             ├──Finish──► (nothing)
+                  └──Decide, AbortTxn─► ABORTED ┘
+
+The decision is one row of one log: with it the batch is committed, and that it is remembered in the
+row of its producer, which outlives the transaction. Whoever leads the partition asks participants
+to prepare, decides by what they say, and tells them until all have confirmed
+(`service.transactions`); everything it needs for that is in the tables, so that it may die at any
+point, and any two may do the same thing at once.
+
+Batches of a producer are numbered upwards: what is not above the last one committed is committed. A
+producer has one transaction at a time that is not decided, or whose abort is not carried out: two
+commits of one batch meet here, and the second one is answered by what became of the first. An
+aborted batch may come again, under other attempts.
+
+Producers are remembered for TXN_PRODUCER_RETENTION_MS after their last transaction, and up to
+TXN_PRODUCERS_MAX of them; then new ones are refused.
+"""
+
+from querator.model.commands import Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import (
+    MINUTE_MS,
+    TXN_CLAIMS_MAX,
+    TXN_NUMBER_MAX,
+    TXN_PRODUCER_CHARS_MAX,
+    TXN_PRODUCER_RETENTION_MS,
+    TXN_PRODUCERS_MAX,
+    TXNS_OPEN_MAX,
+)
+from querator.model.transactions import AbortTxn, Begin, Decide, Finish, TxnResult, TxnState
+from querator.partition.staging_rows import (
+    TxnProducerRow,
+    TxnRow,
+    decode_txn,
+    decode_txn_producer,
+    encode,
+    producer_hash,
+)
+from querator.partition.turn import Turn, earlier, unconfigured
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import TXN_PRODUCER_CHECKS, TXN_PRODUCERS, TXNS
+
+NO_TXN = TxnResult(0, TxnState.NONE)
+
+
+def begin(turn: Turn, command: Begin) -> TxnResult | Refusal:
+    """The transaction of the batch, opened or as it is; COMMITTED without a number: the batch has
+    been committed. `mine` False: another one is in the way until it is decided and carried out.
+    """
+    if turn.row is None:
+        return unconfigured()
+    refusal = _malformed(turn, command)
+    if refusal is not None:
+        return refusal
+    producer = load_producer(turn.txn, turn.group, command.producer)
+    if producer is not None:
+        if command.batch <= producer.committed:
+            return TxnResult(0, TxnState.COMMITTED)
+        if producer.open:
+            row = load_txn(turn.txn, turn.group, producer.open)
+            assert row is not None, "an open transaction has a row"
+            same = (row.batch, row.participants) == (command.batch, command.participants)
+            mine = same and row.state == TxnState.PREPARING
+            return TxnResult(producer.open, TxnState(row.state), mine)
+    refusal = _no_room(turn, known=producer is not None)
+    if refusal is not None:
+        return refusal
+    state = turn.state
+    number = state.next_txn
+    state.next_txn = number + 1
+    state.txns += 1
+    row = TxnRow(
+        command.producer, command.batch, TxnState.PREPARING, turn.now_ms, command.participants
+    )
+    TXNS.put(turn.txn, turn.group, number, value=encode(row))
+    if producer is None:
+        state.txn_producers += 1
+        producer = TxnProducerRow(command.producer, turn.now_ms, 0)
+        _check_later(turn, producer)
+    producer.last_ms, producer.open = turn.now_ms, number
+    _put_producer(turn, producer)
+    return TxnResult(number, TxnState.PREPARING)
+
+
+def _malformed(turn: Turn, command: Begin) -> Refusal | None:
+    """What the service must not have let through."""
+    claims = sum(len(one.claims) for one in command.participants)
+    if turn.queue.partition:
+        wrong = "partition must be the first one of its queue to coordinate"
+    elif not 0 < len(command.producer) <= TXN_PRODUCER_CHARS_MAX:
+        wrong = f"producer must have 1 to {TXN_PRODUCER_CHARS_MAX} characters"
+    elif not 0 <= command.batch <= TXN_NUMBER_MAX:
+        wrong = f"batch must be 0 to {TXN_NUMBER_MAX}"
+    elif claims > TXN_CLAIMS_MAX:
+        wrong = f"stages are {claims}; the limit is {TXN_CLAIMS_MAX}"
+    else:
+        return None
+    return Refusal(ErrorCode.INVALID_ARGUMENT, wrong, field=wrong.split(maxsplit=1)[0])
+
+
+def _no_room(turn: Turn, *, known: bool) -> Refusal | None:
+    if turn.state.txns >= TXNS_OPEN_MAX:
+        return Refusal(
+            ErrorCode.OVERLOADED,
+            f"the queue has {turn.state.txns} transactions that are not finished; the limit is "
+            f"{TXNS_OPEN_MAX}",
+            field="producer",
+            limit=str(TXNS_OPEN_MAX),
+            value=str(turn.state.txns),
+        )
+    if not known and turn.state.txn_producers >= TXN_PRODUCERS_MAX:
+        return Refusal(
+            ErrorCode.TOO_MANY_PRODUCERS,
+            f"the queue remembers {TXN_PRODUCERS_MAX} producers of transactions; new ones are "
+            "taken when others have been silent for long: give pipelines names that stay",
+            field="producer",
+            limit=str(TXN_PRODUCERS_MAX),
+        )
+    return None
+
+
+def decide(turn: Turn, command: Decide) -> TxnResult:
+    """The transaction, decided; NONE: it is finished."""
+    row = load_txn(turn.txn, turn.group, command.txn)
+    if row is None:
+        return NO_TXN
+    if row.state == TxnState.PREPARING:
+        _decide(turn, command, row)
+    return _result(command.txn, row)
+
+
+def _decide(turn: Turn, command: Decide, row: TxnRow) -> None:
+    producer = load_producer(turn.txn, turn.group, row.producer)
+    assert producer is not None, "who has a transaction is known"
+    assert producer.open == command.txn
+    row.code, row.message, row.keep = command.code, command.message, command.keep
+    if command.code:
+        row.state = TxnState.ABORTED
+        producer.aborted = command.txn
+        producer.code, producer.message = command.code, command.message
+    else:
+        assert row.batch > producer.committed, "a batch is committed once"
+        row.state = TxnState.COMMITTED
+        producer.committed, producer.open = row.batch, 0
+    producer.last_ms = turn.now_ms
+    _put_producer(turn, producer)
+    TXNS.put(turn.txn, turn.group, command.txn, value=encode(row))
+
+
+def abort_txn(turn: Turn, command: AbortTxn) -> TxnResult | Refusal:
+    """COMMITTED: too late. ABORTED: what was being prepared is. NONE: nothing was."""
+    if turn.row is None:
+        return unconfigured()
+    producer = load_producer(turn.txn, turn.group, command.producer)
+    if producer is None:
+        return NO_TXN
+    if command.batch <= producer.committed:
+        return TxnResult(0, TxnState.COMMITTED)
+    row = load_txn(turn.txn, turn.group, producer.open) if producer.open else None
+    if row is None or row.batch != command.batch:
+        return NO_TXN
+    code = int(ErrorCode.TRANSACTION_ABORTED)
+    return decide(turn, Decide(producer.open, code, "it was aborted by request"))
+
+
+def finish(turn: Turn, command: Finish) -> TxnResult:
+    """NONE when it is gone; as it is while it is not decided."""
+    row = load_txn(turn.txn, turn.group, command.txn)
+    if row is None:
+        return NO_TXN
+    if row.state == TxnState.PREPARING:
+        return _result(command.txn, row)
+    TXNS.delete(turn.txn, turn.group, command.txn)
+    turn.state.txns -= 1
+    producer = load_producer(turn.txn, turn.group, row.producer)
+    if producer is not None and producer.open == command.txn:
+        producer.open = 0
+        _put_producer(turn, producer)
+    return NO_TXN
+
+
+def forget_txn_producers(turn: Turn, rows_max: int) -> int:
+    """Forgets producers that have been silent for long; the number of rows looked at."""
+    txn, group = turn.txn, turn.group
+    due: list[tuple[bytes, bytes]] = []
+    for key, _ in TXN_PRODUCER_CHECKS.rows(txn, group):
+        if len(due) == rows_max or int.from_bytes(key[9:17], "big") > turn.now_ms:
+            break
+        due.append((key, key[17:]))
+    for key, hashed in due:
+        raw = TXN_PRODUCERS.get(txn, group, hashed)
+        assert raw is not None, "a check names a producer"
+        producer = decode_txn_producer(raw)
+        txn.delete(key)
+        if not producer.open and producer.last_ms + TXN_PRODUCER_RETENTION_MS <= turn.now_ms:
+            TXN_PRODUCERS.delete(txn, group, hashed)
+            turn.state.txn_producers -= 1
+            continue
+        _check_later(turn, producer)
+        _put_producer(turn, producer)
+    return len(due)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def load_txn(txn: ReadTransaction, group: int, number: int) -> TxnRow | None:
+    raw = TXNS.get(txn, group, number)
+    return None if raw is None else decode_txn(raw)
+
+
+def load_producer(txn: ReadTransaction, group: int, producer: str) -> TxnProducerRow | None:
+    """Of two producers that share a hash the first one is known."""
+    raw = TXN_PRODUCERS.get(txn, group, producer_hash(producer))
+    row = None if raw is None else decode_txn_producer(raw)
+    assert row is None or row.producer == producer, "two producers share a hash of 128 bits"
+    return row
+
+
+def _put_producer(turn: Turn, row: TxnProducerRow) -> None:
+    TXN_PRODUCERS.put(turn.txn, turn.group, producer_hash(row.producer), value=encode(row))
+
+
+def _check_later(turn: Turn, row: TxnProducerRow) -> None:
+    """Checks are gathered by the minute, and come a minute later at the earliest."""
+    at_ms = max(row.last_ms + TXN_PRODUCER_RETENTION_MS, turn.now_ms)
+    row.check_at_ms = (at_ms // MINUTE_MS + 1) * MINUTE_MS
+    TXN_PRODUCER_CHECKS.put(
+        turn.txn, turn.group, row.check_at_ms, producer_hash(row.producer), value=b""
+    )
+    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, row.check_at_ms)
+
+
+def _result(number: int, row: TxnRow) -> TxnResult:
+    code = ErrorCode(row.code) if row.code else None
+    return TxnResult(number, TxnState(row.state), code=code, message=row.message)
+
+
+def result_of(row: TxnProducerRow | None, number: int, batch: int) -> TxnResult:
+    """What became of a transaction that is finished, by its producer's row."""
+    if row is None:
+        return NO_TXN
+    if batch <= row.committed:
+        return TxnResult(0, TxnState.COMMITTED)
+    if row.aborted == number:
+        return TxnResult(0, TxnState.ABORTED, code=ErrorCode(row.code), message=row.message)
+    return NO_TXN
+
+
+def txn_result(
+    txn: ReadTransaction, group: int, number: int, producer: str, batch: int
+) -> TxnResult:
+    """As it stands, or as it ended."""
+    row = load_txn(txn, group, number)
+    if row is not None:
+        return _result(number, row)
+    return result_of(load_producer(txn, group, producer), number, batch)

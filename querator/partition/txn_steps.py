@@ -1,0 +1,208 @@
+"""What is to be done for transactions, read from the tables: by the one who carries it out.
+
+The carrier at the coordinator takes an open transaction, proposes its steps to the participants,
+and puts down what came of them: a verdict, or that all have confirmed. It may die at any point, and
+another one begins again: every step may be done any number of times.
+
+    PREPARING    Prepare at each participant; then Decide, by what they said
+    COMMITTED    Publish at each participant, until there is nothing left to do; then Finish
+    ABORTED      Discard likewise; then Finish
+
+A participant that has something pinned asks the coordinator, now and then, whether it still has the
+transaction. If not, it is over: nothing of the stage was published, and a late Prepare has pinned
+it once more.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from querator.model.commands import Refusal, Result
+from querator.model.errors import ErrorCode
+from querator.model.transactions import (
+    Decide,
+    Discard,
+    Prepare,
+    Publish,
+    StagedBatch,
+    TxnResult,
+    TxnState,
+)
+from querator.partition.staging_rows import TxnRow, decode_stage, decode_txn
+from querator.partition.transactions import load_producer, txn_result
+from querator.storage import generations
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import PINNED, STAGES, TXNS
+
+
+class OpenTxn(msgspec.Struct, frozen=True):
+    """A transaction that is not finished. `steps`: for each participant its group and command."""
+
+    number: int
+    state: TxnState
+    steps: tuple[tuple[int, Prepare | Publish | Discard], ...]
+
+
+class PinnedTxn(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction for which something is pinned in a participant."""
+
+    txn: int
+    producer: str
+    batch: int
+
+
+class TxnQuery(msgspec.Struct, frozen=True, array_like=True, tag="x"):
+    """A `TxnResult`: a transaction as the coordinator has it, after waiting up to `wait_ms` for the
+    decision; `finished`: until an abort has been carried out as well.
+    """
+
+    group: int
+    txn: int
+    producer: str
+    batch: int
+    wait_ms: int = 0
+    finished: bool = False
+
+    def waits(self, result: TxnResult) -> bool:
+        """Whether this is not what it waits for."""
+        if result.state is TxnState.PREPARING:
+            return True
+        return self.finished and result.state is TxnState.ABORTED and result.txn == self.txn
+
+
+class CommittedQuery(msgspec.Struct, frozen=True, array_like=True, tag="k"):
+    """The last batch of a producer that was committed; -1: none is known."""
+
+    group: int
+    producer: str
+
+
+class StagedQuery(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+    """A `StagedPage`."""
+
+    group: int
+    limit: int
+
+
+class StagedPage(msgspec.Struct, frozen=True):
+    """What is staged in a partition by batch, the oldest first; `more`: some are left out."""
+
+    batches: tuple[StagedBatch, ...]
+    more: bool
+
+
+TransactionQuery = TxnQuery | CommittedQuery | StagedQuery
+
+
+def open_numbers(txn: ReadTransaction, group: int) -> tuple[int, ...]:
+    """Transactions that are not finished."""
+    rows = TXNS.rows(generations.view(txn, group), group)
+    return tuple(int.from_bytes(key[-8:], "big") for key, _ in rows)
+
+
+def open_txns(txn: ReadTransaction, group: int) -> tuple[OpenTxn, ...]:
+    """All that this partition coordinates, by number."""
+    txn = generations.view(txn, group)
+    return tuple(
+        _open(int.from_bytes(key[-8:], "big"), decode_txn(row))
+        for key, row in TXNS.rows(txn, group)
+    )
+
+
+def open_txn(txn: ReadTransaction, group: int, number: int) -> OpenTxn | None:
+    """None: it is finished."""
+    row = TXNS.get(generations.view(txn, group), group, number)
+    return None if row is None else _open(number, decode_txn(row))
+
+
+def _open(number: int, row: TxnRow) -> OpenTxn:
+    steps: list[tuple[int, Prepare | Publish | Discard]] = []
+    for one in row.participants:
+        if row.state == TxnState.PREPARING:
+            step: Prepare | Publish | Discard = Prepare(number, row.producer, row.batch, one.claims)
+        elif row.state == TxnState.COMMITTED:
+            step = Publish(number)
+        else:
+            step = Discard(number, row.keep)
+        steps.append((one.group, step))
+    return OpenTxn(number, TxnState(row.state), tuple(steps))
+
+
+def verdict(number: int, answers: Sequence[Result]) -> Decide:
+    """What to decide when all participants have answered Prepare. What is not the stages' fault
+    leaves them as they are, for a commit that comes later.
+    """
+    refusals = [answer for answer in answers if isinstance(answer, Refusal)]
+    if not refusals:
+        return Decide(number)
+    refusals.sort(key=lambda refusal: refusal.code is not ErrorCode.TRANSACTION_ABORTED)
+    worst = refusals[0]
+    keep = worst.code is not ErrorCode.TRANSACTION_ABORTED
+    return Decide(number, int(worst.code), worst.message, keep)
+
+
+def pinned_txns(txn: ReadTransaction, group: int) -> tuple[PinnedTxn, ...]:
+    """Transactions for which something is pinned here."""
+    txn = generations.view(txn, group)
+    found: dict[int, PinnedTxn] = {}
+    for key, _ in PINNED.rows(txn, group):
+        number, _, stage = PINNED.parts(key)
+        assert isinstance(number, int)
+        if number in found:
+            continue
+        raw = STAGES.get(txn, group, stage)
+        assert raw is not None, "what is pinned is there"
+        row = decode_stage(raw)
+        found[number] = PinnedTxn(number, row.producer, row.batch)
+    return tuple(found.values())
+
+
+def oldest_stage_ms(txn: ReadTransaction, group: int) -> int:
+    """When the oldest stage was begun; 0: there is none. `txn` is a view."""
+    for _, raw in STAGES.rows(txn, group):
+        return decode_stage(raw).begun_ms
+    return 0
+
+
+def answer(txn: ReadTransaction, query: TransactionQuery) -> TxnResult | int | StagedPage:
+    """As things stand."""
+    view = generations.view(txn, query.group)
+    match query:
+        case TxnQuery():
+            return txn_result(view, query.group, query.txn, query.producer, query.batch)
+        case CommittedQuery():
+            row = load_producer(view, query.group, query.producer)
+            return -1 if row is None else row.committed
+        case StagedQuery():
+            return _staged(view, query)
+
+
+def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:
+    batches: dict[tuple[str, int], StagedBatch] = {}
+    more = False
+    for _, raw in STAGES.rows(view, query.group):
+        row = decode_stage(raw)
+        if row.doomed:
+            continue
+        key = (row.producer, row.batch)
+        before = batches.get(key)
+        if before is None and len(batches) == query.limit:
+            more = True
+            continue
+        one = StagedBatch(
+            row.producer, row.batch, 1, row.count, row.size, row.begun_ms, row.since_ms,
+            TxnState.PREPARING if row.txn else TxnState.NONE,
+        )  # fmt: skip
+        batches[key] = one if before is None else before.joined(one)
+    for _, raw in TXNS.rows(view, query.group):
+        txn = decode_txn(raw)
+        key = (txn.producer, txn.batch)
+        before = batches.get(key)
+        if before is None and len(batches) == query.limit:
+            more = True
+            continue
+        one = StagedBatch(
+            txn.producer, txn.batch, 0, 0, 0, txn.begun_ms, txn.begun_ms, TxnState(txn.state)
+        )
+        batches[key] = one if before is None else before.joined(one)
+    return StagedPage(tuple(batches.values()), more)

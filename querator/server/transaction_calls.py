@@ -1,0 +1,34 @@
+"""The calls of TransactionService."""
+
+from collections.abc import Mapping
+
+from querator.server.answers import Context, Unary, now_ms, within_deadline
+from querator.service.queue_service import QueueService
+from querator.wire import transactions
+from querator.wire.door import RequestLimits
+
+
+def transaction_calls(service: QueueService, request_limits: RequestLimits) -> Mapping[str, Unary]:
+    """A handler by the name of its method."""
+
+    async def stage(data: bytes, context: Context) -> bytes:
+        call = transactions.parse_stage(data, now_ms=now_ms(), request_limits=request_limits)
+        return transactions.encode_staged(await service.stage(within_deadline(call, context)))
+
+    async def commit(data: bytes, context: Context) -> bytes:
+        call = within_deadline(transactions.parse_commit(data), context)
+        return transactions.encode_committed(await service.commit(call))
+
+    async def abort(data: bytes, context: Context) -> bytes:
+        call = within_deadline(transactions.parse_abort(data), context)
+        return transactions.encode_aborted(await service.abort(call))
+
+    async def list_txns(data: bytes, _: Context) -> bytes:
+        return transactions.encode_list(await service.staged(*transactions.parse_list(data)))
+
+    return {
+        "Stage": stage,
+        "CommitTxn": commit,
+        "AbortTxn": abort,
+        "ListTxns": list_txns,
+    }

@@ -1,0 +1,221 @@
+"""Transactions that this node's partitions coordinate are carried out, whoever began them.
+
+The coordinator's tables say what is to be done (`partition.txn_steps`), and each step may be done
+any number of times. So the carrier may die at any point; the next leader of the coordinator finds
+what is open and goes on. One task for each open transaction:
+
+    PREPARING    all participants are asked to prepare ─► Decide
+    COMMITTED    all are told to publish, until there is nothing left ─► Finish
+    ABORTED      all are told to let go ─► Finish
+
+A participant that cannot be reached holds up its transaction and no other one. One that is gone for
+ever (its partition has closed) has nothing of it: it refuses to prepare, and has let go.
+
+Participants that have something pinned ask its coordinator now and then. What that has finished can
+only have been pinned anew, by a command that was late: it is let go.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from querator import telemetry
+from querator.model.commands import Done, Refusal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.limits import PINNED_ASK_MS
+from querator.model.queues import QueueState
+from querator.model.transactions import Discard, Finish, Prepare, Publish, TxnResult, TxnState
+from querator.partition.txn_steps import (
+    OpenTxn,
+    TransactionQuery,
+    TxnQuery,
+    answer,
+    open_numbers,
+    open_txn,
+    pinned_txns,
+    verdict,
+)
+from querator.service.outcomes import each
+from querator.service.reads import Reads
+from querator.service.router import Router
+from querator.service.views import PartitionView
+from querator.storage.environment import Environment
+
+PAUSE_S_MIN = 0.02
+PAUSE_S_MAX = 5.0
+"""Pause of a transaction after a failure, doubled each time."""
+
+_log = telemetry.logger(__name__)
+
+
+class Committer:
+    """Carries the transactions of all partitions that this node leads. On the event loop."""
+
+    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
+        self._router = router
+        self._environment = environment
+        self._reads = reads
+        self._loop = asyncio.get_running_loop()
+        self._carried: dict[tuple[PartitionView, int], asyncio.Task[None]] = {}
+        self._asking: dict[PartitionView, asyncio.Task[None]] = {}
+        self._changes: dict[int, asyncio.Event] = {}
+        """By group: set, and dropped, when something may have been decided."""
+        self._stopped = False
+        reads.transactions = self.answer
+
+    def look(self, view: PartitionView) -> None:
+        """The partition has applied something, or this node leads it from here on."""
+        change = self._changes.pop(view.group, None)
+        if change is not None:
+            change.set()
+        if self._stopped or not view.local:
+            return
+        if view.pinned and view not in self._asking:
+            # Owned: it ends when nothing is pinned, or `stop` cancels it.
+            self._asking[view] = self._loop.create_task(self._ask(view))
+        if view.txns and view.txns > sum(1 for carried, _ in self._carried if carried is view):
+            self._begin(view)
+
+    def _begin(self, view: PartitionView) -> None:
+        with self._environment.snapshot() as txn:
+            numbers = open_numbers(txn, view.group)
+        for number in numbers:
+            key = (view, number)
+            if key not in self._carried:
+                # Owned: it ends with the transaction or the office, or `stop` cancels it.
+                task = self._loop.create_task(self._carry(view, number))
+                self._carried[key] = task
+                task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: tuple[PartitionView, int], task: "asyncio.Task[None]") -> None:
+        del self._carried[key]
+        if not task.cancelled():
+            task.result()
+            self.look(key[0])
+
+    async def stop(self) -> None:
+        """What is under way is left to the next leader."""
+        self._stopped = True
+        tasks = [*self._carried.values(), *self._asking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one transaction ---------------------------------------------------------------------
+
+    async def _carry(self, view: PartitionView, number: int) -> None:
+        pause_s = PAUSE_S_MIN
+        while view.local and not self._gone(view.group):
+            with self._environment.snapshot() as txn:
+                found = open_txn(txn, view.group, number)
+            if found is None:
+                return
+            try:
+                await self._step(view, found)
+                pause_s = PAUSE_S_MIN
+            except QueratorError as error:
+                if pause_s == PAUSE_S_MAX:
+                    _log.warning("txns.stuck", group=view.group, txn=number, error=str(error))
+                await view.pause(self._loop.time() + pause_s)
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    async def _step(self, view: PartitionView, txn: OpenTxn) -> None:
+        """Raises QueratorError; then again."""
+        answers = await each([self._tell(GroupId(group), step) for group, step in txn.steps])
+        refused = [one for one in answers if isinstance(one, Refusal)]
+        for one in answers:
+            if isinstance(one, QueratorError) and not refused:
+                raise one
+        if txn.state is TxnState.PREPARING:
+            decided = await self._router.call(view, verdict(txn.number, refused))
+            assert isinstance(decided, TxnResult)
+            _log.debug("txns.decided", group=view.group, txn=txn.number, state=decided.state.name)
+        else:
+            assert not refused, "what is decided is not refused"
+            await self._router.call(view, Finish(txn.number))
+
+    async def _tell(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
+        """Until the participant has done all of the step, or has refused it."""
+        while True:
+            try:
+                result: Done | Refusal = await self._router.propose(group, step)
+            except QueratorError:
+                if self._router.map.by_group(group) is None and await self._reads.catch_up():
+                    return _of_nobody(step)
+                raise
+            if isinstance(result, Refusal):
+                if result.code is ErrorCode.UNAVAILABLE:
+                    raise QueratorError(result.code, result.message)
+                return result
+            if isinstance(step, Prepare) or not result.changed:
+                return result
+
+    def _gone(self, group: GroupId) -> bool:
+        """Whether the group's queue has been deleted, or is being."""
+        owner = self._router.map.by_group(group)
+        return owner is None or owner[0].state is QueueState.DELETING
+
+    # --- what is pinned ----------------------------------------------------------------------
+
+    async def _ask(self, view: PartitionView) -> None:
+        try:
+            while True:
+                await view.pause(self._loop.time() + PINNED_ASK_MS / 1000)
+                if not view.local or not view.pinned or self._gone(view.group):
+                    return
+                try:
+                    await self._let_go(view)
+                except QueratorError as error:
+                    _log.info("txns.unanswered", group=view.group, error=str(error))
+        finally:
+            del self._asking[view]
+
+    async def _let_go(self, view: PartitionView) -> None:
+        """Lets go of what is pinned for transactions that are finished."""
+        owner = self._router.map.by_group(view.group)
+        if owner is None:
+            return
+        with self._environment.snapshot() as txn:
+            pinned = pinned_txns(txn, view.group)
+        for one in pinned:
+            # The first partition of a queue never closes.
+            coordinator = owner[0].groups[0]
+            query = TxnQuery(coordinator, one.txn, one.producer, one.batch)
+            if not (await self._router.read(coordinator, query)).txn:
+                _log.info("txns.let_go", group=view.group, txn=one.txn)
+                await self._tell(view.group, Discard(one.txn))
+
+    # --- questions ---------------------------------------------------------------------------
+
+    async def answer(self, query: TransactionQuery) -> Any:
+        """At the leader, which has confirmed its office."""
+        result = self._read(query)
+        if not isinstance(query, TxnQuery) or not query.wait_ms:
+            return result
+        until_s = self._loop.time() + query.wait_ms / 1000
+        try:
+            async with asyncio.timeout_at(until_s):
+                while query.waits(result):
+                    change = self._changes.setdefault(query.group, asyncio.Event())
+                    result = self._read(query)
+                    if query.waits(result):
+                        await change.wait()
+        except TimeoutError:
+            pass
+        return result
+
+    def _read(self, query: TransactionQuery) -> Any:
+        with self._environment.snapshot() as txn:
+            return answer(txn, query)
+
+
+def _of_nobody(step: Prepare | Publish | Discard) -> Done | Refusal:
+    """What a partition that is gone would say."""
+    if isinstance(step, Prepare):
+        return Refusal(
+            ErrorCode.TRANSACTION_ABORTED,
+            "a partition with stages of the batch has closed",
+            field="stages",
+        )
+    return Done()

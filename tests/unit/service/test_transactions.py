@@ -1,0 +1,372 @@
+"""Transactional produce over several nodes: whoever is asked, whoever leads, whoever goes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from querator.model.commands import Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import TXN_CLAIMS_MAX
+from querator.model.queues import QueueSettings
+from querator.model.transactions import (
+    Begin,
+    Decide,
+    Discard,
+    Finish,
+    Prepare,
+    Publish,
+    StageClaim,
+    TxnState,
+)
+from querator.model.txn_calls import (
+    AbortCall,
+    AbortReply,
+    CommitCall,
+    CommitReply,
+    CommittedAttempt,
+    StageCall,
+    StagedPart,
+    StageReply,
+)
+from querator.service.queue_service import QueueService
+from querator.service.transactions import participants
+from tests.unit.service.serving import LONG_MS, Node, code, payloads, produce_call, refusal, serving
+from tests.unit.service.stage import Stage
+from tests.unit.service.stage import staged as joined
+
+SPARK = "query-1"
+
+
+def attempt(number: int = 1) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def stage_call(*payloads: bytes, task: int = 0, number: int = 1, **more: Any) -> StageCall:
+    """`number` names the attempt."""
+    keyed = {name: more.pop(name) for name in ("keys", "keyed") if name in more}
+    produced = produce_call(*payloads, **keyed)
+    fields = {"producer": SPARK, "batch": 0, "sequence": 1, "timeout_ms": LONG_MS, **more}
+    return StageCall(
+        namespace="default",
+        queue="q",
+        task=task,
+        attempt=attempt(number),
+        items=produced.items,
+        lengths=produced.lengths,
+        specials=produced.specials,
+        slots=produced.slots,
+        **fields,
+    )
+
+
+def commit_call(*attempts: CommittedAttempt, **more: Any) -> CommitCall:
+    fields = {"producer": SPARK, "batch": 0, "timeout_ms": LONG_MS, **more}
+    return CommitCall("default", "q", attempts=attempts, **fields)
+
+
+def abort_call(batch: int = 0) -> AbortCall:
+    return AbortCall("default", "q", SPARK, batch, LONG_MS)
+
+
+async def fill(
+    service: QueueService, *requests: tuple[bytes, ...], task: int = 0, number: int = 1, **more: Any
+) -> CommittedAttempt:
+    """Stages requests of one attempt; what a commit says of it."""
+    parts: dict[int, StagedPart] = {}
+    for sequence, items in enumerate(requests, start=1):
+        call = stage_call(*items, task=task, number=number, sequence=sequence, **more)
+        reply = await service.stage(call)
+        assert not reply.committed
+        for part in reply.parts:
+            before = parts.get(part.partition, StagedPart(part.partition, 0, 0))
+            parts[part.partition] = StagedPart(
+                part.partition,
+                before.count + part.count,
+                (before.checksum + part.checksum) % 2**32,
+            )
+    return CommittedAttempt(task, attempt(number), tuple(parts.values()))
+
+
+@asynccontextmanager
+async def nodes(*names: str, **settings: Any) -> AsyncIterator[Stage]:
+    """As `staged`; the service that has made the queue carries out nothing."""
+    async with joined(*names, **settings) as stage:
+        await stage.base.queues.stop()
+        yield stage
+
+
+async def everything(stage: Stage, count: int, name: str = "a") -> list[bytes]:
+    """Leases so many items, and finds that there are no more."""
+    found: list[bytes] = []
+    while len(found) < count:
+        reply = await stage.lease(name, wait_ms=LONG_MS)
+        found += payloads(*reply.batches)
+    assert not (await stage.lease(name)).batches
+    return sorted(found)
+
+
+ITEMS = [b"%d.%d" % (task, number) for task in range(3) for number in range(4)]
+
+
+async def three_tasks(service: QueueService, **more: Any) -> list[CommittedAttempt]:
+    return [
+        await fill(
+            service, *[(b"%d.%d" % (task, number),) for number in range(4)], task=task, **more
+        )
+        for task in range(3)
+    ]
+
+
+async def test_a_batch_of_several_tasks_on_several_nodes():
+    async with nodes("a", "b", "c", partitions=3) as stage:
+        attempts = await three_tasks(stage.members["a"])
+        await fill(stage.members["b"], (b"loser",), task=1, number=2)
+        assert {part.partition for one in attempts for part in one.parts} == {0, 1, 2}
+        assert not (await stage.lease("b")).batches
+        reply = await stage.members["c"].commit(commit_call(*attempts))
+        assert reply == CommitReply(repeated=False, durable=False)
+        assert await everything(stage, 12) == ITEMS
+        again = await stage.members["b"].commit(commit_call(*attempts))
+        assert again.repeated
+        replayed = await stage.members["a"].stage(stage_call(b"x", number=9))
+        assert replayed == StageReply((), False, committed=True)
+        assert (await stage.members["a"].staged("default", "q")).batches == ()
+
+
+async def test_items_with_keys_go_to_their_partitions():
+    async with nodes("a", "b", partitions=3) as stage:
+        keys = [b"k%d" % number for number in range(12)]
+        items = [b"v%d" % number for number in range(12)]
+        one = await fill(stage.members["a"], tuple(items), keyed=keys)
+        assert len(one.parts) == 3
+        await stage.members["a"].commit(commit_call(one))
+        assert await everything(stage, 12) == sorted(items)
+
+
+async def test_a_request_that_is_repeated_and_one_that_names_its_partition():
+    async with nodes("a", "b", partitions=3) as stage:
+        call = stage_call(b"x", partition=2)
+        first = await stage.members["a"].stage(call)
+        again = await stage.members["b"].stage(call)
+        assert [(p.partition, p.count, p.repeated) for p in first.parts] == [(2, 1, False)]
+        assert [(p.partition, p.count, p.repeated) for p in again.parts] == [(2, 1, True)]
+        assert first.parts[0].checksum == again.parts[0].checksum == crc32(call.items)
+        wrong = await refusal(stage.members["a"].stage(stage_call(b"x", partition=3)))
+        assert (wrong.code, wrong.field, wrong.value) == (
+            ErrorCode.INVALID_ARGUMENT, "partition", "3",
+        )  # fmt: skip
+
+
+async def test_what_a_commit_says_must_be_there():
+    async with nodes("a", "b", partitions=2) as stage:
+        one = await fill(stage.members["a"], (b"x",))
+        ghost = CommittedAttempt(7, attempt(7), (StagedPart(1, 1, 1),))
+        error = await refusal(stage.members["b"].commit(commit_call(one, ghost)))
+        assert (error.code, error.field) == (ErrorCode.TRANSACTION_ABORTED, "stages")
+        assert "task 7 is not there" in error.message
+        assert "partition 1" in error.message
+        assert not (await stage.lease("a")).batches
+        two = await fill(stage.members["a"], (b"x",), number=2)
+        assert not (await stage.members["a"].commit(commit_call(two))).repeated
+        assert await everything(stage, 1) == [b"x"]
+
+
+async def test_malformed_commits():
+    async with nodes("a") as stage:
+        part = (StagedPart(0, 1, 1),)
+        twice = commit_call(
+            CommittedAttempt(0, attempt(1), part), CommittedAttempt(0, attempt(2), part)
+        )
+        error = await refusal(stage.members["a"].commit(twice))
+        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "stages[1].task")
+        many = [CommittedAttempt(n, attempt(n), part) for n in range(TXN_CLAIMS_MAX + 1)]
+        error = await refusal(stage.members["a"].commit(commit_call(*many)))
+        assert (error.code, error.field, error.limit) == (
+            ErrorCode.LIMIT_EXCEEDED, "stages", "10000 stages",
+        )  # fmt: skip
+        gone = commit_call(CommittedAttempt(0, attempt(1), (StagedPart(5, 1, 1),)))
+        error = await refusal(stage.members["a"].commit(gone))
+        assert (error.code, error.value) == (ErrorCode.TRANSACTION_ABORTED, "5")
+        assert await code(
+            stage.members["a"].commit(CommitCall("default", "none", SPARK, 0, ()))
+        ) is ErrorCode.QUEUE_NOT_FOUND  # fmt: skip
+
+
+async def test_abort_drops_what_is_staged_and_is_too_late_after_the_commit():
+    async with nodes("a", "b", partitions=3) as stage:
+        await three_tasks(stage.members["a"])
+        listed = await stage.members["b"].staged("default", "q")
+        [one] = listed.batches
+        assert (one.producer, one.batch, one.items, one.state) == (SPARK, 0, 12, TxnState.NONE)
+        dropped = await stage.members["b"].abort(abort_call())
+        assert not dropped.committed
+        assert dropped.stages == one.stages > 3
+        assert await stage.members["b"].abort(abort_call()) == AbortReply(False, 0)
+        assert (await stage.members["b"].staged("default", "q")).batches == ()
+        attempts = await three_tasks(stage.members["a"], number=2)
+        await stage.members["a"].commit(commit_call(*attempts))
+        assert await stage.members["b"].abort(abort_call()) == AbortReply(True, 0)
+        assert await everything(stage, 12) == ITEMS
+
+
+@pytest.mark.parametrize("kind", [Begin, Prepare, Decide, Publish, Finish])
+async def test_the_coordinator_changes_at_each_step(kind: type):
+    """Right after a command of each kind has reached a leader, another node takes office."""
+    async with nodes("a", "b", "c", partitions=3) as stage:
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        attempts = await three_tasks(stage.members["b"])
+        told = stage.on_effects
+
+        def on_effects(group: Any, effects: Any) -> None:
+            told(group, effects)
+            seen = any(isinstance(command, kind) for _, _, command in stage.proposed)
+            if seen and stage.leaders[queue.groups[0]] == "a":
+                stage.lead(queue.groups[0], "c")
+
+        stage.on_effects = on_effects  # type: ignore[method-assign]
+        reply = await stage.members["b"].commit(commit_call(*attempts))
+        assert reply.durable is False
+        assert await everything(stage, 12, "b") == ITEMS
+
+
+async def test_answers_that_get_lost_change_nothing():
+    async with nodes("a", "b", partitions=3) as stage:
+        attempts = await three_tasks(stage.members["b"])
+        stage.loses_answers = 6
+        await stage.members["b"].commit(commit_call(*attempts))
+        assert await everything(stage, 12) == ITEMS
+
+
+async def test_two_drivers_commit_the_same_batch():
+    async with nodes("a", "b", partitions=3) as stage:
+        mine = await three_tasks(stage.members["a"])
+        theirs = await three_tasks(stage.members["b"], number=2)
+        async with asyncio.TaskGroup() as group:
+            one = group.create_task(stage.members["a"].commit(commit_call(*mine)))
+            two = group.create_task(stage.members["b"].commit(commit_call(*theirs)))
+        assert sorted([one.result().repeated, two.result().repeated]) == [False, True]
+        assert await everything(stage, 12) == ITEMS
+
+
+async def test_a_commit_that_waits_too_long_says_so_and_goes_on():
+    async with nodes("a", "b", partitions=2) as stage:
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        attempts = [await fill(stage.members["a"], (b"x",), (b"y",))]
+        assert {part.partition for part in attempts[0].parts} == {0, 1}
+        stage.lead(queue.groups[1], None)
+        error = await refusal(stage.members["a"].commit(commit_call(*attempts, timeout_ms=50)))
+        assert (error.code, error.field) == (ErrorCode.OUTCOME_UNKNOWN, "batch")
+        [one] = (await with_leader(stage, queue.groups[1])).batches
+        assert one.state in (TxnState.PREPARING, TxnState.COMMITTED)
+        assert await everything(stage, 2) == [b"x", b"y"]
+        assert (await stage.members["a"].commit(commit_call(*attempts))).repeated
+
+
+async def with_leader(stage: Stage, group: Any) -> Any:
+    """The list of transactions, asked for while the partition gets a leader."""
+    listed = asyncio.get_running_loop().create_task(stage.members["a"].staged("default", "q"))
+    stage.lead(group, "b")
+    return await listed
+
+
+async def test_an_empty_batch():
+    async with nodes("a") as stage:
+        assert not (await stage.members["a"].commit(commit_call(batch=3))).repeated
+        assert (await stage.members["a"].commit(commit_call(batch=2))).repeated
+        assert not (await stage.lease("a")).batches
+
+
+async def test_a_full_queue_takes_the_batch_when_there_is_room():
+    async with nodes("a", partition_items_max=2) as stage:
+        await stage.produce("a", b"first")
+        one = await fill(stage.members["a"], (b"x", b"y"))
+        error = await refusal(stage.members["a"].commit(commit_call(one)))
+        assert (error.code, error.retriable) == (ErrorCode.QUEUE_FULL, True)
+        leased = await stage.lease("a")
+        await stage.complete("a", *leased.batches)
+        assert not (await stage.members["a"].commit(commit_call(one))).repeated
+        assert await everything(stage, 2) == [b"x", b"y"]
+
+
+async def change(node: Node, partitions: int) -> None:
+    settings = QueueSettings(partitions=partitions)
+    await node.admin.update_queue("default", "q", settings, ("partitions",), 0)
+
+
+@pytest.mark.parametrize("after", [1, 5])
+async def test_a_batch_that_was_staged_before_the_partitions_changed(after: int):
+    async with serving() as node:
+        await node.create(partitions=3)
+        attempts = await three_tasks(node.queues)
+        await change(node, after)
+        error = await refusal(node.queues.commit(commit_call(*attempts)))
+        assert error.code is ErrorCode.TRANSACTION_ABORTED
+        assert "number of partitions changed" in error.message
+        late = await refusal(node.queues.stage(stage_call(b"x", sequence=5, partition=0)))
+        assert late.code is ErrorCode.TRANSACTION_ABORTED
+        again = await three_tasks(node.queues, number=2)
+        assert not (await node.queues.commit(commit_call(*again))).repeated
+        assert sorted(payloads(*(await node.lease(100, wait_ms=LONG_MS)).batches)) <= ITEMS
+        await node.until(lambda: node.counts().produced == 12)
+
+
+async def test_a_change_of_partitions_waits_for_what_is_pinned():
+    """Keys that a batch brings are known to the partitions that get them afterwards."""
+    async with serving() as node:
+        await node.create(partitions=2)
+        keys = tuple(b"k%d" % number for number in range(20))
+        one = await fill(node.queues, keys, keys=keys)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(node.queues.commit(commit_call(one)))
+            group.create_task(change(node, 5))
+        await node.produce(*keys, keys=keys)
+        await node.until(lambda: node.counts().produced == 20)
+        assert node.counts().duplicates == 20
+
+
+async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
+    monkeypatch.setattr("querator.service.committing.PINNED_ASK_MS", 1)
+    async with nodes("a", "b", partitions=2) as stage:
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        one = await fill(stage.members["a"], (b"x",), (b"y",))
+        ghost = CommittedAttempt(7, attempt(7), (StagedPart(0, 1, 1),))
+        await refusal(stage.members["a"].commit(commit_call(one, ghost)))
+        late = await fill(stage.members["a"], (b"x",), (b"y",), number=2)
+        begins = [command for _, _, command in stage.proposed if isinstance(command, Begin)]
+        assert len(begins) >= 1
+        [part] = [part for part in late.parts if part.partition == 1]
+        command = Prepare(1, SPARK, 0, (StageClaim(0, late.attempt, part.count, part.checksum),))
+        pinned = await stage.members["a"].router.propose(queue.groups[1], command)
+        assert not isinstance(pinned, Refusal)
+        await stage.base.until(
+            lambda: any(
+                isinstance(command, Discard) and group == queue.groups[1]
+                for _, group, command in stage.proposed
+            )
+        )
+        assert not (await stage.lease("a")).batches
+
+
+async def test_a_node_that_starts_again_goes_on():
+    async with serving() as node:
+        await node.create(partitions=2)
+        environment = node.environment
+        one = await fill(node.queues, (b"x",), (b"y",))
+        queue = node.placement.map.find("default", "q")
+        assert queue is not None
+        call = commit_call(one)
+        begin = Begin(SPARK, 0, participants(queue, call))
+        await node.queues.stop()
+        result = await node.host.propose(queue.groups[0], begin)
+        assert result.state is TxnState.PREPARING
+        assert node.counts().ready == 0
+    async with serving(environment) as node:  # type: ignore[arg-type]
+        await node.until(lambda: node.counts().ready == 2)
+        assert (await node.queues.commit(call)).repeated
