@@ -25,6 +25,7 @@ from pysyncobj.transport import Transport  # noqa: E402
 __all__ = [
     "CANDIDATE",
     "FOLLOWER",
+    "LEADER",
     "NO_OP",
     "LibraryJournal",
     "NoPoller",
@@ -40,6 +41,7 @@ NO_OP: bytes = bytes([_syncobj._COMMAND_TYPE.NO_OP])
 
 FOLLOWER: int = _syncobj._RAFT_STATE.FOLLOWER
 CANDIDATE: int = _syncobj._RAFT_STATE.CANDIDATE
+LEADER: int = _syncobj._RAFT_STATE.LEADER
 
 _bound = threading.local()
 

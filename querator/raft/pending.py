@@ -66,6 +66,8 @@ class Pending:
     @property
     def deadline_s(self) -> float | None:
         """Of the first call that has not ended."""
+        if not self._entries:
+            return None
         first = next(self._living(), None)
         return None if first is None else first.deadline_s
 

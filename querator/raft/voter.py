@@ -21,7 +21,7 @@ from querator.raft import configuration
 from querator.raft.clock import Clock
 from querator.raft.following import Diverged
 from querator.raft.journal import Journal
-from querator.raft.library import CANDIDATE, FOLLOWER, Node
+from querator.raft.library import CANDIDATE, FOLLOWER, LEADER, Node
 from querator.raft.mail import Mail
 from querator.raft.messages import Envelope, GroupMessage, RequestVote, TimeoutNow, VoteReply
 from querator.raft.skew import Skew
@@ -93,15 +93,18 @@ class Voter(Stock):
 
     @property
     def leads(self) -> bool:
-        return bool(self._isLeader())
+        state: int = self._SyncObj__raftState
+        return state == LEADER
 
     @property
     def term(self) -> int:
-        return int(self.raftCurrentTerm)
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
 
     @property
     def commit_index(self) -> int:
-        return int(self.raftCommitIndex)
+        index: int = self._SyncObj__raftCommitIndex
+        return index
 
     @property
     def votes(self) -> bool:
@@ -116,7 +119,7 @@ class Voter(Stock):
     @property
     def leader(self) -> int | None:
         """Replica id of the leader as far as this member knows."""
-        node = self._getLeader()
+        node = self._SyncObj__raftLeader
         return None if node is None else int(node.id)
 
     @property
