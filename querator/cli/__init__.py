@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "consume": "consume:consume",
     "peek": "dead:peek",
     "dead": "dead:dead",
+    "txn": "transactions:txn",
     "stats": "stats:stats",
     "cluster": "cluster:cluster",
     "node": "node:node",

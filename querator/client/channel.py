@@ -21,6 +21,7 @@ from querator.v1 import (
     admin_service_pb2_grpc,
     cluster_service_pb2_grpc,
     queue_service_pb2_grpc,
+    transaction_service_pb2_grpc,
 )
 from querator.wire.tls import Tls, open_channel
 
@@ -83,6 +84,7 @@ class Connection:
         self._channel = open_channel(address, tls, _OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+        self.transactions = transaction_service_pb2_grpc.TransactionServiceStub(self._channel)
         self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
         # Bytes in, bytes out: the frames are joined from bytes that are already encoded.
         self.produce_bytes = self._channel.unary_unary(

@@ -25,6 +25,7 @@ from querator.client.nodes import ATTEMPT_SECONDS, Nodes, split_addresses
 from querator.client.producer import Producer
 from querator.client.results import lease_lost, produced_runs
 from querator.client.single import Held, SingleHolder, extend, raise_lost, settle_held
+from querator.client.transactions import Aborted, StagedBatches, Transactions
 from querator.client.values import (
     ExtendOutcome,
     ItemId,
@@ -211,6 +212,15 @@ class Client:
         dead queue), or all. Returns how many are on their way.
         """
         return await self._admin().redrive(name, item_ids)
+
+    async def staged_batches(self, name: str) -> StagedBatches:
+        """What is staged for the queue `name` by transactions, and not visible yet, by batch."""
+        return await Transactions(self._nodes(), self.namespace).list(name)
+
+    async def abort_batch(self, name: str, producer: str, batch: int) -> Aborted:
+        """Drops what is staged of a batch, unless it is committed."""
+        calls = Transactions(self._nodes(), self.namespace)
+        return await calls.abort(name, producer, batch)
 
     # Single calls.
 

@@ -24,6 +24,7 @@ from querator.client.items import AnyItem
 from querator.client.leases import LeasedBatch, LeasedItem
 from querator.client.producer import Producer
 from querator.client.sync_leases import Runner, SyncLeasedBatch, SyncLeasedItem
+from querator.client.transactions import Aborted, StagedBatches
 from querator.client.values import (
     ExtendOutcome,
     ItemId,
@@ -308,6 +309,12 @@ class SyncClient:
 
     def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
         return self._runner.run(self._client.redrive(name, item_ids))
+
+    def staged_batches(self, name: str) -> StagedBatches:
+        return self._runner.run(self._client.staged_batches(name))
+
+    def abort_batch(self, name: str, producer: str, batch: int) -> Aborted:
+        return self._runner.run(self._client.abort_batch(name, producer, batch))
 
     def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
         return self._runner.run(self._client.produce(queue, *items))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from querator.partition import transactions
 from querator.raft import following, member
 from querator.raft.group import Group
 from querator.raft.journal import Journal
@@ -34,6 +35,19 @@ def acknowledges_before_the_sync() -> Any:
 def answers_before_the_sync() -> Any:
     """Whoever waits for an entry hears of it before it is on disk."""
     return replaced(Group, "_may_tell_early", lambda self, record, applied: True)
+
+
+def forgets_batches() -> Any:
+    """The coordinator does not remember which batches of a producer are committed."""
+    load = transactions.load_producer
+
+    def forgetful(*arguments: Any) -> Any:
+        row = load(*arguments)
+        if row is not None:
+            row.committed = -1
+        return row
+
+    return replaced(transactions, "load_producer", forgetful)
 
 
 def counts_itself_before_the_sync() -> Any:

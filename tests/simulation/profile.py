@@ -41,6 +41,8 @@ class Profile:
     lmdb: bool
     loss: float
     """Part of the answers to clients that get lost."""
+    pipelines: int = 0
+    """That write by transactions into a queue of partitions of their own."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -85,4 +87,5 @@ def draw(seed: int, chance: random.Random) -> Profile:
         members=members,
         lmdb=seed % 100 == 99,
         loss=chance.choice((0.0, 0.0, 0.02, 0.2)),
+        pipelines=chance.choice((0, 0, 1, 2)),
     )

@@ -25,7 +25,7 @@ G = GroupId(1)
 THREE = replace(
     draw(1, random.Random(1)),
     nodes=3, replicas=3, groups=1, faults=(), nature=Nature(), sync_us=300, offset_ms=0,
-    drift_ppm=0, log_bytes_kept=2_000, transfers=False, members=False, loss=0.0,
+    drift_ppm=0, log_bytes_kept=2_000, transfers=False, members=False, loss=0.0, pipelines=0,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ the end               every replica is equal, every log is read from disk once m
 
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.network import Network
 from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.operators import Operator
+from tests.simulation.pipelines import Pipelines, judge
 from tests.simulation.profile import Profile, draw
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
@@ -44,6 +46,7 @@ PROPOSAL_US = 10 * SECOND
 """Every proposal is answered within so long, and as long as the node may be busy."""
 LEASE_TIMEOUT_MS = 4_000
 SEARCH_STEPS = 30_000
+PIPELINE_PARTITIONS = 3
 _PEEK_BYTES = 1 << 40
 
 
@@ -67,7 +70,12 @@ class World:
         self.checks = Checks(self.timeline)
         self.latency_us = max(50, self.profile.nature.latency_us)
         self.loss = self.profile.loss
-        self.groups = [GroupId(number) for number in range(1, self.profile.groups + 1)]
+        queues = self.profile.groups
+        more = PIPELINE_PARTITIONS if self.profile.pipelines else 0
+        self.groups = [GroupId(number) for number in range(1, queues + more + 1)]
+        self.queues = self.groups[:queues]
+        """Those of clients; the others are the partitions of the pipelines' queue."""
+        self.pipelines: Pipelines | None = None
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
         self.network: Network[bytes] = Network(
             self.timeline, random.Random(f"network {seed}"), self.profile.nature
@@ -235,6 +243,7 @@ class World:
         return {
             "operations": sum(client.operations for client in self.clients),
             "items": sum(client.acknowledged for client in self.clients),
+            "batches": 0 if self.pipelines is None else self.pipelines.batches,
             "commits": self.checks.commits,
             "frames": self.network.delivered,
             "boots": sum(node.boots for node in self._nodes.values()),
@@ -279,7 +288,8 @@ class World:
                 return
             rules = QueueRules(lease_timeout_s=LEASE_TIMEOUT_MS / 1000)
             self.recorder.history.queues[queue_name(group)] = rules
-            if not self._propose(group, partial(_configure, group)):
+            partition = 0 if group in self.queues else group - len(self.queues) - 1
+            if not self._propose(group, partial(_configure, group, partition)):
                 self.found(f"group {group} cannot be configured")
 
     def _propose(
@@ -312,7 +322,10 @@ class World:
 
     def _under_load(self) -> None:
         profile = self.profile
-        for group in self.groups:
+        if profile.pipelines:
+            groups = self.groups[len(self.queues) :]
+            self.pipelines = Pipelines(self, groups, profile.pipelines, self.seed)
+        for group in self.queues:
             for number in range(profile.clients):
                 name = f"c{group}.{number}"
                 client = Client(
@@ -348,6 +361,12 @@ class World:
         self._run_for(2 * SECOND)
         for client in self.clients:
             client.stopped = True
+        if self.pipelines is not None:
+            self.pipelines.stop()
+            rest = partial(self.pipelines.carried_out, self.leader)
+            if not self._until(rest, within_us=2 * CALM_US):
+                self.found("transactions are open that nobody carries out")
+                return
         left_us = healed_us + CALM_US - self.timeline.now_us
         if not self._until(lambda: not self._unequal(), within_us=max(left_us, 5 * SECOND)):
             self.found(f"the replicas have not become equal: {self._unequal()}")
@@ -408,6 +427,7 @@ class World:
 
     def _look_at_the_end(self) -> None:
         self.checks.same_logs(list(self._nodes.values()))
+        visible: Counter[tuple[int, str]] = Counter()
         for group in self.groups:
             found = self.leader(group)
             assert found is not None
@@ -421,27 +441,35 @@ class World:
                     self.checks.digest(node.name, group, applied, digest)
                     for text in invariants.check(snapshot, group):
                         self.found(f"{node.name}: group {group}: {text}")
-            self._look_at_items(leader, group)
+            if group in self.queues:
+                self._look_at_items(leader, group)
+            else:
+                visible.update((group, item) for _, item in self._items(leader, group))
+        if self.pipelines is not None:
+            for text in judge(self.pipelines.pipelines, visible):
+                self.found(text)
         self._check_histories()
 
     def _look_at_items(self, leader: SimulatedNode, group: GroupId) -> None:
         """Everything that the queue holds, as the last entry of its history."""
         queue = queue_name(group)
         pending = self.recorder.begin("the end", queue, history.Look())
-        present = []
+        present = [(0, seq, reference) for seq, reference in self._items(leader, group)]
+        pending.ended(history.Looked(tuple(present)))
+
+    def _items(self, leader: SimulatedNode, group: GroupId) -> list[tuple[int, str]]:
+        """Sequence and reference of all items."""
+        present: list[tuple[int, str]] = []
         with leader.view(group) as snapshot:
             after = 0
             while True:
                 page = queries.peek(
                     snapshot, group, None, after_seq=after, limit=1_000, bytes_max=_PEEK_BYTES
                 )
-                for item in page.items:
-                    reference = item.item.decode().strip()
-                    present.append((0, item.seq, reference))
+                present += [(item.seq, item.item.decode().strip()) for item in page.items]
                 after = page.after_seq
                 if not after:
-                    break
-        pending.ended(history.Looked(tuple(present)))
+                    return present
 
     def _check_histories(self) -> None:
         recorded = self.recorder.history
@@ -458,12 +486,12 @@ class World:
             self.found(f"history: {text}")
 
 
-def _configure(group: GroupId) -> tuple[Any, bytes]:
+def _configure(group: GroupId, partition: int) -> tuple[Any, bytes]:
     settings = PartitionSettings(
         namespace="default",
         queue=queue_name(group),
         queue_id=group,
-        partition=0,
+        partition=partition,
         lease_timeout_ms=LEASE_TIMEOUT_MS,
         expire_timeout_ms=0,
         max_attempts=0,

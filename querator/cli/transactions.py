@@ -1,0 +1,118 @@
+"""`querator txn`: batches that are staged for a queue and not visible yet."""
+
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from querator.cli.failures import ExitCode, Failure
+from querator.cli.output import count, note, write_json, write_table
+from querator.cli.target import Target, output_option, server_options
+from querator.client import Client
+from querator.client.transactions import Aborted, StagedBatch, StagedBatches
+
+
+class StagedView(msgspec.Struct, frozen=True):
+    """What `--output json` prints of a batch."""
+
+    producer: str
+    batch: int
+    state: str
+    stages: int
+    items: int
+    bytes: int
+    begun_at: datetime
+    changed_at: datetime
+
+
+@click.group()
+def txn() -> None:
+    """Look at batches that are staged for a queue, and drop them."""
+
+
+@txn.command("list", short_help="Show what is staged.")
+@click.argument("queue")
+@server_options
+@output_option
+def list_staged(queue: str, target: Target, as_json: bool) -> None:
+    """Show the batches that are staged for QUEUE and not visible yet, the oldest first.
+
+    A batch is STAGED until somebody commits it, and expires a day after its last request. What is
+    PREPARING is being committed and does not expire; what is COMMITTED is being published. With
+    --output json each batch is a line.
+
+    \b
+    Example:
+      querator txn list flights
+    """
+
+    async def main(client: Client) -> StagedBatches:
+        return await client.staged_batches(queue)
+
+    found = target.run(main)
+    if as_json:
+        for one in found.batches:
+            write_json(_view(one))
+    elif not found.batches:
+        note("Nothing is staged.")
+    else:
+        now = datetime.now(UTC)
+        write_table(
+            ("producer", "batch", "state", "stages", "items", "bytes", "age s"),
+            (
+                (
+                    one.producer,
+                    one.batch,
+                    one.state.name.lower(),
+                    one.stages,
+                    one.items,
+                    one.bytes,
+                    max(0, round((now - one.begun_at).total_seconds())),
+                )
+                for one in found.batches
+            ),
+        )
+    if found.more:
+        note(f"The oldest {len(found.batches):,}; there are more.")
+
+
+@txn.command(short_help="Drop what is staged of a batch.")
+@click.argument("queue")
+@click.argument("producer")
+@click.argument("batch", type=click.IntRange(min=0))
+@server_options
+@output_option
+def abort(queue: str, producer: str, batch: int, target: Target, as_json: bool) -> None:
+    """Drop what is staged for QUEUE of batch number BATCH of PRODUCER (see `txn list`).
+
+    A batch that is committed stays as it is: that is refused. A pipeline that is still at work on
+    the batch finds out when it commits, and stages it again.
+
+    \b
+    Example:
+      querator txn abort flights 3f2c8a5e-archive 17
+    """
+
+    async def main(client: Client) -> Aborted:
+        return await client.abort_batch(queue, producer, batch)
+
+    done = target.run(main)
+    if as_json:
+        write_json(done)
+    elif not done.committed:
+        click.echo(f"Batch {batch} of {producer} is dropped: {count(done.stages, 'stage')}.")
+    if done.committed:
+        raise Failure(f"batch {batch} of {producer} is committed", ExitCode.REFUSED)
+
+
+def _view(one: StagedBatch) -> StagedView:
+    return StagedView(
+        one.producer,
+        one.batch,
+        one.state.name.lower(),
+        one.stages,
+        one.items,
+        one.bytes,
+        one.begun_at,
+        one.changed_at,
+    )

@@ -1,0 +1,87 @@
+"""Batches that are staged for a queue, as operators see them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import IntEnum
+
+import msgspec
+
+from querator.client.items import instant
+from querator.client.nodes import Nodes
+from querator.v1 import transaction_service_pb2 as pb
+
+
+class TxnState(IntEnum):
+    """How far a batch is; the wire's numbers. Only STAGED ones expire."""
+
+    STAGED = 1
+    PREPARING = 2
+    COMMITTED = 3
+    ABORTED = 4
+
+
+class StagedBatch(msgspec.Struct, frozen=True):
+    """Batch `batch` of `producer`: `items` of `bytes` bytes that are not visible, in `stages`."""
+
+    producer: str
+    batch: int
+    state: TxnState
+    stages: int
+    items: int
+    bytes: int
+    begun_at: datetime
+    changed_at: datetime
+
+
+class StagedBatches(msgspec.Struct, frozen=True):
+    """The oldest first; `more`: there are others behind them."""
+
+    batches: tuple[StagedBatch, ...]
+    more: bool
+
+
+class Aborted(msgspec.Struct, frozen=True):
+    """`committed`: the batch is, and nothing was dropped. `stages`: how many were."""
+
+    committed: bool
+    stages: int
+
+
+class Transactions:
+    """The calls of one client about transactions, in its namespace."""
+
+    def __init__(self, nodes: Nodes, namespace: str) -> None:
+        self._nodes = nodes
+        self._namespace = namespace
+
+    async def list(self, name: str) -> StagedBatches:
+        request = pb.ListTxnsRequest(namespace=self._namespace, queue=name)
+        response = await self._nodes.call(
+            lambda node, left: node.transactions.ListTxns(request, timeout=left), changes=False
+        )
+        return StagedBatches(_batches(response.txns), response.more)
+
+    async def abort(self, name: str, producer: str, batch: int) -> Aborted:
+        request = pb.AbortTxnRequest(
+            namespace=self._namespace, queue=name, producer=producer, batch=batch
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.transactions.AbortTxn(request, timeout=left)
+        )
+        return Aborted(response.already_committed, response.stages)
+
+
+def _batches(txns: Sequence[pb.Txn]) -> tuple[StagedBatch, ...]:
+    return tuple(
+        StagedBatch(
+            one.producer,
+            one.batch,
+            TxnState(one.state),
+            one.stages,
+            one.items,
+            one.bytes,
+            instant(one.begun_at),
+            instant(one.changed_at),
+        )
+        for one in txns
+    )

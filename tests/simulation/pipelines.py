@@ -1,0 +1,445 @@
+"""Pipelines: they write batches into queues of several partitions by transactions, and die.
+
+A queue of a pipeline has groups of its own, and nobody takes its items out: at the end all of them
+are looked at. What a pipeline did is written down as the attempts that it has named in a commit,
+and what it was told. The carrier plays `service.committing`: it reads what is open from whatever
+node it likes, also from one that is behind, and repeats what it has no answer for.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import pack
+from typing import Any
+from zlib import crc32
+
+from querator.model.commands import Done
+from querator.model.entries import Proposal
+from querator.model.errors import QueratorError
+from querator.model.ids import GroupId
+from querator.model.transactions import (
+    AbortTxn,
+    Begin,
+    Discard,
+    DropStages,
+    Finish,
+    Participant,
+    Prepare,
+    Stage,
+    StageClaim,
+    StageResult,
+    TxnResult,
+    TxnState,
+)
+from querator.partition.txn_steps import OpenTxn, open_txns, pinned_txns, verdict
+from querator.raft.handover import Call, Read
+from tests.simulation.clients import ANSWER_US, RETRIED, Cluster
+from tests.simulation.node import Lost, SimulatedNode, Ticket
+from tests.simulation.timeline import MS
+
+Then = Callable[[Any, SimulatedNode], None]
+
+
+class Asking:
+    """Asks leaders, again and again until they have answered."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.chance = chance
+        self.life = 0
+        """What was asked in an earlier one is not waited for any more."""
+        self._leaders: dict[GroupId, str] = {}
+
+    def tell(self, group: GroupId, command: Any, then: Then, attachment: bytes = b"") -> None:
+        size = len(attachment) + 256
+        what = type(command).__name__.lower()
+        self._ask(
+            group,
+            what,
+            lambda ticket: Call(group, Proposal(command, attachment), ticket.future, size),
+            then,
+        )
+
+    def read(self, group: GroupId, then: Then) -> None:
+        """`then` gets the node whose state is as new as anything that was answered before."""
+        self._ask(group, "read", lambda ticket: Read(group, ticket.future), then)
+
+    def _choose(self, group: GroupId) -> SimulatedNode | None:
+        nodes = [node for node in self.cluster.all_nodes() if not node.gone]
+        for node in nodes:
+            if node.name == self._leaders.get(group):
+                return node
+        return self.chance.choice(nodes) if nodes else None
+
+    def _ask(self, group: GroupId, what: str, make: Callable[[Ticket], Any], then: Then) -> None:
+        timeline, life = self.cluster.timeline, self.life
+        over: list[int] = []
+
+        def again() -> None:
+            if not over:
+                over.append(1)
+                timeline.after(
+                    self.chance.randrange(10 * MS, 150 * MS),
+                    lambda: self._ask(group, what, make, then) if life == self.life else None,
+                )
+
+        def silent() -> None:
+            self._leaders.pop(group, None)
+            again()
+
+        def answered(node: SimulatedNode, result: Any, error: BaseException | None) -> None:
+            if over or life != self.life:
+                return
+            if error is None:
+                over.append(1)
+                self._leaders[group] = node.name
+                then(result, node)
+            elif isinstance(error, Lost):
+                silent()
+            elif isinstance(error, QueratorError) and error.code in RETRIED:
+                self._leaders[group] = error.value
+                again()
+            else:
+                self.cluster.found(f"pipeline: {what} ended with {error!r}")
+
+        node = self._choose(group)
+        if node is None:
+            again()
+            return
+
+        def back(result: Any, error: BaseException | None) -> None:
+            if self.chance.random() >= self.cluster.loss:
+                timeline.after(self.cluster.latency_us, lambda: answered(node, result, error))
+
+        request = make(Ticket(what, back))
+        timeline.after(
+            self.cluster.latency_us, lambda: node.request(request) if node.up else silent()
+        )
+        timeline.after(self.chance.choice(ANSWER_US), silent)
+
+
+class Carrier(Asking):
+    """Carries out what is open, one transaction at a time."""
+
+    def __init__(self, cluster: Cluster, groups: list[GroupId], chance: random.Random) -> None:
+        super().__init__(cluster, chance)
+        self._groups = groups
+        self.stopped = False
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self.stopped:
+            life = self.life
+            delay_us = self.chance.randrange(20 * MS, 400 * MS)
+            self.cluster.timeline.after(
+                delay_us, lambda: self._work() if life == self.life else None
+            )
+
+    def _work(self) -> None:
+        """Now and then it dies, with everything that it has in hand."""
+        if self.chance.random() < 0.05:
+            self.life += 1
+            self._plan()
+            return
+        nodes = self.cluster.alive()
+        if not nodes:
+            self._plan()
+            return
+        node = self.chance.choice(nodes)
+        group = self.chance.choice(self._groups)
+        assert node.turns is not None
+        if node.turns.status(group) is None:
+            self._plan()
+            return
+        with node.view(group) as view:
+            found = open_txns(view, group) if group == self._groups[0] else ()
+            pinned = pinned_txns(view, group)
+        if found:
+            self._carry(self.chance.choice(found))
+        elif pinned:
+            txn = self.chance.choice(pinned).txn
+            self.read(self._groups[0], lambda _, node: self._let_go(group, txn, node))
+        else:
+            self._plan()
+
+    def _carry(self, txn: OpenTxn) -> None:
+        answers: list[Any] = []
+
+        def next_step() -> None:
+            if len(answers) < len(txn.steps):
+                group, step = txn.steps[len(answers)]
+                self.tell(GroupId(group), step, lambda result, _: took(result, step))
+                return
+            last = (
+                verdict(txn.number, answers)
+                if txn.state is TxnState.PREPARING
+                else Finish(txn.number)
+            )
+            self.tell(self._groups[0], last, lambda _, __: self._plan())
+
+        def took(result: Any, step: Any) -> None:
+            more = isinstance(result, Done) and result.changed and not isinstance(step, Prepare)
+            if not more:
+                answers.append(result)
+            next_step()
+
+        next_step()
+
+    def _let_go(self, group: GroupId, txn: int, node: SimulatedNode) -> None:
+        with node.view(self._groups[0]) as view:
+            known = {one.number for one in open_txns(view, self._groups[0])}
+        if txn in known:
+            self._plan()
+        else:
+            self.tell(group, Discard(txn), lambda _, __: self._plan())
+
+
+@dataclass
+class Written:
+    """A batch: what was named in commits, and what the pipeline was told."""
+
+    named: list[frozenset[tuple[int, str]]] = field(default_factory=list)
+    """Items of each commit, with the group that they were staged in."""
+    aborted: list[frozenset[tuple[int, str]]] = field(default_factory=list)
+    """Those of which it was told that they are not committed."""
+    committed: bool = False
+
+
+class Pipeline(Asking):
+    """Writes one batch after the other. It dies with the batch in hand, and comes back with it."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, groups: list[GroupId], chance: random.Random
+    ) -> None:
+        super().__init__(cluster, chance)
+        self.name = name
+        self.batch = 0
+        self.batches: dict[int, Written] = {}
+        self.stopped = False
+        self.busy = False
+        self._groups = groups
+        self._attempts = 0
+        self._plan()
+
+    def _plan(self) -> None:
+        self.busy = False
+        life = self.life
+        self.cluster.timeline.after(
+            self.chance.randrange(50 * MS, 500 * MS),
+            lambda: self._write() if life == self.life else None,
+        )
+
+    def _dies(self) -> bool:
+        """Whether it dies here: what is under way is not waited for."""
+        if self.chance.random() >= 0.04:
+            return False
+        self.life += 1
+        self._plan()
+        return True
+
+    def _write(self) -> None:
+        if self.stopped:
+            return
+        self.busy = True
+        claims: dict[GroupId, list[StageClaim]] = {}
+        named: set[tuple[int, str]] = set()
+        wanted = self.chance.randrange(1, 4)
+        todo = [
+            (task, counts)
+            for task in range(wanted)
+            for counts in ([False, True] if self.chance.random() < 0.3 else [True])
+        ]
+
+        def next_task() -> None:
+            if self._dies():
+                return
+            if todo:
+                task, counts = todo.pop(0)
+                self._task(task, next_task, claims if counts else {}, named if counts else set())
+            elif self.chance.random() < 0.1:
+                self._abort()
+            else:
+                self._commit(claims, named)
+
+        next_task()
+
+    def _task(
+        self,
+        task: int,
+        then: Callable[[], None],
+        claims: dict[GroupId, list[StageClaim]],
+        named: set[tuple[int, str]],
+    ) -> None:
+        """One attempt: some requests to some partitions."""
+        self._attempts += 1
+        attempt = self._attempts.to_bytes(16, "big")
+        sums: dict[GroupId, tuple[int, int]] = {}
+        requests = [self.chance.choice(self._groups) for _ in range(self.chance.randrange(1, 4))]
+        left = list(enumerate(requests, start=1))
+
+        def next_request() -> None:
+            if not left:
+                for group, (count, checksum) in sums.items():
+                    claims.setdefault(group, []).append(StageClaim(task, attempt, count, checksum))
+                then()
+                return
+            sequence, group = left.pop(0)
+            items = [
+                f"{self.name}.{self.batch}.{self._attempts}.{sequence}.{number}"
+                for number in range(self.chance.choice((1, 3, 20)))
+            ]
+            encoded = [item.encode() + b"\n" for item in items]
+            data = b"".join(encoded)
+            count, checksum = sums.get(group, (0, 0))
+            sums[group] = count + len(items), (checksum + crc32(data)) % 2**32
+            named.update((group, item) for item in items)
+            command = Stage(
+                self.name, self.batch, task, attempt, sequence, crc32(data),
+                pack(f"<{len(encoded)}I", *map(len, encoded)),
+            )  # fmt: skip
+            self.tell(group, command, staged, data)
+
+        def staged(result: Any, _: SimulatedNode) -> None:
+            if not isinstance(result, StageResult):
+                self.cluster.found(f"{self.name}: a stage was refused: {result}")
+            elif result.committed:
+                self._committed()
+            elif not self._dies():
+                next_request()
+
+        next_request()
+
+    def _written(self) -> Written:
+        return self.batches.setdefault(self.batch, Written())
+
+    def _committed(self) -> None:
+        self._written().committed = True
+        self.batch += 1
+        self._plan()
+
+    def _commit(self, claims: dict[GroupId, list[StageClaim]], named: set[tuple[int, str]]) -> None:
+        self._written().named.append(frozenset(named))
+        participants = tuple(
+            Participant(number, group, tuple(claims[group]))
+            for number, group in enumerate(self._groups)
+            if group in claims
+        )
+        self._begin(Begin(self.name, self.batch, participants))
+
+    def _begin(self, begin: Begin) -> None:
+        def begun(result: Any, _: SimulatedNode) -> None:
+            if not isinstance(result, TxnResult):
+                self.cluster.found(f"{self.name}: a commit was refused: {result}")
+            elif result.state is TxnState.COMMITTED:
+                self._committed()
+            elif not self._dies():
+                self._wait(begin, result)
+
+        self.tell(self._groups[0], begin, begun)
+
+    def _wait(self, begin: Begin, begun: TxnResult) -> None:
+        """Looks until what was begun is decided; another one: until it is out of the way."""
+
+        def looked(_: Any, node: SimulatedNode) -> None:
+            with node.view(self._groups[0]) as view:
+                found = [one for one in open_txns(view, self._groups[0]) if one.number == begun.txn]
+            state = found[0].state if found else TxnState.NONE
+            if state is TxnState.PREPARING or (state is TxnState.ABORTED and not begun.mine):
+                life = self.life
+                self.cluster.timeline.after(
+                    100 * MS, lambda: self._wait(begin, begun) if life == self.life else None
+                )
+            elif state is TxnState.ABORTED:
+                written = self._written()
+                written.aborted.append(written.named[-1])
+                self._plan()
+            else:
+                # What it was is known by asking again: it is committed, or begun anew.
+                self._begin(begin)
+
+        self.read(self._groups[0], looked)
+
+    def _abort(self) -> None:
+        def aborted(result: Any, _: SimulatedNode) -> None:
+            if isinstance(result, TxnResult) and result.state is TxnState.COMMITTED:
+                self._committed()
+                return
+            drop(list(self._groups))
+
+        def drop(groups: list[GroupId]) -> None:
+            if not groups:
+                self._plan()
+                return
+            command = DropStages(self.name, self.batch)
+            self.tell(
+                groups[0],
+                command,
+                lambda result, _: drop(
+                    groups if isinstance(result, Done) and result.changed else groups[1:]
+                ),
+            )
+
+        self.tell(self._groups[0], AbortTxn(self.name, self.batch), aborted)
+
+
+class Pipelines:
+    """All pipelines of a run with their carriers; `groups` are the partitions of their queue."""
+
+    def __init__(self, cluster: Cluster, groups: list[GroupId], count: int, seed: int) -> None:
+        def chance(name: str) -> random.Random:
+            return random.Random(f"{name} {seed}")
+
+        self.groups = groups
+        self.pipelines = [
+            Pipeline(cluster, f"p{n}", groups, chance(f"pipeline {n}")) for n in range(count)
+        ]
+        self.carriers = [Carrier(cluster, groups, chance(f"carrier {n}")) for n in range(2)]
+
+    @property
+    def batches(self) -> int:
+        return sum(pipeline.batch for pipeline in self.pipelines)
+
+    def stop(self) -> None:
+        """No further batch is begun."""
+        for pipeline in self.pipelines:
+            pipeline.stopped = True
+
+    def carried_out(self, leader: Callable[[GroupId], tuple[SimulatedNode, Any] | None]) -> bool:
+        """Whether no transaction is open, and nothing is pinned for one: then carriers stop."""
+        if any(pipeline.busy for pipeline in self.pipelines):
+            return False
+        for group in self.groups:
+            found = leader(group)
+            if found is None:
+                return False
+            with found[0].view(group) as view:
+                if open_txns(view, group) or pinned_txns(view, group):
+                    return False
+        for carrier in self.carriers:
+            carrier.stopped = True
+        return True
+
+
+def judge(pipelines: list[Pipeline], visible: Counter[tuple[int, str]]) -> list[str]:
+    """What is wrong with what is visible (by group and item), as sentences."""
+    wrong = [f"{item} is visible {count} times" for item, count in visible.items() if count > 1]
+    left = set(visible)
+    for pipeline in pipelines:
+        for number, batch in pipeline.batches.items():
+            prefix = f"{pipeline.name}.{number}."
+            seen = {one for one in left if one[1].startswith(prefix)}
+            left -= seen
+            name = f"batch {number} of {pipeline.name}"
+            if seen and seen not in batch.named:
+                wrong.append(f"{name}: what is visible was not committed together: {len(seen)}")
+            if batch.committed and not seen:
+                wrong.append(f"{name}: it is committed and not visible")
+            if seen in batch.aborted:
+                wrong.append(f"{name}: it was aborted and is visible")
+    wrong += [
+        f"{item} is visible and was never in a commit"
+        for item in left
+        if not item[1].startswith("probe")
+    ]
+    return wrong
