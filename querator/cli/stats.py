@@ -20,7 +20,7 @@ from querator.client import Client, QueueStats
 from querator.client.errors import QueueNotFound
 from querator.client.values import PartitionStats
 
-_NOW = ("ready", "leased", "reserved", "scheduled", "moving")
+_NOW = ("ready", "leased", "reserved", "scheduled", "moving", "staged")
 _EVER = (
     "produced",
     "delivered",

@@ -209,8 +209,12 @@ class QueueService:
 
     async def abort(self, call: AbortCall) -> AbortReply:
         queue = await self._queue(call)
-        deadline = self._deadline(call.timeout_ms)
-        return await self._transactions.abort(queue, call, deadline=deadline)
+        self._settles.enter()
+        try:
+            deadline = self._deadline(call.timeout_ms)
+            return await self._transactions.abort(queue, call, deadline=deadline)
+        finally:
+            self._settles.leave()
 
     async def staged(self, namespace: str, name: str) -> TxnList:
         queue = await self._reads.existing(lambda: self._router.queue(namespace, name))

@@ -18,6 +18,7 @@ from querator.model.transactions import (
     TxnState,
 )
 from querator.partition import queries, staging
+from querator.partition.facts import ClosureQuery, closure
 from querator.partition.txn_steps import StagedPage, StagedQuery, answer
 from tests.unit.partition.committing import SPARK, Partitions, attempt, claim, stage_of
 from tests.unit.partition.harness import Log, lease_of, produce, seqs, settings
@@ -340,6 +341,24 @@ def test_a_closing_partition_publishes_what_was_pinned_before():
     assert refused.code is ErrorCode.ROUTING_CHANGED
     log.one(Publish(1))
     assert stats(log).ready == 3
+
+
+def test_a_partition_with_something_pinned_does_not_go():
+    log = Log()
+    log.configure(partition=1)
+    log.one(Route(1, 2, open=True))
+    command, data = stage_of(ITEMS, routing=1)
+    log.one(command, data)
+    prepare(log, claim(ITEMS))
+    log.one(Route(2, 1, open=True))
+    with log.environment.snapshot() as txn:
+        pinned = closure(txn, ClosureQuery(log.group))
+    assert pinned.closing
+    assert pinned.pinned
+    assert not pinned.is_empty
+    log.one(Discard(1))
+    with log.environment.snapshot() as txn:
+        assert closure(txn, ClosureQuery(log.group)).is_empty
 
 
 def test_settings_of_the_publication_hold(queue):
