@@ -165,9 +165,13 @@ class Transactions:
         number of partitions has changed since; QUEUE_FULL; OUTCOME_UNKNOWN when there is no
         decision in time: repeat the call.
         """
-        if call.batch <= await self._committed(queue, call, deadline):
-            return CommitReply(True, self._durable)
-        begin = Begin(call.producer, call.batch, participants(queue, call))
+        try:
+            begin = Begin(call.producer, call.batch, participants(queue, call))
+        except QueratorError as error:
+            gone = error.code is ErrorCode.TRANSACTION_ABORTED
+            if gone and call.batch <= await self._committed(queue, call, deadline):
+                return CommitReply(True, self._durable)
+            raise
         view = self._router.views(queue)[0]
         latest = self._loop.time() + COMMIT_WAIT_MS_MAX / 1000 if deadline is None else deadline
         while True:

@@ -132,6 +132,8 @@ async def test_a_batch_of_several_tasks_on_several_nodes():
         assert await everything(stage, 12) == ITEMS
         again = await stage.members["b"].commit(commit_call(*attempts))
         assert again.repeated
+        gone = commit_call(CommittedAttempt(0, attempt(1), (StagedPart(5, 1, 1),)))
+        assert (await stage.members["b"].commit(gone)).repeated
         replayed = await stage.members["a"].stage(stage_call(b"x", number=9))
         assert replayed == StageReply((), False, committed=True)
         assert (await stage.members["a"].staged("default", "q")).batches == ()
