@@ -218,8 +218,7 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
     """Pins all stages that are claimed, or none; `changed` counts those that were not."""
     if turn.row is None:
         return unconfigured()
-    fresh: list[tuple[int, StageRow]] = []
-    count = 0
+    fresh: dict[int, StageRow] = {}
     for claim in command.claims:
         found = _named(turn, command.producer, command.batch, claim.task, claim.attempt)
         row = None if found is None else found[1]
@@ -229,10 +228,10 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
             return Refusal(ErrorCode.TRANSACTION_ABORTED, message, field="stages")
         assert found is not None
         if not found[1].txn:
-            fresh.append(found)
-            count += found[1].count
+            fresh[found[0]] = found[1]
+    count = sum(row.count for row in fresh.values())
     held, items_max = turn.state.held, turn.queue.items_max
-    if 0 < items_max < held + count:
+    if fresh and 0 < items_max < held + count:
         return Refusal(
             ErrorCode.QUEUE_FULL,
             f"partition {turn.queue.partition} holds {held} items; {count} more would exceed its "
@@ -241,7 +240,7 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
             limit=str(items_max),
             value=str(held + count),
         )
-    for number, row in fresh:
+    for number, row in fresh.items():
         _check_at(turn, number, row, 0)
         row.txn, row.since_ms = command.txn, turn.now_ms
         PINNED.put(turn.txn, turn.group, command.txn, row.task, number, value=b"")

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from querator.model.commands import Configure, PartitionSettings, Produce
+from querator.model.commands import Produce
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
@@ -37,6 +37,7 @@ from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.operators import Operator
 from tests.simulation.pipelines import Pipelines, judge
 from tests.simulation.profile import Profile, draw
+from tests.simulation.queues import LEASE_TIMEOUT_MS, configured, items_of
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 
@@ -44,10 +45,8 @@ CALM_US = 20 * SECOND
 """Within so long after the last fault there is progress again, and all replicas are equal."""
 PROPOSAL_US = 10 * SECOND
 """Every proposal is answered within so long, and as long as the node may be busy."""
-LEASE_TIMEOUT_MS = 4_000
 SEARCH_STEPS = 30_000
 PIPELINE_PARTITIONS = 3
-_PEEK_BYTES = 1 << 40
 
 
 class World:
@@ -289,7 +288,7 @@ class World:
             rules = QueueRules(lease_timeout_s=LEASE_TIMEOUT_MS / 1000)
             self.recorder.history.queues[queue_name(group)] = rules
             partition = 0 if group in self.queues else group - len(self.queues) - 1
-            if not self._propose(group, partial(_configure, group, partition)):
+            if not self._propose(group, partial(configured, group, partition)):
                 self.found(f"group {group} cannot be configured")
 
     def _propose(
@@ -444,7 +443,7 @@ class World:
             if group in self.queues:
                 self._look_at_items(leader, group)
             else:
-                visible.update((group, item) for _, item in self._items(leader, group))
+                visible.update((group, item) for _, item in items_of(leader, group))
         if self.pipelines is not None:
             for text in judge(self.pipelines.pipelines, visible):
                 self.found(text)
@@ -454,22 +453,8 @@ class World:
         """Everything that the queue holds, as the last entry of its history."""
         queue = queue_name(group)
         pending = self.recorder.begin("the end", queue, history.Look())
-        present = [(0, seq, reference) for seq, reference in self._items(leader, group)]
+        present = [(0, seq, reference) for seq, reference in items_of(leader, group)]
         pending.ended(history.Looked(tuple(present)))
-
-    def _items(self, leader: SimulatedNode, group: GroupId) -> list[tuple[int, str]]:
-        """Sequence and reference of all items."""
-        present: list[tuple[int, str]] = []
-        with leader.view(group) as snapshot:
-            after = 0
-            while True:
-                page = queries.peek(
-                    snapshot, group, None, after_seq=after, limit=1_000, bytes_max=_PEEK_BYTES
-                )
-                present += [(item.seq, item.item.decode().strip()) for item in page.items]
-                after = page.after_seq
-                if not after:
-                    return present
 
     def _check_histories(self) -> None:
         recorded = self.recorder.history
@@ -484,21 +469,6 @@ class World:
         self.undecided = len(found.undecided)
         for text in found.violations:
             self.found(f"history: {text}")
-
-
-def _configure(group: GroupId, partition: int) -> tuple[Any, bytes]:
-    settings = PartitionSettings(
-        namespace="default",
-        queue=queue_name(group),
-        queue_id=group,
-        partition=partition,
-        lease_timeout_ms=LEASE_TIMEOUT_MS,
-        expire_timeout_ms=0,
-        max_attempts=0,
-        dedup_window_ms=3_600_000,
-        items_max=0,
-    )
-    return Configure(1, settings), b""
 
 
 def simulate(

@@ -230,7 +230,9 @@ def test_stages_that_are_not_as_claimed_pin_nothing(queue, wrong, says):
 def test_prepare_again_changes_nothing_and_two_transactions_do_not_share(queue):
     log = queue.logs[0]
     queue.stage(0, ITEMS)
-    assert prepare(log, claim(ITEMS)) == Done(1)
+    assert prepare(log, claim(ITEMS), claim(ITEMS)) == Done(1)
+    assert prepare(log, claim(ITEMS)) == Done(0)
+    log.configure(version=2, items_max=1)
     assert prepare(log, claim(ITEMS)) == Done(0)
     refused = prepare(log, claim(ITEMS), txn=2)
     assert "another transaction" in refused.message
