@@ -276,6 +276,7 @@ class Node:
         )
         cluster = ClusterService(
             host=host,
+            environment=environment,
             placement=placement,
             ask=None if self._membership is None else self._membership.ask,
             connected=self._connected,

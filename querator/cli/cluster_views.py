@@ -40,7 +40,8 @@ class PartitionView(msgspec.Struct, frozen=True):
     """Of the placement group the queue is empty. `nodes` have replicas that count for majorities,
     `learning` nodes have some that will, `leaving` nodes some that the map does not want any more;
     `silent` nodes do not answer. `lag_entries` is that of the last voter that answers, None while
-    nobody leads. `closing`: it takes no items, and goes when it is empty.
+    nobody leads. `closing`: it takes no items, and goes when it is empty. `held` items of keys wait
+    for earlier ones in the partitions with the numbers `waits_for`.
     """
 
     namespace: str
@@ -54,6 +55,8 @@ class PartitionView(msgspec.Struct, frozen=True):
     silent: tuple[str, ...]
     lag_entries: int | None
     closing: bool = False
+    held: int = 0
+    waits_for: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -103,6 +106,8 @@ def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
         silent=tuple(replica.node for replica in replicas if replica.node in silent),
         lag_entries=max(lags) if leader and lags else None,
         closing=group.closing,
+        held=group.held,
+        waits_for=group.waits_for,
     )
 
 
@@ -192,6 +197,7 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
             f"{nodes} {'is' if ', ' not in nodes else 'are'} down."
         )
     yield from _replica_problems(picture, partitions)
+    yield from _held(partitions)
     yield from map(_pending, picture.pending)
 
 
@@ -241,6 +247,24 @@ def _replica_problems(
                 behind[replica.node] = max(lag, behind.get(replica.node, 0))
     for name, lag in sorted(behind.items()):
         yield f"Node {name} is behind, by up to {lag:,} log entries; it catches up by itself."
+
+
+def _held(partitions: Sequence[PartitionView]) -> Iterable[str]:
+    """Why items are not delivered whose keys have moved."""
+    holding: dict[tuple[str, str], list[PartitionView]] = {}
+    for one in partitions:
+        if one.held:
+            holding.setdefault((one.namespace, one.queue), []).append(one)
+    for (_, queue), some in holding.items():
+        before = sorted({number for one in some for number in one.waits_for})
+        named = ", ".join(f"{queue}/{number}" for number in before[:NAMED_MAX])
+        more = f" and {len(before) - NAMED_MAX:,} more" if len(before) > NAMED_MAX else ""
+        items = sum(one.held for one in some)
+        yield (
+            f"Queue {queue}: {count(items, 'item')} held, until what was in {named}{more} before "
+            "the number of partitions was changed has been leased and completed: earlier items of "
+            "the same keys may be there."
+        )
 
 
 def _is_behind(replica: ClusterReplica, picture: ClusterPicture) -> bool:

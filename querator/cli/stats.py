@@ -20,7 +20,7 @@ from querator.client import Client, QueueStats
 from querator.client.errors import QueueNotFound
 from querator.client.values import PartitionStats
 
-_NOW = ("ready", "leased", "reserved", "scheduled", "moving", "staged")
+_NOW = ("ready", "leased", "reserved", "scheduled", "moving", "held", "staged")
 _EVER = (
     "produced",
     "delivered",
@@ -179,6 +179,15 @@ def _picture(
         make_table(now_columns, now_rows),
         Text(),
         make_table(["ever", *_EVER], ever_rows),
+    ]
+    parts += [
+        Text(
+            f"{one.queue.name}: {one.total.held:,} held, until what was in partitions "
+            f"{', '.join(map(str, one.total.waits_for))} before their number was changed has been "
+            "leased and completed: earlier items of the same keys may be there."
+        )
+        for one in found
+        if one.total.held
     ]
     if not all(one.durable for one in found):
         parts.append(Text("Not durable: the server keeps everything in memory."))

@@ -23,7 +23,11 @@ _STATES = {
     admin_service_pb2.QUEUE_STATE_ACTIVE: "active",
     admin_service_pb2.QUEUE_STATE_DELETING: "deleting",
 }
-_COUNTS = [name for name in PartitionStats.__struct_fields__ if not name.startswith("oldest")]
+_COUNTS = [
+    name
+    for name in PartitionStats.__struct_fields__
+    if name != "waits_for" and not name.startswith("oldest")
+]
 
 
 def produced_runs(response: queue_service_pb2.ProduceResponse) -> tuple[ProducedRun, ...]:
@@ -101,7 +105,11 @@ def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
     counts = {name: getattr(stats, name) for name in _COUNTS}
     batch = instant(stats.oldest_batch_at) if stats.HasField("oldest_batch_at") else None
     return PartitionStats(
-        **counts, oldest_ready_at=ready, oldest_batch_at=batch, oldest_stage_at=stage
+        **counts,
+        oldest_ready_at=ready,
+        oldest_batch_at=batch,
+        oldest_stage_at=stage,
+        waits_for=tuple(stats.waits_for),
     )
 
 

@@ -32,6 +32,7 @@ class ItemState(IntEnum):
     SCHEDULED = 3
     MOVING = 4
     RESERVED = 5
+    HELD = 6
 
 
 class DeadReason(IntEnum):
@@ -232,10 +233,11 @@ class QueueInfo(msgspec.Struct, frozen=True):
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts at one point of a partition's log (or their sums over all partitions).
 
-    Now: `ready`, `leased`, `scheduled`, `moving`, `reserved` items, `leases`, `bytes` of all items.
-    Ever: the rest. `oldest_ready_at` None: nothing is ready; `oldest_batch_at` None: no reader has
-    an open batch. `staged` items of `staged_bytes` bytes wait in
-    `stages` for transactions, the oldest begun at `oldest_stage_at`; they are in no other count.
+    Now: `ready`, `leased`, `scheduled`, `moving`, `reserved`, `held` items, `leases`, `bytes` of
+    all items. Ever: the rest. `oldest_ready_at` None: nothing is ready; `oldest_batch_at` None: no
+    reader has an open batch. `staged` items of `staged_bytes` bytes wait in `stages` for
+    transactions, the oldest begun at `oldest_stage_at`; they are in no other count. `waits_for` are
+    the numbers of the partitions in which earlier items of keys are, for which others are held.
     """
 
     partition: int
@@ -266,6 +268,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     staged_bytes: int = 0
     stages: int = 0
     oldest_stage_at: datetime | None = None
+    held: int = 0
+    waits_for: tuple[int, ...] = ()
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -197,7 +197,9 @@ class SubscribeCall(msgspec.Struct, frozen=True):
 
 
 class PartitionStats(msgspec.Struct, frozen=True):
-    """Exact counts of one partition at one applied index; field by field as in the protocol."""
+    """Exact counts of one partition at one applied index; field by field as in the protocol.
+    `waits_for` has the numbers of the partitions for which items of keys are held.
+    """
 
     partition: int
     applied_index: int
@@ -227,6 +229,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     staged_bytes: int = 0
     stages: int = 0
     oldest_stage_at_ms: int = 0
+    held: int = 0
+    waits_for: tuple[int, ...] = ()
 
 
 class QueueStats(msgspec.Struct, frozen=True):

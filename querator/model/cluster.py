@@ -39,7 +39,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
 
     `leader` and `preferred_leader` are names of nodes, empty when there is none. `replicas` is what
     the group has, `target` what it should have; `moving` while it is brought there. `closing`: it
-    takes no items, and goes when it is empty.
+    takes no items, and goes when it is empty. `held` items of keys wait for earlier ones in the
+    partitions with the numbers `waits_for`; 0 unless the node that tells leads.
     """
 
     group: GroupId
@@ -57,6 +58,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     target: tuple[ClusterReplica, ...]
     moving: bool
     closing: bool = False
+    held: int = 0
+    waits_for: tuple[int, ...] = ()
 
 
 class ClusterPending(msgspec.Struct, frozen=True):

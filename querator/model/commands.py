@@ -207,11 +207,13 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
 class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
     """Requests with an identity or keys are shared out among `partitions`, as of `version`. Until
     `open` none are taken; a partition behind them takes nothing at all, and no moves ever again.
+    `before`: among how many they were shared out as of the version before; 0: not given.
     """
 
     version: int
     partitions: int
     open: bool
+    before: int = 0
 
 
 class KeyedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -283,6 +285,16 @@ class MoveElsewhere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
     to_group: int
 
 
+class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
+    """The partitions in `passed` (a little-endian mask of their numbers) have nothing left of what
+    was ready in them before Route `version`: what is held for that becomes ready (bounded per
+    command).
+    """
+
+    version: int
+    passed: bytes
+
+
 class OpenReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=20):
     """Makes a reader known, or opens another epoch of it: earlier ones are refused from then on.
 
@@ -338,6 +350,7 @@ Command = (
     | Route
     | Adopt
     | MoveElsewhere
+    | Unhold
     | OpenReader
     | AdvanceReader
     | ReleaseReader

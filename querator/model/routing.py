@@ -33,6 +33,15 @@ def partition_of_key(key: bytes, partitions: int) -> int:
     return slot_of_key(key) % partitions
 
 
+def partitions_sharing(partition: int, partitions: int, others: int) -> set[int]:
+    """The partitions that slots of one belong to where there are `others` instead of `partitions`;
+    none when it has no slots.
+    """
+    if partition >= partitions:
+        return set()
+    return {slot % others for slot in range(partition, SLOTS, partitions)}
+
+
 def partition_of_producer(
     producer_id: bytes, sequence: int, *, ordered: bool, partitions: int
 ) -> int:

@@ -17,7 +17,9 @@ from querator.partition.rows import (
     encode,
 )
 from querator.partition.segments import (
+    LANE,
     check,
+    place_held,
     place_ready,
     place_scheduled,
     put_segment,
@@ -43,14 +45,23 @@ def become_ready(
     attempt: int,
     releases: int,
     position: int | None = None,
+    lane: int = LANE,
 ) -> None:
-    """Makes detached items ready, at the tail or back at `position`; the expired ones die."""
+    """Makes detached items ready, at the tail or back at `position`, or keeps them in another
+    `lane` at `position`; the expired ones die.
+    """
     expired = block.expired(mask, turn.now_ms)
     alive = mask & ~expired
     # The living first: a block without segments goes.
     if alive:
-        check(came_from, event, ItemState.READY)
-        if position is None:
+        check(came_from, event, ItemState.READY if lane == LANE else ItemState.HELD)
+        if lane != LANE:
+            assert position is not None
+            place_held(
+                turn, first_seq, alive,
+                attempt=attempt, releases=releases, position=position, lane=lane,
+            )  # fmt: skip
+        elif position is None:
             place_ready(
                 turn, first_seq, alive,
                 attempt=attempt, releases=releases, position=tail_position(turn),

@@ -12,9 +12,11 @@ from querator.partition import masks
 from querator.partition.dead import become_ready, become_ready_or_worn, kill
 from querator.partition.dedup import forget_keys
 from querator.partition.ended import end_lease, forget_ended
+from querator.partition.holds import is_waiting
 from querator.partition.producers import forget_producers
 from querator.partition.rows import DeadReason, ItemState, decode_block, decode_lease
 from querator.partition.segments import (
+    LANE,
     block_of,
     check,
     detach,
@@ -82,10 +84,12 @@ def activate(turn: Turn) -> Done:
         segment = load_segment(txn, group, first_seq, slot)
         assert (segment.state, segment.locator) == (ItemState.SCHEDULED, due_ms)
         detach(turn, first_seq, segment, segment.mask)
+        lane = segment.position if is_waiting(turn.share, segment.position) else LANE
         become_ready(
-            turn, first_seq, block_of(turn, first_seq), segment.mask, Event.DUE,
+            turn, first_seq, block_of(turn, first_seq), segment.mask,
+            Event.DUE if lane == LANE else Event.HOLD,
             came_from=ItemState.SCHEDULED, attempt=segment.attempt, releases=segment.releases,
-            position=position,
+            position=position, lane=lane,
         )  # fmt: skip
     turn.state.schedule_head_ms = _head(turn, SCHEDULED)
     return Done(len(due))
@@ -137,7 +141,7 @@ def _lapse_lease(turn: Turn, lease: int) -> int:
 
 
 def _sweep(turn: Turn, segments_max: int) -> int:
-    """Kills expired items, ready or scheduled. Leased ones are judged when they come back."""
+    """Kills expired items, ready, held or scheduled. Leased ones are judged when they come back."""
     txn, group = turn.txn, turn.group
     if segments_max <= 0:
         return 0
@@ -161,7 +165,7 @@ def _sweep(turn: Turn, segments_max: int) -> int:
             continue
         block = decode_block(raw)
         for segment in segments_of(txn, group, first_seq):
-            if segment.state not in (ItemState.READY, ItemState.SCHEDULED):
+            if segment.state not in (ItemState.READY, ItemState.HELD, ItemState.SCHEDULED):
                 continue
             expired = block.expired(segment.mask, turn.now_ms)
             if not expired:

@@ -18,6 +18,7 @@ from querator.model.commands import NO_SLOT, Facts, KeyedPlace, KeyFact, Outcome
 from querator.model.limits import KIB, PRODUCER_ID_BYTES
 from querator.model.routing import SLOTS, partition_of_producer, slot_of_key
 from querator.partition import places
+from querator.partition.holds import passed
 from querator.partition.outbox import outbox_targets
 from querator.partition.rows import (
     ProduceMode,
@@ -82,7 +83,8 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     """How far a partition is with closing, as of version `routing`. `outcomes`: some of ended
     leases are remembered, which repeats may ask for. `next_seq`: what its next item would get.
     `targets`: groups to which moves are on their way. `pinned`: items wait for the decision on a
-    transaction, or to be published after it.
+    transaction, or to be published after it. `changes`: those that are not over for keys, as
+    (version, whether the partition has passed, a mask of those that it waits for): see `holds`.
     """
 
     routing: int
@@ -92,11 +94,13 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     next_seq: int
     targets: tuple[int, ...]
     pinned: bool = False
+    changes: tuple[tuple[int, bool, bytes], ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Nothing in it is of use to anybody any more, and nothing will come."""
-        return self.closing and not (self.items or self.outcomes or self.pinned)
+        waits = any(waits for _, _, waits in self.changes)
+        return self.closing and not (self.items or self.outcomes or self.pinned or waits)
 
 
 SharingQuery = FactsQuery | ClosureQuery
@@ -121,6 +125,9 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
         state.next_seq,
         outbox_targets(txn, group),
         state.pinned > 0,
+        ()
+        if row is None
+        else tuple((one.version, done, one.waits) for one, done in passed(row, state)),
     )
 
 

@@ -6,6 +6,7 @@ runs after every step of the tests, in the simulator, and as `querator verify`.
 
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
+from querator.partition.holds import is_waiting
 from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
 from querator.partition.rows import (
@@ -22,9 +23,11 @@ from querator.partition.rows import (
     decode_reader,
     decode_reserved,
     decode_segment,
+    decode_settings,
     decode_state,
     decode_target,
 )
+from querator.partition.segments import IN_PLACE
 from querator.partition.staging_invariants import check_staging
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt
@@ -38,6 +41,7 @@ from querator.storage.tables import (
     ENDED,
     ENDED_ORDER,
     EXPIRIES,
+    HELD,
     LEASE_REQUESTS,
     LEASES,
     LIVING,
@@ -52,6 +56,7 @@ from querator.storage.tables import (
     RESERVED,
     SCHEDULED,
     SEGMENTS,
+    SETTINGS,
     STAGES,
     STATE,
     TXNS,
@@ -78,6 +83,7 @@ def check(txn: ReadTransaction, group: int) -> list[str]:
         *_outbox(txn, group, state, segments),
         *_readers(txn, group, state, segments),
         *_counters(state, blocks, segments),
+        *_held(txn, group, state, segments),
         *_overlays(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
@@ -86,7 +92,7 @@ def check(txn: ReadTransaction, group: int) -> list[str]:
 
 
 _TABLES = (
-    BLOCKS, SEGMENTS, READY, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES, TXNS,
+    BLOCKS, SEGMENTS, READY, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES, TXNS,
 )  # fmt: skip
 
 
@@ -365,6 +371,7 @@ def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> lis
             ("scheduled", state.scheduled, counts[ItemState.SCHEDULED]),
             ("moving", state.moving, counts[ItemState.MOVING]),
             ("reserved", state.reserved, counts[ItemState.RESERVED]),
+            ("held", state.held, counts[ItemState.HELD]),
             ("bytes", state.bytes, size),
         )
         if count != found
@@ -377,6 +384,42 @@ def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> lis
         state.completed + state.retried + state.released + state.lapsed + state.leased
     ):
         wrong.append("items were leased whose leases neither ended nor live")
+    return wrong
+
+
+def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+    """What is held waits for somebody, and all that others wait for is counted."""
+    wrong: list[str] = []
+    listed: set[tuple[int, int]] = set()
+    raw = SETTINGS.get(txn, group)
+    share = None if raw is None else decode_settings(raw)
+    for (lane, position, slot), row in _rows(HELD, txn, group):
+        place = (int.from_bytes(row, "big"), slot)
+        segment = segments.get(place)
+        if segment is None or (segment.state, segment.position, segment.locator) != (
+            ItemState.HELD, position, lane,
+        ):  # fmt: skip
+            wrong.append(f"held position {position} of lane {lane} names no held segment")
+            continue
+        listed.add(place)
+        if share is None or not is_waiting(share, lane):
+            wrong.append(f"lane {lane} holds items and waits for nobody")
+    wrong += [
+        f"held segment {place[0]}+{place[1]} is in no lane"
+        for place, segment in segments.items()
+        if segment.state == ItemState.HELD and place not in listed
+    ]
+    changes = () if share is None else share.changes
+    ahead = [
+        sum(
+            segment.mask.bit_count()
+            for segment in segments.values()
+            if segment.state in IN_PLACE and segment.position < change.boundary
+        )
+        for change in changes
+    ]
+    if state.ahead != ahead:
+        wrong.append(f"ahead of changes counts {state.ahead}; a scan finds {ahead}")
     return wrong
 
 

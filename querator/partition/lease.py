@@ -207,6 +207,7 @@ def _grant_one(
             first_seq,
             Segment(ItemState.LEASED, attempt, segment.releases, segment.position, number, mask),
         )
+        turn.count_ahead(segment.position, count)
         turn.state.leased += count
         turn.state.delivered += count
         segments.append(LeasedSegment(first_seq, mask, attempt, count, size))

@@ -3,8 +3,8 @@
 `apply` clamps time (it never goes back), carries out the commands of an entry and writes the
 applied index, all in the caller's transaction. A client's mistake is a value among the results; an
 exception is a defect or an entry of a later version, and stops the group. Settings, the partition's
-share of its queue and what it adopts come first, then all produces together, then the other
-commands in their order: the calls of one entry are unanswered together.
+share of its queue and what it learns of others come first, then all produces together, then the
+other commands in their order: the calls of one entry are unanswered together.
 """
 
 from collections.abc import Sequence
@@ -39,6 +39,7 @@ from querator.model.commands import (
     Retry,
     Route,
     SettleResult,
+    Unhold,
 )
 from querator.model.entries import Applied, Entry, Proposal
 from querator.model.transactions import (
@@ -53,6 +54,7 @@ from querator.model.transactions import (
     Stage,
 )
 from querator.partition import digest as digests
+from querator.partition import holds
 from querator.partition.adoption import adopt
 from querator.partition.entry import pack, unpack_entry
 from querator.partition.expire import activate, expire
@@ -153,7 +155,7 @@ def _carry_out(
     produces: list[int] = []
     produced = 0
     for place, command in enumerate(commands):
-        if isinstance(command, Configure | Route | Adopt):
+        if isinstance(command, Configure | Route | Adopt | Unhold):
             results[place] = _first(turn, command)
         elif isinstance(command, Produce):
             produces.append(place)
@@ -184,13 +186,13 @@ def _carry_out(
                 else stage(turn, command, mine)
             )
             results[place] = taking
-        elif not isinstance(command, Configure | Route | Adopt | Produce):
+        elif not isinstance(command, Configure | Route | Adopt | Unhold | Produce):
             results[place] = _one(turn, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
 
 
-def _first(turn: Turn, command: Configure | Route | Adopt) -> Done | Refusal:
+def _first(turn: Turn, command: Configure | Route | Adopt | Unhold) -> Done | Refusal:
     match command:
         case Configure():
             return configure(turn, command)
@@ -198,6 +200,8 @@ def _first(turn: Turn, command: Configure | Route | Adopt) -> Done | Refusal:
             return route(turn, command)
         case Adopt():
             return adopt(turn, command)
+        case Unhold():
+            return unconfigured() if turn.row is None else holds.unhold(turn, command)
 
 
 def _one(turn: Turn, command: Command) -> Result:
@@ -270,7 +274,7 @@ def configure(turn: Turn, command: Configure) -> Done:
         row = SettingsRow(command.version, command.settings)
     elif command.version <= row.version:
         return Done(0)
-    _put_row(turn, msgspec.structs.replace(row, version=command.version, settings=command.settings))
+    turn.put_share(msgspec.structs.replace(row, version=command.version, settings=command.settings))
     return Done(1)
 
 
@@ -281,13 +285,15 @@ def route(turn: Turn, command: Route) -> Done | Refusal:
         return unconfigured()
     if (command.version, command.open) <= (row.routing, row.open):
         return Done(0)
+    changes = row.changes
+    if command.open and command.before:
+        changes = holds.begin(turn, row, command)
     row = msgspec.structs.replace(
-        row, routing=command.version, routed=command.partitions, open=command.open
+        row,
+        routing=command.version,
+        routed=command.partitions,
+        open=command.open,
+        changes=changes,
     )
-    _put_row(turn, msgspec.structs.replace(row, moves_closed=row.moves_closed or row.closing))
+    turn.put_share(msgspec.structs.replace(row, moves_closed=row.moves_closed or row.closing))
     return Done(1)
-
-
-def _put_row(turn: Turn, row: SettingsRow) -> None:
-    SETTINGS.put(turn.txn, turn.group, value=encode(row))
-    turn.row = row

@@ -113,7 +113,7 @@ def _judge(turn: Turn, command: Move) -> tuple[Refusal | None, int]:
         ), 0
     skipped = expected - command.first_move
     fresh = max(0, count - skipped)
-    held = turn.state.held
+    held = turn.state.occupied
     if fresh and 0 < turn.queue.items_max < held + fresh:
         return Refusal(
             ErrorCode.QUEUE_FULL,

@@ -19,11 +19,18 @@ from querator.model.limits import (
     SCHEDULE_AHEAD_MS_MAX,
     SCHEDULE_NOW_MS,
 )
-from querator.partition import masks, places
+from querator.partition import holds, masks, places
 from querator.partition.dedup import known_keys, remember_keys
 from querator.partition.producers import admit, remember
 from querator.partition.rows import Block, ItemState, OwnTimes, ProducerRow, encode
-from querator.partition.segments import check, place_ready, place_scheduled, tail_position
+from querator.partition.segments import (
+    LANE,
+    check,
+    place_held,
+    place_ready,
+    place_scheduled,
+    tail_position,
+)
 from querator.partition.states import Event
 from querator.partition.turn import Turn, earlier, unconfigured
 from querator.storage import attachments
@@ -38,6 +45,7 @@ def produce(
     base = state.next_seq
     results: list[ProduceResult | Refusal] = []
     living = 0
+    held: dict[int, int] = {}
     specials: list[ItemSpecial] = []
     offset = accepted = 0
     for command in commands:
@@ -47,6 +55,8 @@ def produce(
         if alive:
             accepted += alive.bit_count()
             living |= alive << offset
+            for lane, mask in holds.lanes(turn, command.slots, alive).items():
+                held[lane] = held.get(lane, 0) | mask << offset
             specials += [
                 ItemSpecial(
                     special.ordinal + offset,
@@ -73,6 +83,7 @@ def produce(
                 lengths[start * 4 : (start + count) * 4],
                 alive,
                 own,
+                held,
                 start,
             )
         else:
@@ -114,7 +125,7 @@ def _accept(
     duplicates = known_keys(turn, command.specials, first_seq, stored)
     fresh = count - len(duplicates)
     items_max = turn.queue.items_max
-    held = state.held + accepted
+    held = state.occupied + accepted
     if 0 < items_max < held + fresh:
         return Refusal(
             ErrorCode.QUEUE_FULL,
@@ -171,22 +182,25 @@ def place_block(
     lengths: bytes,
     alive: int,
     specials: list[ItemSpecial],
+    held: dict[int, int],
     start: int = 0,
 ) -> None:
     """Writes a block of produced items and places them. `attachment`: index of its entry, and
-    part. `specials` are those of the block's living items, with ordinals from `start`.
+    part. `specials` are those of the block's living items, with ordinals from `start`, and `held`
+    has items by the lane that they wait in, likewise.
     """
     now_ms = turn.now_ms
     queue_timeout_ms = turn.queue.expire_timeout_ms
     own: list[OwnTimes] = []
-    later: dict[int, int] = {}
+    later: dict[tuple[int, int], int] = {}
     for special in specials:
         ordinal = special.ordinal - start
         due_ms = min(special.enqueue_at_ms, now_ms + SCHEDULE_AHEAD_MS_MAX)
         if due_ms - now_ms < SCHEDULE_NOW_MS:
             due_ms = 0
         else:
-            later[due_ms] = later.get(due_ms, 0) | 1 << ordinal
+            lane = next((lane for lane in held if held[lane] >> special.ordinal & 1), LANE)
+            later[due_ms, lane] = later.get((due_ms, lane), 0) | 1 << ordinal
         expire_ms = max(special.expire_timeout_ms, 0)
         lease_ms = min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
         timeout_ms = shorter(expire_ms, queue_timeout_ms)
@@ -196,14 +210,27 @@ def place_block(
     expires_ms = expire_at(now_ms, queue_timeout_ms)
     add_block(turn, attachment, first_seq, lengths, alive, expires_ms, own)
     ready = alive
-    for due_ms in sorted(later):
-        mask = later[due_ms]
+    for (due_ms, lane), mask in sorted(later.items()):
         ready &= ~mask
         check(None, Event.PRODUCE_LATER, ItemState.SCHEDULED)
-        place_scheduled(turn, first_seq, mask, attempt=0, releases=0, due_ms=due_ms)
+        place_scheduled(turn, first_seq, mask, attempt=0, releases=0, due_ms=due_ms, lane=lane)
+    if ready:
+        _add_ready(turn, first_seq, ready, start, held)
+
+
+def _add_ready(turn: Turn, first_seq: int, ready: int, start: int, held: dict[int, int]) -> None:
+    position = tail_position(turn)
+    for lane in sorted(held):
+        mask = (held[lane] >> start) & ready
+        if mask:
+            ready &= ~mask
+            check(None, Event.HOLD, ItemState.HELD)
+            place_held(
+                turn, first_seq, mask, attempt=0, releases=0, position=position, lane=lane
+            )  # fmt: skip
     if ready:
         check(None, Event.PRODUCE, ItemState.READY)
-        place_ready(turn, first_seq, ready, attempt=0, releases=0, position=tail_position(turn))
+        place_ready(turn, first_seq, ready, attempt=0, releases=0, position=position)
 
 
 def add_block(

@@ -12,6 +12,7 @@ import msgspec
 from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
+from querator.partition.holds import waited_for
 from querator.partition.lease import client_hash
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
 from querator.partition.reader_queries import oldest_batch_at
@@ -43,7 +44,7 @@ from querator.storage.tables import (
 )
 
 __all__ = [
-    "ItemPage", "LeasePage", "OutboxBatch", "applied_index", "dead_letters", "load_segment",
+    "ItemPage", "LeasePage", "OutboxBatch", "applied_index", "dead_letters", "held", "load_segment",
     "outbox_batch", "outbox_targets", "peek", "settings_version", "stats", "stream_leases",
 ]  # fmt: skip
 
@@ -140,7 +141,22 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
         staged_bytes=state.staged_bytes,
         stages=state.stages,
         oldest_stage_at_ms=oldest_stage_ms(txn, group),
+        held=state.held,
+        waits_for=_waits_for(txn, group),
     )
+
+
+def held(txn: ReadTransaction, group: int) -> tuple[int, tuple[int, ...]]:
+    """How many items of keys are held, and for which partitions."""
+    txn = generations.view(txn, group)
+    raw = STATE.get(txn, group)
+    return 0 if raw is None else decode_state(raw).held, _waits_for(txn, group)
+
+
+def _waits_for(txn: ReadTransaction, group: int) -> tuple[int, ...]:
+    """Of a view of the generation in use: the partitions for which items of keys are held."""
+    settings = SETTINGS.get(txn, group)
+    return () if settings is None else waited_for(decode_settings(settings))
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:

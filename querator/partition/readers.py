@@ -298,6 +298,7 @@ def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | 
         items = ReservedItems(first_seq, masks.to_bytes(mask))
         RESERVED.put(txn, group, row.number, count, value=encode(items))
         taken = mask.bit_count()
+        turn.count_ahead(segment.position, taken)
         state.reserved += taken
         count, segments = count + taken, segments + 1
         items_left, bytes_left = items_left - taken, bytes_left - size
@@ -345,9 +346,10 @@ def _acknowledge(turn: Turn, row: ReaderRow) -> None:
     """The items of the open batch are gone."""
     check(ItemState.RESERVED, Event.ACKNOWLEDGE, None)
     for first_seq, mask in _take(turn, row):
+        segment = load_segment(turn.txn, turn.group, first_seq, masks.low(mask))
+        detach(turn, first_seq, segment, mask)
         SEGMENTS.delete(turn.txn, turn.group, first_seq, masks.low(mask))
         count = mask.bit_count()
-        turn.state.reserved -= count
         turn.state.acknowledged += count
         leave_block(turn, first_seq, block_of(turn, first_seq), mask)
 

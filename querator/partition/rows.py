@@ -20,6 +20,7 @@ class ItemState(IntEnum):
     SCHEDULED = 3
     MOVING = 4
     RESERVED = 5
+    HELD = 6
 
 
 class DeadReason(IntEnum):
@@ -35,7 +36,9 @@ class State(msgspec.Struct, array_like=True):
     """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
 
     `displaced_ms` is when the youngest producer was born that had to make room for another.
-    `staged` and `pinned` count items, which are not among the partition's `items` yet.
+    `staged` and `pinned` count items, which are not among the partition's `items` yet. `ahead`
+    counts, for each of the share's `changes`, the items before its boundary that are READY, HELD,
+    LEASED or RESERVED.
     """
 
     index: int = 0
@@ -82,13 +85,15 @@ class State(msgspec.Struct, array_like=True):
     txns: int = 0
     next_txn: int = 1
     txn_producers: int = 0
+    held: int = 0
+    ahead: list[int] = []
 
     @property
     def items(self) -> int:
-        return self.ready + self.leased + self.scheduled + self.moving + self.reserved
+        return self.ready + self.leased + self.scheduled + self.moving + self.reserved + self.held
 
     @property
-    def held(self) -> int:
+    def occupied(self) -> int:
         """Items that count for the queue's limit: with those that are certain to come."""
         return self.items + self.pinned
 
@@ -102,10 +107,26 @@ class ProduceMode(IntEnum):
     KEYED = 3
 
 
+class KeyChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A change of the number of partitions that is not over for the keys: at Route `version` slots
+    came to this partition from those in `waits` (a mask of numbers), and what was ready here had
+    positions below `boundary` (0: nobody needs to know).
+    """
+
+    version: int
+    before: int
+    partitions: int
+    boundary: int
+    waits: bytes
+
+    def waits_for(self, partition: int) -> bool:
+        return masks.from_bytes(self.waits) >> partition & 1 == 1
+
+
 class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     """Settings, and which share of its queue the partition has: `routing` and `routed` as a Route
     says them (`routed` 0: it has not been told), `open` whether what is routed is taken.
-    `moves_closed`: moves are taken no more.
+    `moves_closed`: moves are taken no more. `changes` ascend by version (`partition.holds`).
     """
 
     version: int
@@ -114,6 +135,7 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     routed: int = 0
     open: bool = True
     moves_closed: bool = False
+    changes: tuple[KeyChange, ...] = ()
 
     @property
     def closing(self) -> bool:
@@ -208,9 +230,9 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """Items of one block in the same state.
 
-    `position` is the place in the lane that the items have or last had. `locator` is the lease
-    (LEASED), the due time in ms (SCHEDULED), the target group (MOVING), the number of the reader
-    (RESERVED) or 0 (READY).
+    `position` is the place in the lane that the items have or last had; of SCHEDULED ones the lane
+    that they are for. `locator` is the lease (LEASED), the due time in ms (SCHEDULED), the target
+    group (MOVING), the number of the reader (RESERVED), the lane (HELD) or 0 (READY).
     """
 
     state: int

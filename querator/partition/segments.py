@@ -28,6 +28,7 @@ from querator.storage import attachments
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
     BLOCKS,
+    HELD,
     LIVING,
     OVERLAYS,
     READY,
@@ -37,7 +38,11 @@ from querator.storage.tables import (
 )
 
 LANE = 0
-"""A plain queue has one lane."""
+"""A partition leases from one lane, the locator of what is READY. What is held lies in others
+(`partition.holds`).
+"""
+IN_PLACE = (ItemState.READY, ItemState.LEASED, ItemState.RESERVED, ItemState.HELD)
+"""Whose `position` counts: nothing else can come back to it."""
 
 
 def load_block(txn: ReadTransaction, group: int, first_seq: int) -> Block:
@@ -93,19 +98,21 @@ def detach(turn: Turn, first_seq: int, segment: Segment, part: int) -> None:
         put_segment(turn, first_seq, without(segment, part))
     moved = rest_slot != slot
     count = part.bit_count()
-    if segment.state == ItemState.READY:
-        state.ready -= count
+    if segment.state in IN_PLACE:
+        turn.count_ahead(segment.position, -count)
+    if segment.state in (ItemState.READY, ItemState.HELD):
+        if segment.state == ItemState.READY:
+            state.ready -= count
+            index = READY
+        else:
+            state.held -= count
+            index = HELD
+        lane, position = segment.locator, segment.position
         if moved:
-            READY.delete(txn, group, LANE, segment.position, slot)
+            index.delete(txn, group, lane, position, slot)
             if rest:
-                READY.put(
-                    txn,
-                    group,
-                    LANE,
-                    segment.position,
-                    rest_slot,
-                    value=first_seq.to_bytes(8, "big"),
-                )
+                value = first_seq.to_bytes(8, "big")
+                index.put(txn, group, lane, position, rest_slot, value=value)
     elif segment.state == ItemState.LEASED:
         state.leased -= count
     elif segment.state == ItemState.SCHEDULED:
@@ -134,6 +141,18 @@ def place_ready(
     put_segment(turn, first_seq, Segment(ItemState.READY, attempt, releases, position, 0, mask))
     READY.put(turn.txn, turn.group, LANE, position, slot, value=first_seq.to_bytes(8, "big"))
     turn.state.ready += mask.bit_count()
+    turn.count_ahead(position, mask.bit_count())
+
+
+def place_held(
+    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, position: int, lane: int
+) -> None:
+    """Keeps items in a lane that nothing is leased from; `restore` makes them ready."""
+    put_segment(turn, first_seq, Segment(ItemState.HELD, attempt, releases, position, lane, mask))
+    slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
+    HELD.put(turn.txn, turn.group, lane, position, slot, value=value)
+    turn.state.held += mask.bit_count()
+    turn.count_ahead(position, mask.bit_count())
 
 
 def restore(
@@ -164,6 +183,7 @@ def restore(
         SEGMENTS.delete(txn, group, first_seq, slot)
         READY.delete(txn, group, LANE, position, slot)
         turn.state.ready -= segment.mask.bit_count()
+        turn.count_ahead(position, -segment.mask.bit_count())
     for piece, piece_attempt, piece_releases in _untangled(together):
         place_ready(
             turn,
@@ -192,10 +212,20 @@ def _untangled(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]
 
 
 def place_scheduled(
-    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, due_ms: int
+    turn: Turn,
+    first_seq: int,
+    mask: int,
+    *,
+    attempt: int,
+    releases: int,
+    due_ms: int,
+    lane: int = LANE,
 ) -> None:
+    """`lane` is where the items are to be held when they are due, if that goes on until then."""
     slot = masks.low(mask)
-    put_segment(turn, first_seq, Segment(ItemState.SCHEDULED, attempt, releases, 0, due_ms, mask))
+    put_segment(
+        turn, first_seq, Segment(ItemState.SCHEDULED, attempt, releases, lane, due_ms, mask)
+    )
     SCHEDULED.put(turn.txn, turn.group, due_ms, first_seq, slot, value=b"")
     turn.state.scheduled += mask.bit_count()
     turn.state.schedule_head_ms = earlier(turn.state.schedule_head_ms, due_ms)

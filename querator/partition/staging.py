@@ -41,7 +41,7 @@ from querator.model.transactions import (
     StageClaim,
     StageResult,
 )
-from querator.partition import masks
+from querator.partition import holds, masks
 from querator.partition.dedup import known_keys, remember_keys
 from querator.partition.produce import place_block
 from querator.partition.staging_rows import (
@@ -230,7 +230,7 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
         if not found[1].txn:
             fresh[found[0]] = found[1]
     count = sum(row.count for row in fresh.values())
-    held, items_max = turn.state.held, turn.queue.items_max
+    held, items_max = turn.state.occupied, turn.queue.items_max
     if fresh and 0 < items_max < held + count:
         return Refusal(
             ErrorCode.QUEUE_FULL,
@@ -327,7 +327,8 @@ def _show(turn: Turn, piece: StagedPiece, count: int) -> None:
         return
     state.produced += alive.bit_count()
     living = [special for special in piece.specials if alive >> special.ordinal & 1]
-    place_block(turn, (piece.index, piece.part), first_seq, piece.lengths, alive, living)
+    held = holds.lanes(turn, piece.slots, alive)
+    place_block(turn, (piece.index, piece.part), first_seq, piece.lengths, alive, living, held)
 
 
 def discard(turn: Turn, command: Discard) -> Done:

@@ -30,6 +30,8 @@ class Event(IntEnum):
     RESERVE = 17
     ACKNOWLEDGE = 18
     UNRESERVE = 19
+    HOLD = 20
+    FOLLOW = 21
 
 
 ABSENT = None
@@ -39,6 +41,10 @@ TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ABSENT, Event.PRODUCE): ItemState.READY,
     (ABSENT, Event.PRODUCE_LATER): ItemState.SCHEDULED,
     (ABSENT, Event.MOVE_IN): ItemState.READY,
+    (ABSENT, Event.HOLD): ItemState.HELD,
+    (ItemState.HELD, Event.FOLLOW): ItemState.READY,
+    (ItemState.HELD, Event.DIE): ItemState.MOVING,
+    (ItemState.HELD, Event.DROP): ABSENT,
     (ItemState.READY, Event.LEASE): ItemState.LEASED,
     (ItemState.READY, Event.DIE): ItemState.MOVING,
     (ItemState.READY, Event.DROP): ABSENT,
@@ -51,6 +57,7 @@ TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ItemState.LEASED, Event.DIE): ItemState.MOVING,
     (ItemState.LEASED, Event.DROP): ABSENT,
     (ItemState.SCHEDULED, Event.DUE): ItemState.READY,
+    (ItemState.SCHEDULED, Event.HOLD): ItemState.HELD,
     (ItemState.SCHEDULED, Event.DIE): ItemState.MOVING,
     (ItemState.SCHEDULED, Event.DROP): ABSENT,
     (ItemState.MOVING, Event.MOVED): ABSENT,
@@ -81,6 +88,8 @@ _MEANINGS = {
     Event.REDRIVE: "a dead letter sent home",
     Event.MOVED: "arrived in the other queue",
     Event.RETURN: "the other queue is gone for ever",
+    Event.HOLD: "ready, but for earlier items of its key in the partition that its slot came from",
+    Event.FOLLOW: "those have been leased and settled",
     Event.REROUTE: "the partition of the other queue is closing: to another one of that queue",
     Event.RESERVE: "put into a named batch of a reader",
     Event.ACKNOWLEDGE: "its batch was acknowledged",

@@ -2,8 +2,9 @@
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
-from querator.partition.rows import Block, SettingsRow, State
+from querator.partition.rows import Block, SettingsRow, State, encode
 from querator.storage.environment import WriteTransaction
+from querator.storage.tables import SETTINGS
 
 
 class Turn:
@@ -46,6 +47,20 @@ class Turn:
         """The settings with the partition's share of the queue; as `queue`."""
         assert self.row is not None
         return self.row
+
+    def put_share(self, row: SettingsRow) -> None:
+        SETTINGS.put(self.txn, self.group, value=encode(row))
+        self.row = row
+
+    def count_ahead(self, position: int, items: int) -> None:
+        """Items got this place, or gave it up (less than 0). Ready, held or leased, they keep it
+        from others to which their slots have moved.
+        """
+        ahead = self.state.ahead
+        if ahead:
+            for nth, change in enumerate(self.share.changes):
+                if position < change.boundary:
+                    ahead[nth] += items
 
 
 def unconfigured() -> Refusal:

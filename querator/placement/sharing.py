@@ -11,19 +11,24 @@ remembered of a request must be where its repeat will go. So, with n partitions 
        as 2, of what has come since                                 requests wait
     5  all are told to go on by the new number                      Route, open
     6  the map is told, and by it every node                        QueueRouted
+    7  from time to time all are asked whether anything is left in
+       them that was ready before 3; others may hold items of keys
+       for that (`partition.holds`), and are told                   Unhold
 
 After 3 nothing is stored by the old number, whoever still believes in it, so that what is read in 4
 is all there is; and nothing is stored by the new one before 5. Nothing is pinned after 3 either,
 and what was pinned brings its keys before they are read. Every step may be done again, and by
 several nodes at once: what is known is only added to, and a partition does not go back. A node that
 dies leaves the rest to the next leader of group 0. Partitions that cannot be reached hold up 1 and
-2, and nothing else waits for them.
+2, and nothing else waits for them; in 7 they hold up the keys that have moved from them, as does
+one that is full of items. The number may be changed again meanwhile, a few times.
 
 Partitions behind the new number are closing from 3 on: they take no items and no moves, and are
 leased from until they are empty. They leave the map, and then their data goes (`reconcile`), when
 
 * no item is in them or pinned for a transaction, and no outcome of a lease is remembered, for which
   somebody may ask again;
+* they wait for nobody;
 * no partition of the namespace has a move on its way to them: those know then which have arrived.
 
 They go from the last one on, for partitions are numbered without gaps. One that comes again under
@@ -31,16 +36,19 @@ the same number goes on where its predecessor's sequences ended.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 from querator import telemetry
-from querator.model.commands import Adopt, Refusal, Route
+from querator.model.commands import Adopt, Done, Refusal, Route, Unhold
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.limits import APPLY_SEGMENTS_MAX, KEY_CHANGES_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.partition import masks
 from querator.partition.facts import (
     Closure,
     ClosureQuery,
@@ -58,6 +66,11 @@ CLOSING_S = 1.0
 """Between two looks at closing partitions."""
 PINNED_S = 0.05
 """Between two looks at partitions that have something pinned."""
+FOLLOWING_S_MIN = 0.05
+FOLLOWING_S_MAX = 1.0
+"""Between two looks at whether keys may go on: the pause doubles while they may not."""
+ANSWER_S = 1.0
+"""How long a partition may take to say whether keys may go on: others wait for its answer."""
 AT_ONCE_MAX = 16
 """Partitions that are asked or told at once."""
 
@@ -75,6 +88,21 @@ def here(host: Host, environment: Environment) -> Ask:
     return ask
 
 
+def passed(seen: Sequence[Closure | None], version: int) -> int:
+    """The partitions that nobody need wait for any more because of a change of their number, as a
+    mask: those that say so, and those that are not there. `seen` is what each of a queue says, None
+    if it does not answer.
+    """
+    left = sum(
+        1 << partition
+        for partition, one in enumerate(seen)
+        if one is None
+        or one.routing < version
+        or any(known == version and not done for known, done, _ in one.changes)
+    )
+    return (1 << PARTITIONS_MAX) - 1 & ~left
+
+
 class Sharing:
     """Belongs to one event loop."""
 
@@ -82,17 +110,22 @@ class Sharing:
         self._propose = propose
         self._ask = ask
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
+        self._routed = asyncio.Event()
+        """A number was changed."""
+        self._settled: dict[QueueId, int] = {}
+        """By queue the version up to which no key waits any more."""
 
     # --- another number ----------------------------------------------------------
 
     async def change(self, queue: Queue) -> None:
         """Steps 2 to 6. All groups of the queue have settings. Raises QueratorError; then again."""
         routing, partitions = queue.routing + 1, queue.settings.partitions
+        await self._check_changes(queue)
         since_ms = await self._hand_over(queue, [0] * queue.shares)
-        await self._tell(queue, Route(routing, partitions, open=False))
+        await self._tell(queue, Route(routing, partitions, open=False, before=queue.shares))
         await self._nothing_pinned(queue)
         await self._hand_over(queue, since_ms)
-        await self._tell(queue, Route(routing, partitions, open=True))
+        await self._tell(queue, Route(routing, partitions, open=True, before=queue.shares))
         await self._accepted(PLACEMENT_GROUP, QueueRouted(queue.id, routing, partitions))
         _log.info(
             "placement.routed",
@@ -101,6 +134,19 @@ class Sharing:
             before=queue.shares,
             partitions=partitions,
         )
+        self._routed.set()
+
+    async def _check_changes(self, queue: Queue) -> None:
+        seen = await self._look_at(queue.groups[: queue.shares])
+        if any(
+            sum(version <= queue.routing for version, _, _ in one.changes) >= KEY_CHANGES_MAX
+            for one in seen
+        ):
+            message = (
+                f"the last {KEY_CHANGES_MAX} changes of the partitions of queue {queue.name} are "
+                "not over for its keys: items wait for earlier ones"
+            )
+            raise QueratorError(ErrorCode.UNAVAILABLE, message)
 
     async def _nothing_pinned(self, queue: Queue) -> None:
         """Until no partition has anything to publish, or to let go, for a transaction."""
@@ -137,14 +183,84 @@ class Sharing:
     async def _tell(self, queue: Queue, route: Route) -> None:
         await self._all([partial(self._accepted, group, route) for group in queue.groups])
 
-    # --- closing partitions ------------------------------------------------------
-
     async def run(
         self, placed: Callable[[], PlacementMap], pending: Callable[[], Collection[QueueId]]
     ) -> None:
-        """Lets closing partitions go, again and again, while `placed` is not empty. Until it is
-        cancelled; raises what is no QueratorError: a defect.
+        """Lets keys go on and closing partitions go, again and again, while `placed` is not empty.
+        Until it is cancelled; raises what is no QueratorError: a defect.
         """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(placed))
+            tasks.create_task(self._close(placed, pending))
+
+    # --- keys --------------------------------------------------------------------
+
+    async def _follow(self, placed: Callable[[], PlacementMap]) -> None:
+        """Step 7, again and again."""
+        pause_s = FOLLOWING_S_MIN
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._routed.wait()
+                    pause_s = FOLLOWING_S_MIN
+            self._routed.clear()
+            pause_s = min(2 * pause_s, FOLLOWING_S_MAX)
+            for queue in placed():
+                if queue.state is QueueState.ACTIVE and self._is_waiting(queue):
+                    try:
+                        if await self._let_follow(queue):
+                            pause_s = FOLLOWING_S_MIN
+                    except QueratorError as error:
+                        _log.info("placement.following", queue=queue.name, error=str(error))
+            self._settled = {one: at for one, at in self._settled.items() if placed().get(one)}
+
+    def _is_waiting(self, queue: Queue) -> bool:
+        return queue.routing > self._settled.get(queue.id, 0)
+
+    async def _let_follow(self, queue: Queue) -> bool:
+        """Tells those that hold items who has passed; whether there was anything to tell. Who does
+        not answer has not passed, and is asked again.
+        """
+        steps = [partial(self._closure, group) for group in queue.groups]
+        seen: list[Closure | None] = await self._all(steps)
+        gone: dict[int, int] = {}
+        telling = []
+        for group, one in zip(queue.groups, seen, strict=True):
+            for version, done, waits in () if one is None else one.changes:
+                if version > queue.routing:
+                    continue
+                if version not in gone:
+                    gone[version] = passed(seen, version)
+                mine = masks.from_bytes(waits) & gone[version]
+                if mine or (done and not waits):
+                    telling.append(
+                        partial(self._unhold, group, Unhold(version, masks.to_bytes(mine)))
+                    )
+        if all(one is not None and not one.changes for one in seen):
+            self._settled[queue.id] = queue.routing
+            _log.info("placement.followed", queue=queue.name, routing=queue.routing)
+        await self._all(telling)
+        return bool(telling)
+
+    async def _closure(self, group: GroupId) -> Closure | None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                closure = await self._ask(group, ClosureQuery(group))
+        except (QueratorError, TimeoutError) as error:
+            _log.info("placement.following", group=group, error=str(error))
+            return None
+        assert isinstance(closure, Closure)
+        return closure
+
+    async def _unhold(self, group: GroupId, command: Unhold) -> None:
+        while (await self._accepted(group, command)).changed >= APPLY_SEGMENTS_MAX:
+            pass
+
+    # --- closing partitions ------------------------------------------------------
+
+    async def _close(
+        self, placed: Callable[[], PlacementMap], pending: Callable[[], Collection[QueueId]]
+    ) -> None:
         while True:
             await asyncio.sleep(CLOSING_S)
             for queue in placed():
@@ -199,11 +315,13 @@ class Sharing:
 
     # --- asking and telling ------------------------------------------------------
 
-    async def _accepted(self, group: GroupId, command: Any) -> None:
+    async def _accepted(self, group: GroupId, command: Any) -> Done:
         result = await self._propose(group, command)
         if isinstance(result, Refusal):
             message = f"group {group} refused {type(command).__name__}: {result.message}"
             raise QueratorError(ErrorCode.INTERNAL, message)
+        assert isinstance(result, Done)
+        return result
 
     async def _all(self, steps: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         """What all steps come to, AT_ONCE_MAX at a time; or the first error, when all are over."""

@@ -138,7 +138,7 @@ ITEMS = _gauge(
     "Items by state, in the partitions that this node leads; sum over nodes.",
     (*_QUEUE, "state"),
 )
-ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving", "reserved")
+ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving", "reserved", "held")
 """Fields of `PartitionStats`."""
 ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
 LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)

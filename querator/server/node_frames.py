@@ -41,7 +41,7 @@ from querator.service.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 4
+LINK_VERSION = 5
 """Of what is in this module; two nodes talk only when they have the same."""
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SUMMED = tuple(
     field
     for field in PartitionStats.__struct_fields__
-    if field not in ("partition", "applied_index") and not field.startswith("oldest")
+    if field not in ("partition", "applied_index", "waits_for") and not field.startswith("oldest")
 )
 
 _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
@@ -261,6 +261,7 @@ def total_of(counts: Sequence[PartitionStats]) -> PartitionStats:
         oldest_ready_at_ms=_oldest(each.oldest_ready_at_ms for each in counts),
         oldest_batch_at_ms=_oldest(each.oldest_batch_at_ms for each in counts),
         oldest_stage_at_ms=_oldest(each.oldest_stage_at_ms for each in counts),
+        waits_for=tuple(sorted({one for each in counts for one in each.waits_for})),
         **sums,
     )
 

@@ -25,6 +25,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_name
 from querator.model.placement_map import NodeState, PlacedGroup, PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.partition import queries
 from querator.placement.balancing import planned
 from querator.placement.commands import DrainNode, ReadmitNode, RemoveNode, ReplaceNode
 from querator.placement.formation import Description
@@ -33,9 +34,13 @@ from querator.placement.plan import Placing
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.host import Host
+    from querator.storage.environment import Environment
 
 Ask = Callable[[PlacedNode], Awaitable[Description | str]]
 """What who answers at the node's address says of itself, or why it does not."""
+
+Held = Mapping[GroupId, tuple[int, tuple[int, ...]]]
+"""Numbers of items, and the partitions that they wait for."""
 
 HAND_OFF_S_MAX = 8.0
 """How long leaderships may take to be taken by others: an answer comes within 10 s."""
@@ -48,6 +53,7 @@ class ClusterService:
         self,
         *,
         host: "Host",
+        environment: "Environment",
         placement: "Placement",
         ask: Ask | None,
         connected: Callable[[], Mapping[NodeKey, PlacedNode]],
@@ -58,6 +64,7 @@ class ClusterService:
         node should get no more clients.
         """
         self._host = host
+        self._environment = environment
         self._placement = placement
         self._ask_at = ask
         self._connected = connected
@@ -68,15 +75,16 @@ class ClusterService:
     async def status(self) -> ClusterStatus:
         placed = self._placement.map
         named = sorted(placed, key=lambda queue: (queue.namespace, queue.name))
+        held = self._held(placed)
         return ClusterStatus(
             cluster_id=placed.cluster_id,
             epoch=placed.epoch,
             node=node_name(self._host.node),
             nodes=tuple(map(self._node, placed.nodes)),
             groups=(
-                self._group(placed, PLACEMENT_GROUP, None, 0),
+                self._group(placed, PLACEMENT_GROUP, None, 0, held),
                 *(
-                    self._group(placed, group, queue, partition)
+                    self._group(placed, group, queue, partition, held)
                     for queue in named
                     for partition, group in enumerate(queue.groups)
                 ),
@@ -103,12 +111,24 @@ class ClusterService:
             state=node.state.value,
         )
 
+    def _held(self, placed: PlacementMap) -> Held:
+        """What the partitions hold that this node leads, and for which others."""
+        groups = [group for queue in placed if queue.routing for group in queue.groups]
+        with self._environment.snapshot() as txn:
+            return {group: queries.held(txn, group) for group in groups if self._host.leads(group)}
+
     def _group(
-        self, placed: PlacementMap, group: GroupId, queue: Queue | None, partition: int
+        self,
+        placed: PlacementMap,
+        group: GroupId,
+        queue: Queue | None,
+        partition: int,
+        held: Held,
     ) -> ClusterGroup:
         status = self._host.status(group)
         leader, preferred = self._host.leader(group), placed.preferred(group)
         leads = self._host.leads(group)
+        items, waits_for = held.get(group, (0, ()))
         lags: dict[int, int] = {}
         if status is not None and leads:
             lags = {one.id: max(0, status.log_last - one.match) for one in status.followers}
@@ -129,6 +149,8 @@ class ClusterService:
             target=_replicas(placed.replicas(group), {}),
             moving=(known := placed.placed(group)) is not None and known.moving,
             closing=queue is not None and partition >= queue.settings.partitions,
+            held=items,
+            waits_for=waits_for,
         )
 
     def _pending(self, placed: PlacementMap, queue: Queue) -> ClusterPending:

@@ -34,6 +34,8 @@ SEGMENTS = Table("segments", b"T", "QB")
 """first_seq, lowest ordinal → state, attempt, mask. The authority on where an item is."""
 READY = Table("ready", b"R", "QQB")
 """lane, position, lowest ordinal → first_seq."""
+HELD = Table("held", b"H", "QQB")
+"""lane, position, lowest ordinal → first_seq."""
 SCHEDULED = Table("scheduled", b"S", "QQB")
 """due_ms, first_seq, lowest ordinal → nothing."""
 EXPIRIES = Table("expiries", b"X", "QQ")
@@ -93,7 +95,7 @@ TXN_PRODUCER_CHECKS = Table("txn_producer_checks", b"j", "Q16s")
 PARTITION_TABLES = tuple(
     sorted(
         (
-            STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY, SCHEDULED, EXPIRIES, OVERLAYS,
+            STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY, HELD, SCHEDULED, EXPIRIES, OVERLAYS,
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
             OUTBOX, OUTBOX_TARGETS, MOVED_UPTO, READERS, RESERVED,

@@ -69,6 +69,8 @@ class _ItemStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemState.V
     """Is on its way to another queue."""
     ITEM_STATE_RESERVED: _ItemState.ValueType  # 5
     """Is in an open batch of a reader."""
+    ITEM_STATE_HELD: _ItemState.ValueType  # 6
+    """Is held until earlier items of its key, which are in another partition, are leased and settled."""
 
 class ItemState(_ItemState, metaclass=_ItemStateEnumTypeWrapper):
     """ItemState is where an item is in its life."""
@@ -85,6 +87,8 @@ ITEM_STATE_MOVING: ItemState.ValueType  # 4
 """Is on its way to another queue."""
 ITEM_STATE_RESERVED: ItemState.ValueType  # 5
 """Is in an open batch of a reader."""
+ITEM_STATE_HELD: ItemState.ValueType  # 6
+"""Is held until earlier items of its key, which are in another partition, are leased and settled."""
 Global___ItemState: _TypeAlias = ItemState  # noqa: Y015
 
 @_typing.final
@@ -552,6 +556,8 @@ class PartitionStats(_message.Message):
     STAGED_BYTES_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     OLDEST_STAGE_AT_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -602,6 +608,10 @@ class PartitionStats(_message.Message):
     """Bytes of those."""
     stages: _builtins.int
     """Stages that hold them, one for each attempt at a task of a batch."""
+    held: _builtins.int
+    """Items of keys that are held until earlier ones of other partitions have been leased and settled:
+    the number of partitions was changed, and their keys have moved.
+    """
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready."""
@@ -613,6 +623,10 @@ class PartitionStats(_message.Message):
     @_builtins.property
     def oldest_stage_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest stage was begun; unset when there is none."""
+
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of those other partitions."""
 
     def __init__(
         self,
@@ -645,10 +659,12 @@ class PartitionStats(_message.Message):
         staged_bytes: _builtins.int = ...,
         stages: _builtins.int = ...,
         oldest_stage_at: _timestamp_pb2.Timestamp | None = ...,
+        held: _builtins.int = ...,
+        waits_for: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -673,7 +689,7 @@ class GetQueueStatsResponse(_message.Message):
     @_builtins.property
     def total(self) -> Global___PartitionStats:
         """Sums over all partitions; `partition`, `applied_index` are 0, `oldest_ready_at` and `oldest_batch_at`
-        are the oldest.
+        are the oldest, `waits_for` has all that any waits for.
         """
 
     @_builtins.property

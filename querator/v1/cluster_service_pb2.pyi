@@ -159,6 +159,8 @@ class ClusterGroup(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     MOVING_FIELD_NUMBER: _builtins.int
     CLOSING_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     group: _builtins.int
     """Raft group; 0 is the placement group."""
     namespace: _builtins.str
@@ -185,6 +187,10 @@ class ClusterGroup(_message.Message):
     """Whether the target has changed and the replicas are not the target yet."""
     closing: _builtins.bool
     """Whether the partition takes no items any more, and goes when it is empty."""
+    held: _builtins.int
+    """Items of keys that are held until earlier ones of other partitions have been leased and settled;
+    0 unless the asked node leads.
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterReplica]:
         """The replicas that it has, as the asked node's replica knows them."""
@@ -192,6 +198,10 @@ class ClusterGroup(_message.Message):
     @_builtins.property
     def target(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterReplica]:
         """The replicas that it should have."""
+
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of those other partitions."""
 
     def __init__(
         self,
@@ -211,10 +221,12 @@ class ClusterGroup(_message.Message):
         target: _abc.Iterable[Global___ClusterReplica] | None = ...,
         moving: _builtins.bool = ...,
         closing: _builtins.bool = ...,
+        held: _builtins.int = ...,
+        waits_for: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "group", b"group", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "group", b"group", "held", b"held", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

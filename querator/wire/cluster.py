@@ -172,6 +172,8 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         target=map(_replica_message, group.target),
         moving=group.moving,
         closing=group.closing,
+        held=group.held,
+        waits_for=group.waits_for,
     )
 
 
@@ -267,6 +269,8 @@ def _group(message: pb.ClusterGroup) -> ClusterGroup:
         target=tuple(map(_replica, message.target)),
         moving=message.moving,
         closing=message.closing,
+        held=message.held,
+        waits_for=tuple(message.waits_for),
     )
 
 

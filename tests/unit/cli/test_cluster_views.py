@@ -94,6 +94,19 @@ def test_partitions_that_are_closing_are_counted_apart():
     assert problem == "Queue q is being given another number of partitions."
 
 
+def test_items_that_wait_for_others_of_their_keys():
+    holding = [
+        msgspec.structs.replace(group(number, "b"), held=700, waits_for=(0, number - 1))
+        for number in (3, 4)
+    ]
+    told = view(group(0, queue=""), group(1, "b"), *holding)
+    assert told.problems == (
+        "Queue q: 1,400 items held, until what was in q/0, q/2, q/3 before the number of "
+        "partitions was changed has been leased and completed: earlier items of the same keys may "
+        "be there.",
+    )
+
+
 def test_a_node_that_nobody_can_join():
     node = msgspec.structs.replace(seen("a").node, peer_address="")
     lone = view(nodes=(SeenNode(node, ""),))

@@ -124,7 +124,7 @@ async def test_the_values_are_those_of_the_node() -> None:
         said = await scrape(metrics_of(observed(node)))
         total = await node.total()
         label = {"namespace": "default", "queue": "q"}
-        for state in ("ready", "leased", "scheduled", "moving"):
+        for state in ("ready", "leased", "scheduled", "moving", "held"):
             assert said.value("querator_queue_items", **label, state=state) == getattr(total, state)
         assert said.value("querator_queue_produced_items_total", **label) == 40
         assert said.value("querator_queue_delivered_items_total", **label) == 15

@@ -62,6 +62,8 @@ GROUP = GroupId(7)
 QUEUE = Queue(
     "default", "q", QueueId(3), QueueState.ACTIVE, QueueSettings(partitions=2), 4, 5, (GROUP,)
 )
+COUNTS: dict[str, Any] = dict.fromkeys(PartitionStats.__struct_fields__, 2**63)
+STATS = PartitionStats(**{**COUNTS, "waits_for": (0, 1_023)})
 LETTER = DeadLetter("q", 1, 2**63, 3, 1, ("no",), 4, 5)
 
 COMMANDS = [
@@ -95,7 +97,7 @@ RESULTS = [
     TxnResult(3, TxnState.ABORTED, False, ErrorCode.TRANSACTION_ABORTED, "no"),
 ]
 ANSWERS: list[tuple[Any, Any]] = [
-    (StatsQuery(GROUP), PartitionStats(0, *[2**63] * 23)),
+    (StatsQuery(GROUP), STATS),
     (
         PeekQuery(GROUP, 2, 3, 4, 5, True),
         ItemPage((PeekedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),

@@ -7,7 +7,10 @@ import pytest
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
+from querator.model.limits import KEY_CHANGES_MAX
 from querator.model.queues import Queue, QueueSettings
+from querator.model.routing import slot_of_key
+from querator.partition.rows import ItemState
 from querator.placement.sharing import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
@@ -132,6 +135,65 @@ async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
         for _ in range(3):
             used.update(batch.partition for batch in (await node.produce(b"x")).batches)
         assert used == {0, 1, 2}
+
+
+async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
+    async with serving() as node:
+        await node.create(partitions=2)
+        keys = [b"k%d" % number for number in range(40)]
+        await node.produce(*keys, keyed=keys)
+        [leased] = (await node.lease(1)).batches
+        await change(node, 5)
+        await node.produce(*keys, keyed=keys)
+        await node.produce(b"plain")
+        stats = await node.admin.queue_stats("default", "q")
+        staying = sum(slot_of_key(key) % 10 in (0, 1) for key in keys)
+        assert (stats.total.ready, stats.total.held) == (39 + staying + 1, 40 - staying)
+        assert stats.total.waits_for == (0, 1)
+        page = await node.admin.peek_items("default", "q", ItemState.HELD, 1_000, "")
+        assert len(page.items) == stats.total.held
+
+        # In the end only the lease keeps those that wait for its partition.
+        found: list[bytes] = []
+        while (counts := node.counts()).ready or counts.waits_for != (leased.partition,):
+            for batch in (await node.lease(100)).batches:
+                found += payloads(batch)
+                await node.complete(batch)
+            await node.until(lambda: node.counts().ready > 0 or len(node.counts().waits_for) == 1)
+        [kept] = payloads(leased)
+        waiting = [
+            key
+            for key in keys
+            if slot_of_key(key) % 10 > 1 and slot_of_key(key) % 2 == leased.partition
+        ]
+        assert node.counts().held == len(waiting)
+        assert all(found.count(key) < 2 for key in waiting)
+        await node.complete(leased)
+        await node.until(lambda: not node.counts().held)
+        while len(found) < 80:
+            found += payloads(*(await node.lease(100, wait_ms=LONG_MS)).batches)
+        assert sorted([*found, kept]) == sorted([*keys, *keys, b"plain"])
+        await node.until(lambda: not node.counts().waits_for)
+
+
+async def test_changes_follow_one_another_while_keys_wait_and_not_for_ever():
+    async with serving() as node:
+        await node.create(partitions=1)
+        keys = [b"k%d" % number for number in range(8)]
+        for number in range(KEY_CHANGES_MAX):
+            await node.produce(*keys, keyed=keys)
+            await change(node, 1 + (number + 1) % 2)
+        changing = asyncio.get_running_loop().create_task(change(node, 2))
+        await node.until(lambda: placed(node).is_changing)
+        found: dict[bytes, int] = dict.fromkeys(keys, 0)
+        while sum(found.values()) < 8 * KEY_CHANGES_MAX:
+            for batch in (await node.lease(100, wait_ms=LONG_MS)).batches:
+                for key in payloads(batch):
+                    found[key] += 1
+                await node.complete(batch)
+        await changing
+        assert set(found.values()) == {KEY_CHANGES_MAX}
+        assert (len(placed(node).groups), placed(node).routing) == (2, KEY_CHANGES_MAX + 1)
 
 
 async def test_a_waiting_consumer_gets_what_comes_to_a_new_partition():
@@ -261,10 +323,16 @@ async def test_a_crash_at_any_step_loses_and_doubles_nothing(commands: int, afte
         ]
         await node.produce(*keys, **keyed)
         assert (await node.total()).produced == len(first) + len(keys)
+        later = [key.upper() for key in keys]
+        await node.produce(*later, keyed=keys)
         found: list[bytes] = []
-        while len(found) < len(first) + len(keys):
-            found += payloads(*(await node.lease(100, wait_ms=LONG_MS)).batches)
-        assert sorted(found) == sorted([b"x"] * len(first) + keys)
+        while len(found) < len(first) + 2 * len(keys):
+            batches = (await node.lease(100, wait_ms=LONG_MS)).batches
+            found += payloads(*batches)
+            for batch in batches:
+                await node.complete(batch)
+        assert sorted(found) == sorted([b"x"] * len(first) + keys + later)
+        assert all(found.index(key) < found.index(key.upper()) for key in keys)
 
 
 async def test_a_change_goes_on_after_a_restart():

@@ -35,6 +35,8 @@ GROUP = ClusterGroup(
     replicas=(ClusterReplica(1, "a", "i", True, 0), ClusterReplica(2, "b", "j", False, 17)),
     target=(ClusterReplica(1, "a", "i", True),),
     moving=True,
+    held=12,
+    waits_for=(0, 5),
 )
 STATUS = ClusterStatus(
     cluster_id="x",

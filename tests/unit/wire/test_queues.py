@@ -1,5 +1,7 @@
 """Queues, settings, counts and peeked items."""
 
+from typing import Any
+
 from google.protobuf.field_mask_pb2 import FieldMask
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,11 +131,16 @@ def test_states_are_those_of_the_protocol() -> None:
 
 
 def test_counts_arrive_field_by_field() -> None:
-    names = [name for name in PartitionStats.__struct_fields__ if not name.startswith("oldest")]
-    values = {name: number for number, name in enumerate(names, start=1)}
+    names = [
+        name
+        for name in PartitionStats.__struct_fields__
+        if name != "waits_for" and not name.startswith("oldest")
+    ]
+    values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
     instants = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
-    one = PartitionStats(**values, **instants, oldest_stage_at_ms=7_000)
-    none = PartitionStats(**dict.fromkeys(names, 0), oldest_ready_at_ms=0, oldest_batch_at_ms=0)
+    one = PartitionStats(**values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5))
+    zeros: dict[str, Any] = dict.fromkeys(names, 0)
+    none = PartitionStats(**zeros, oldest_ready_at_ms=0, oldest_batch_at_ms=0)
     stats = QueueStats(queue(QueueSettings()), none, (one, none), durable=True)
     message = admin_service_pb2.GetQueueStatsResponse.FromString(queues.encode_queue_stats(stats))
     assert message.durable
@@ -142,11 +149,13 @@ def test_counts_arrive_field_by_field() -> None:
     got = message.partitions[0]
     assert {name: getattr(got, name) for name in names} == values
     assert got.oldest_ready_at.ToMilliseconds() == 5_000
+    assert list(got.waits_for) == [3, 5]
     assert got.oldest_batch_at.ToMilliseconds() == 6_000
     assert got.oldest_stage_at.ToMilliseconds() == 7_000
     assert not message.total.HasField("oldest_stage_at")
     protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
-    assert protocol == {*names, "oldest_ready_at", "oldest_batch_at", "oldest_stage_at"}
+    instant_names = {"oldest_ready_at", "oldest_batch_at", "oldest_stage_at"}
+    assert protocol == {*names, *instant_names, "waits_for"}
 
 
 def test_peeked_items_arrive() -> None:
