@@ -9,6 +9,8 @@ before it is acknowledged; so
     stored      in one partition they have ascending sequences
     delivered   for the first time on one stream, they come in that order; but for those that had
                 been on their way to a consumer before and were given back: a partition counts them
+    followed    whatever partitions they are in, for the first time on any stream none comes after a
+                later one of another partition; but for those whose lease had lapsed
 """
 
 import time
@@ -89,12 +91,16 @@ class Books:
         """Flights that were stored before an earlier one of their key and partition."""
         self.late: Counter[int] = Counter()
         """Flights that were first delivered after a later one of their key, by partition."""
+        self.crossed = 0
+        """Flights that were first delivered after a later one of their key in another partition."""
         self.acknowledging = Longest()
         self.delivering = Longest()
         self.produce_s = 0.0
         """The longest time that a produce call took since somebody set it to 0."""
         self._stored: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, str, int], int] = {}
+        self._furthest: dict[str, dict[int, int]] = {}
+        """By key and partition the last flight that was delivered."""
 
     def begin(self) -> Round:
         self.rounds.append(Round(len(self.rounds) + 1, self.rows))
@@ -137,6 +143,9 @@ class Books:
         before = self._seen.get(place, 0)
         self.late[partition] += made < before
         self._seen[place] = max(before, made)
+        furthest = self._furthest.setdefault(key, {})
+        self.crossed += any(made < last for at, last in furthest.items() if at != partition)
+        furthest[partition] = max(made, furthest.get(partition, 0))
 
     def completed(self, number: int, row: int, payload: bytes) -> None:
         self.rounds[number - 1].completed.add(row, payload)
@@ -174,7 +183,7 @@ class Books:
         """
         unbalanced = [str(one.number) for one in self.rounds if not one.balances]
         late, given_back = self.late.total(), total.released + total.lapsed
-        left = total.ready + total.leased + total.scheduled + total.moving
+        left = total.ready + total.leased + total.scheduled + total.moving + total.held
         checks = (
             (not self.errors, f"users saw {len(self.errors)} errors"),
             (not unbalanced, f"rounds do not balance: {', '.join(unbalanced)}"),
@@ -186,6 +195,11 @@ class Books:
                 late <= given_back,
                 f"{late} flights came after later ones of their aircraft, and only {given_back} "
                 "had been given back",
+            ),
+            (
+                self.crossed <= total.lapsed,
+                f"{self.crossed} flights came after later ones of their aircraft in other "
+                f"partitions, and only {total.lapsed} leases had lapsed",
             ),
             (not left, f"{left} flights are left in the queue"),
             (not total.dead, f"{total.dead} flights died"),

@@ -7,7 +7,7 @@ import contextlib
 import time
 import zlib
 from bisect import bisect
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 
@@ -42,10 +42,19 @@ class Flights:
         for row, flight in enumerate(flights):
             self._shares[zlib.crc32(flight.key.encode()) % PRODUCERS].append((row, flight))
         self._stopping = asyncio.Event()
+        self._working = asyncio.Event()
+        self._working.set()
         self._progress = asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
+
+    @contextlib.contextmanager
+    def backlog(self) -> Iterator[None]:
+        """While the block runs consumers rest."""
+        self._working.clear()
+        yield
+        self._working.set()
 
     async def produce(self, producers: Sequence[Producer]) -> None:
         """Round after round, until `stop`."""
@@ -95,6 +104,7 @@ class Flights:
     async def consume(self, name: str, consumer: Consumer) -> None:
         try:
             async for batch in consumer.batches():
+                await self._working.wait()
                 self._take(name, batch)
         except RequestError as error:
             self._books.failed("lease", error)
@@ -129,7 +139,7 @@ class Flights:
 @contextlib.asynccontextmanager
 async def going_round(
     address: str, books: Books, flights: Sequence[Item], *, rate: float, end_seconds: float
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Flights]:
     """While the block runs. Leaving it lets the round end, and waits until all is completed, for
     `end_seconds` at most; what is left then does not balance.
     """
@@ -153,7 +163,7 @@ async def going_round(
             for number, consumer in enumerate(consumers):
                 tasks.create_task(going.consume(f"consumer {number}", consumer))
             producing = tasks.create_task(going.produce(producers))
-            yield
+            yield going
             going.stop()
             await producing
             with contextlib.suppress(TimeoutError):

@@ -2,7 +2,8 @@
 and each ends when all is where it should be.
 
     three nodes  ─►  five  ─►  three again (drained, removed)  ─►  one is killed, its data is lost,
-    and it is replaced  ─►  the queue's partitions become twelve  ─►  and six
+    and it is replaced  ─►  the queue's partitions become twelve  ─►  and six, each time with a
+    backlog, for which consumers rest
 
 Then the load ends, and everything is looked at: the books, what the nodes count, and the nodes'
 directories (`querator verify`).
@@ -23,7 +24,7 @@ from querator.client import Item
 from querator.client.values import PartitionStats
 from scripts.bench.disk import Disk, probing
 from tests.growth.books import Books
-from tests.growth.flights import QUEUE, going_round
+from tests.growth.flights import QUEUE, Flights, going_round
 from tests.integration.members import Members, members
 from tests.integration.processes import verify
 
@@ -32,6 +33,8 @@ KILLED = "b"
 PARTITIONS = 4
 CHANGES = (12, 6)
 """To how many partitions."""
+BACKLOG_S = 0.5
+"""How long consumers rest before the number changes, and once more after it."""
 END_SECONDS = 60.0
 """How long all that was acknowledged may take to be completed in the end."""
 
@@ -82,6 +85,7 @@ class Outcome(msgspec.Struct, frozen=True):
             f"grow: {verdict}: {len(books.rounds)} rounds, {books.count:,} flights at "
             f"{books.count / self.load_s:,.0f}/s; lost {books.lost}, duplicated "
             f"{books.duplicated}, stray {books.strays}, misplaced {books.misplaced}, "
+            f"crossed {books.crossed}, "
             f"errors {len(books.errors)}; "
             f"delivered again {books.again}, given back {total.released}, lapsed {total.lapsed}, "
             f"late {books.late.total()}; longest produce "
@@ -97,6 +101,7 @@ class Script:
         cluster: Members,
         client: Client,
         books: Books,
+        flights: Flights,
         scale: Scale,
         *,
         disk: Disk,
@@ -105,6 +110,7 @@ class Script:
         self._cluster = cluster
         self._client = client
         self._books = books
+        self._flights = flights
         self._scale = scale
         self._disk = disk
         self._say = say
@@ -183,10 +189,13 @@ class Script:
     async def _share_out(self, partitions: int) -> None:
         books = self._books
         with self._step(f"{books.partitions} partitions become {partitions}"):
-            books.partitions = 0
-            await self._client.update_queue(QUEUE, partitions=partitions)
-            books.partitions = partitions
-            books.used.clear()
+            with self._flights.backlog():
+                await asyncio.sleep(BACKLOG_S)
+                books.partitions = 0
+                await self._client.update_queue(QUEUE, partitions=partitions)
+                books.partitions = partitions
+                books.used.clear()
+                await asyncio.sleep(BACKLOG_S)
             await self._until(lambda view: holders(view) == {*FIRST})
         await self._calm()
         unused = sorted(set(range(partitions)) - books.used)
@@ -228,9 +237,11 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
             load_began_s = time.monotonic()
             async with (
                 probing(home) as disk,
-                going_round(address, books, flights, rate=scale.rate, end_seconds=END_SECONDS),
+                going_round(
+                    address, books, flights, rate=scale.rate, end_seconds=END_SECONDS
+                ) as going,
             ):
-                script = Script(cluster, client, books, scale, disk=disk, say=timed)
+                script = Script(cluster, client, books, going, scale, disk=disk, say=timed)
                 await script.run()
                 timed("the round that has begun is the last one")
             load_s = time.monotonic() - load_began_s

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from querator import Client
+from querator.client import Item
 from querator.client.errors import LeaseLost
 
 LEASE = timedelta(seconds=3)
@@ -83,3 +84,67 @@ async def check(load: Load) -> None:
         total = (await client.stats("q")).total
     assert (total.produced, total.completed) == (load.made, load.made)
     assert set(load.completed.values()) <= {1}
+
+
+class KeyedLoad:
+    """Rounds of one item of each key, one after the other, and one consumer that must get those of
+    each key in their order, whatever partitions they are in.
+    """
+
+    KEYS = tuple(f"k{number}" for number in range(30))
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.rounds = 0
+        self.working = asyncio.Event()
+        """Cleared while the consumer rests."""
+        self.disordered: list[str] = []
+        self._delivered: Counter[str] = Counter()
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    async def made(self, more: int) -> None:
+        """Until so many more rounds are acknowledged."""
+        upto = self.rounds + more
+        await self._until(lambda: self.rounds >= upto)
+
+    async def run(self, disturb: Callable[[], Awaitable[None]]) -> None:
+        async with asyncio.TaskGroup() as users:
+            producing = users.create_task(self._produce())
+            consuming = users.create_task(self._consume())
+            await disturb()
+            self._stop.set()
+            await producing
+            await self._until(lambda: self._delivered.total() == self.rounds * len(self.KEYS))
+            consuming.cancel()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _produce(self) -> None:
+        async with Client(self.address) as client, client.producer("q") as producer:
+            while not self._stop.is_set():
+                number = b"%d" % self.rounds
+                await producer.produce_many([Item(number, key=key) for key in self.KEYS])
+                self.rounds += 1
+                self._changed.set()
+                # Slower than the consumer: a backlog comes when it rests, and goes after that.
+                await asyncio.sleep(0.05)
+
+    async def _consume(self) -> None:
+        async with (
+            Client(self.address) as client,
+            client.consumer("q", prefetch_items=50) as consumer,
+        ):
+            async for item in consumer:
+                await self.working.wait()
+                self._take(item.key, int(item.payload))
+                item.complete()
+
+    def _take(self, key: str, number: int) -> None:
+        if number != self._delivered[key]:
+            self.disordered.append(f"{key}: {number} instead of {self._delivered[key]}")
+        self._delivered[key] += 1
+        self._changed.set()

@@ -10,7 +10,7 @@ import pytest
 
 from querator import Client
 from tests.integration.members import Members, members
-from tests.integration.sdk_load import Load, check
+from tests.integration.sdk_load import KeyedLoad, Load, check
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -96,6 +96,39 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die
         async with asyncio.TaskGroup() as tasks:
             await load.run(change, partitions=4)
         await check(load)
+
+
+async def test_keys_keep_their_order_while_partitions_change(tmp_path: Path):
+    async with members(tmp_path, "abc") as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--partitions", "4")
+        load = KeyedLoad(",".join(cluster[name].address for name in "abc"))
+
+        async def change() -> None:
+            load.working.set()
+            await load.made(20)
+            load.working.clear()
+            for number in (12, 6):
+                # The second number comes while items wait for what was there before the first.
+                await load.made(20)
+                await cluster.querator("queue", "update", "q", "--partitions", str(number))
+            await load.made(20)
+            view = await cluster.status("b")
+            [held] = [one for one in view["problems"] if " items held, until " in one]
+            assert held.startswith("Queue q: ")
+            out, _ = await cluster.querator("stats", "q")
+            assert re.search(r"^q: [\d,]+ held, until what was in partitions ", out, re.MULTILINE)
+            load.working.set()
+            await cluster.until(lambda view: held_items(view) == 0)
+            await load.made(20)
+
+        await load.run(change)
+        assert load.disordered == []
+        await cluster.until_well()
+
+
+def held_items(view: dict[str, Any]) -> int:
+    return sum(one["held"] for one in view["partitions"])
 
 
 async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):

@@ -27,8 +27,10 @@ def acknowledge(books: Books, of: Round, row: int, *, key: str = "N1", seq: int 
     books.acknowledged(of, [(key, 0, seq or row + 1)], partitions=1, seconds=0.1)
 
 
-def deliver(books: Books, row: int, *, stream: str = "s", key: str = "N1") -> None:
-    books.delivered(stream, 1, row, key, 0)
+def deliver(
+    books: Books, row: int, *, stream: str = "s", key: str = "N1", partition: int = 0
+) -> None:
+    books.delivered(stream, 1, row, key, partition)
 
 
 def whole() -> Books:
@@ -130,6 +132,24 @@ def test_an_order_of_delivery(second: Callable[[Books], None], late: int) -> Non
     deliver(books, 1)
     second(books)
     assert books.late.total() == late
+
+
+def test_an_order_of_delivery_over_partitions() -> None:
+    books = whole()
+    deliver(books, 0, partition=5)
+    assert books.crossed == 0, "it was delivered before"
+    books = Books(ROWS)
+    books.begin()
+    deliver(books, 1)
+    deliver(books, 2, partition=5)
+    deliver(books, 3, key="N2", partition=7)
+    assert books.crossed == 0
+    deliver(books, 0, stream="t", partition=5)
+    assert books.crossed == 1
+    sentence = "1 flights came after later ones of their aircraft in other partitions"
+    assert any(sentence in problem for problem in books.problems(TOTAL))
+    lapsed = msgspec.structs.replace(TOTAL, lapsed=1)
+    assert not any(sentence in problem for problem in books.problems(lapsed))
 
 
 def test_who_was_given_back_may_come_late() -> None:
