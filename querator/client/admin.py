@@ -11,6 +11,7 @@ from querator.client.results import peeked_item, queue_info, queue_stats
 from querator.client.values import ItemId, ItemState, PeekedItem, QueueInfo, QueueStats
 from querator.model import limits
 from querator.v1 import admin_service_pb2 as pb
+from querator.v1 import items_pb2
 
 _DURATIONS = frozenset({"lease_timeout", "expire_timeout", "dedup_window"})
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
@@ -114,7 +115,7 @@ class Admin:
     ) -> AsyncIterator[PeekedItem]:
         request = pb.PeekItemsRequest(namespace=self._namespace, queue=name, stale=stale)
         if state is not None:
-            request.state = pb.ItemState.ValueType(state)
+            request.state = items_pb2.ItemState.ValueType(state)
         async for item in self._pages(lambda node: node.admin.PeekItems, request, limit):
             yield item
 

@@ -6,6 +6,8 @@ given" or "none". Calls have passed the limits of single fields (`wire` checks t
 parses); `service` checks what needs the queue.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from querator.model.commands import ItemSpecial, Ranges
@@ -253,6 +255,23 @@ class PeekedItem(msgspec.Struct, frozen=True):
     dead_letter: DeadLetter | None
     errors: tuple[str, ...]
     item: bytes
+
+
+class ItemRun(msgspec.Struct, frozen=True):
+    """Items of one block, their sequences ascending, with what their partition knows about each.
+
+    `states` has an `ItemState` of the protocol by byte. `due_at_ms` is empty when none is
+    scheduled. `overlays` name items by their position in the run. `items` are the items' wire
+    bytes, tagged and length-prefixed.
+    """
+
+    seqs: Sequence[int]
+    states: bytes
+    attempts: Sequence[int]
+    due_at_ms: Sequence[int]
+    produced_at_ms: int
+    overlays: tuple[Overlay, ...]
+    items: bytes
 
 
 class PeekedPage(msgspec.Struct, frozen=True):

@@ -51,46 +51,6 @@ QUEUE_STATE_DELETING: QueueState.ValueType  # 3
 """Its data is being removed; the name can be used again when that is done."""
 Global___QueueState: _TypeAlias = QueueState  # noqa: Y015
 
-class _ItemState:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ItemStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemState.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    ITEM_STATE_UNSPECIFIED: _ItemState.ValueType  # 0
-    """Any."""
-    ITEM_STATE_READY: _ItemState.ValueType  # 1
-    """Can be leased."""
-    ITEM_STATE_LEASED: _ItemState.ValueType  # 2
-    """Is under a lease."""
-    ITEM_STATE_SCHEDULED: _ItemState.ValueType  # 3
-    """Waits for its time."""
-    ITEM_STATE_MOVING: _ItemState.ValueType  # 4
-    """Is on its way to another queue."""
-    ITEM_STATE_RESERVED: _ItemState.ValueType  # 5
-    """Is in an open batch of a reader."""
-    ITEM_STATE_HELD: _ItemState.ValueType  # 6
-    """Is held until earlier items of its key, which are in another partition, are leased and settled."""
-
-class ItemState(_ItemState, metaclass=_ItemStateEnumTypeWrapper):
-    """ItemState is where an item is in its life."""
-
-ITEM_STATE_UNSPECIFIED: ItemState.ValueType  # 0
-"""Any."""
-ITEM_STATE_READY: ItemState.ValueType  # 1
-"""Can be leased."""
-ITEM_STATE_LEASED: ItemState.ValueType  # 2
-"""Is under a lease."""
-ITEM_STATE_SCHEDULED: ItemState.ValueType  # 3
-"""Waits for its time."""
-ITEM_STATE_MOVING: ItemState.ValueType  # 4
-"""Is on its way to another queue."""
-ITEM_STATE_RESERVED: ItemState.ValueType  # 5
-"""Is in an open batch of a reader."""
-ITEM_STATE_HELD: ItemState.ValueType  # 6
-"""Is held until earlier items of its key, which are in another partition, are leased and settled."""
-Global___ItemState: _TypeAlias = ItemState  # noqa: Y015
-
 @_typing.final
 class QueueSettings(_message.Message):
     """QueueSettings is what an operator decides about a queue."""
@@ -732,7 +692,7 @@ class PeekedItem(_message.Message):
     """Partition of the queue."""
     seq: _builtins.int
     """Sequence in the partition."""
-    state: Global___ItemState.ValueType
+    state: _items_pb2.ItemState.ValueType
     """Where it is in its life."""
     attempt: _builtins.int
     """How many times it has been leased."""
@@ -763,7 +723,7 @@ class PeekedItem(_message.Message):
         *,
         partition: _builtins.int = ...,
         seq: _builtins.int = ...,
-        state: Global___ItemState.ValueType = ...,
+        state: _items_pb2.ItemState.ValueType = ...,
         attempt: _builtins.int = ...,
         produced_at: _timestamp_pb2.Timestamp | None = ...,
         due_at: _timestamp_pb2.Timestamp | None = ...,
@@ -796,7 +756,7 @@ class PeekItemsRequest(_message.Message):
     """Namespace; empty means `default`."""
     queue: _builtins.str
     """Name."""
-    state: Global___ItemState.ValueType
+    state: _items_pb2.ItemState.ValueType
     """Only this state; UNSPECIFIED: any."""
     page_size: _builtins.int
     """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter."""
@@ -811,7 +771,7 @@ class PeekItemsRequest(_message.Message):
         *,
         namespace: _builtins.str = ...,
         queue: _builtins.str = ...,
-        state: Global___ItemState.ValueType = ...,
+        state: _items_pb2.ItemState.ValueType = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         stale: _builtins.bool = ...,

@@ -57,6 +57,46 @@ PRIORITY_HIGHEST: Priority.ValueType  # 5
 """Above HIGH."""
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _ItemState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ItemStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ITEM_STATE_UNSPECIFIED: _ItemState.ValueType  # 0
+    """Any."""
+    ITEM_STATE_READY: _ItemState.ValueType  # 1
+    """Can be leased."""
+    ITEM_STATE_LEASED: _ItemState.ValueType  # 2
+    """Is under a lease."""
+    ITEM_STATE_SCHEDULED: _ItemState.ValueType  # 3
+    """Waits for its time."""
+    ITEM_STATE_MOVING: _ItemState.ValueType  # 4
+    """Is on its way to another queue."""
+    ITEM_STATE_RESERVED: _ItemState.ValueType  # 5
+    """Is in an open batch of a reader."""
+    ITEM_STATE_HELD: _ItemState.ValueType  # 6
+    """Is held until earlier items of its key, which are in another partition, are leased and settled."""
+
+class ItemState(_ItemState, metaclass=_ItemStateEnumTypeWrapper):
+    """ItemState is where an item is in its life."""
+
+ITEM_STATE_UNSPECIFIED: ItemState.ValueType  # 0
+"""Any."""
+ITEM_STATE_READY: ItemState.ValueType  # 1
+"""Can be leased."""
+ITEM_STATE_LEASED: ItemState.ValueType  # 2
+"""Is under a lease."""
+ITEM_STATE_SCHEDULED: ItemState.ValueType  # 3
+"""Waits for its time."""
+ITEM_STATE_MOVING: ItemState.ValueType  # 4
+"""Is on its way to another queue."""
+ITEM_STATE_RESERVED: ItemState.ValueType  # 5
+"""Is in an open batch of a reader."""
+ITEM_STATE_HELD: ItemState.ValueType  # 6
+"""Is held until earlier items of its key, which are in another partition, are leased and settled."""
+Global___ItemState: _TypeAlias = ItemState  # noqa: Y015
+
 class _DeadReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -380,3 +420,252 @@ class LeasedBatch(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeasedBatch: _TypeAlias = LeasedBatch  # noqa: Y015
+
+@_typing.final
+class ByteColumn(_message.Message):
+    """ByteColumn is a column of bytes or text: row i is data[offsets[i]:offsets[i + 1]]."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    offsets: _builtins.bytes
+    """int32, one more than there are rows; the first is 0."""
+    data: _builtins.bytes
+    """The rows' bytes, one after the other; text is UTF-8."""
+    def __init__(
+        self,
+        *,
+        offsets: _builtins.bytes = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ByteColumn: _TypeAlias = ByteColumn  # noqa: Y015
+
+@_typing.final
+class AttributeColumns(_message.Message):
+    """AttributeColumns are the attributes of items: those of row i are the pairs from offsets[i] to offsets[i + 1]."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    offsets: _builtins.bytes
+    """int32, one more than there are rows; the first is 0."""
+    @_builtins.property
+    def keys(self) -> Global___ByteColumn:
+        """By pair."""
+
+    @_builtins.property
+    def values(self) -> Global___ByteColumn:
+        """By pair."""
+
+    def __init__(
+        self,
+        *,
+        offsets: _builtins.bytes = ...,
+        keys: Global___ByteColumn | None = ...,
+        values: Global___ByteColumn | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "offsets", b"offsets", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttributeColumns: _TypeAlias = AttributeColumns  # noqa: Y015
+
+@_typing.final
+class ErrorColumns(_message.Message):
+    """ErrorColumns are the consumers' words on items: those on row i are from offsets[i] to offsets[i + 1]."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    offsets: _builtins.bytes
+    """int32, one more than there are rows; the first is 0."""
+    @_builtins.property
+    def texts(self) -> Global___ByteColumn:
+        """The texts; of one row the newest last."""
+
+    def __init__(
+        self,
+        *,
+        offsets: _builtins.bytes = ...,
+        texts: Global___ByteColumn | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ErrorColumns: _TypeAlias = ErrorColumns  # noqa: Y015
+
+@_typing.final
+class DeadLetterColumns(_message.Message):
+    """DeadLetterColumns are the fields of DeadLetter, by row. A row with no reason is no dead letter, and has 0 and
+    no text in the other columns.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    ORIGIN_QUEUE_FIELD_NUMBER: _builtins.int
+    ORIGIN_PARTITION_FIELD_NUMBER: _builtins.int
+    ORIGIN_SEQ_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    PRODUCED_AT_FIELD_NUMBER: _builtins.int
+    DIED_AT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.bytes
+    """int8, DeadReason."""
+    origin_partition: _builtins.bytes
+    """int32."""
+    origin_seq: _builtins.bytes
+    """int64."""
+    attempts: _builtins.bytes
+    """int32."""
+    produced_at: _builtins.bytes
+    """int64, microseconds since 1970 (UTC)."""
+    died_at: _builtins.bytes
+    """int64, microseconds since 1970 (UTC)."""
+    @_builtins.property
+    def origin_queue(self) -> Global___ByteColumn:
+        """Text."""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.bytes = ...,
+        origin_queue: Global___ByteColumn | None = ...,
+        origin_partition: _builtins.bytes = ...,
+        origin_seq: _builtins.bytes = ...,
+        attempts: _builtins.bytes = ...,
+        produced_at: _builtins.bytes = ...,
+        died_at: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin_queue", b"origin_queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "died_at", b"died_at", "origin_partition", b"origin_partition", "origin_queue", b"origin_queue", "origin_seq", b"origin_seq", "produced_at", b"produced_at", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterColumns: _TypeAlias = DeadLetterColumns  # noqa: Y015
+
+@_typing.final
+class ItemColumns(_message.Message):
+    """ItemColumns are items by column, for those who take many at a time. Numbers are packed, little-endian, one for
+    each row, so that with `offsets` and `data` of byte columns they are the buffers of Apache Arrow arrays as they
+    are. There are no bitmaps: what an item does not have is empty text, or 0. A column is unset where no row has it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    PRODUCED_AT_FIELD_NUMBER: _builtins.int
+    DUE_AT_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    REFERENCE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    ENQUEUE_AT_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Partition of the queue, of all rows."""
+    rows: _builtins.int
+    """Number of items; the columns have as many rows."""
+    seq: _builtins.bytes
+    """int64: sequence in the partition, ascending."""
+    state: _builtins.bytes
+    """int8, ItemState: where the item is in its life."""
+    attempts: _builtins.bytes
+    """int32: how many times it has been leased."""
+    produced_at: _builtins.bytes
+    """int64: when it was produced; microseconds since 1970 (UTC)."""
+    due_at: _builtins.bytes
+    """int64: when it becomes ready, if it is scheduled; microseconds since 1970 (UTC)."""
+    priority: _builtins.bytes
+    """int8, Priority."""
+    enqueue_at: _builtins.bytes
+    """int64: as of Item; microseconds since 1970 (UTC)."""
+    @_builtins.property
+    def value(self) -> Global___ByteColumn:
+        """Bytes: the payload. Unset only when it was not asked for."""
+
+    @_builtins.property
+    def key(self) -> Global___ByteColumn:
+        """Text, as of Item."""
+
+    @_builtins.property
+    def kind(self) -> Global___ByteColumn:
+        """Text, as of Item."""
+
+    @_builtins.property
+    def encoding(self) -> Global___ByteColumn:
+        """Text, as of Item."""
+
+    @_builtins.property
+    def reference(self) -> Global___ByteColumn:
+        """Text, as of Item."""
+
+    @_builtins.property
+    def group(self) -> Global___ByteColumn:
+        """Text, as of Item."""
+
+    @_builtins.property
+    def attributes(self) -> Global___AttributeColumns:
+        """As of Item, by name."""
+
+    @_builtins.property
+    def errors(self) -> Global___ErrorColumns:
+        """The consumers' words, from the last retries; at most 5 on one item."""
+
+    @_builtins.property
+    def dead_letters(self) -> Global___DeadLetterColumns:
+        """Where items of a dead queue came from."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        seq: _builtins.bytes = ...,
+        state: _builtins.bytes = ...,
+        attempts: _builtins.bytes = ...,
+        produced_at: _builtins.bytes = ...,
+        due_at: _builtins.bytes = ...,
+        value: Global___ByteColumn | None = ...,
+        key: Global___ByteColumn | None = ...,
+        kind: Global___ByteColumn | None = ...,
+        encoding: Global___ByteColumn | None = ...,
+        reference: Global___ByteColumn | None = ...,
+        group: Global___ByteColumn | None = ...,
+        priority: _builtins.bytes = ...,
+        enqueue_at: _builtins.bytes = ...,
+        attributes: Global___AttributeColumns | None = ...,
+        errors: Global___ErrorColumns | None = ...,
+        dead_letters: Global___DeadLetterColumns | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letters", b"dead_letters", "encoding", b"encoding", "errors", b"errors", "group", b"group", "key", b"key", "kind", b"kind", "reference", b"reference", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attributes", b"attributes", "dead_letters", b"dead_letters", "due_at", b"due_at", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "errors", b"errors", "group", b"group", "key", b"key", "kind", b"kind", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "reference", b"reference", "rows", b"rows", "seq", b"seq", "state", b"state", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemColumns: _TypeAlias = ItemColumns  # noqa: Y015

@@ -127,7 +127,7 @@ def parse_update_queue(data: bytes) -> UpdateQueue:
 
 def parse_peek_items(data: bytes) -> PageCall:
     message = door.parse_message(admin_service_pb2.PeekItemsRequest, data)
-    if message.state not in admin_service_pb2.ItemState.values():
+    if message.state not in items_pb2.ItemState.values():
         raise invalid("state", "is not a known state", value=int(message.state))
     return _page_call(message, _queue_name(message), state=message.state, stale=message.stale)
 
@@ -310,7 +310,7 @@ def _peeked_message(group: int, partition: int, item: PeekedItem) -> admin_servi
     message = admin_service_pb2.PeekedItem(
         partition=partition,
         seq=item.seq,
-        state=admin_service_pb2.ItemState.ValueType(item.state),
+        state=items_pb2.ItemState.ValueType(item.state),
         attempt=item.attempt,
         produced_at=door.timestamp(item.produced_at_ms),
         errors=item.errors,

@@ -337,7 +337,7 @@ REFUSED: list[tuple[str, str, Callable[[], object]]] = [
         consumer_id="c", stream_number=2, held_lease_ids=[make.LEASE_ID, "x"])),
     ("state", "state", lambda: queues.parse_peek_items(
         admin_service_pb2.PeekItemsRequest(
-            queue="q", state=admin_service_pb2.ItemState.ValueType(9)).SerializeToString())),
+            queue="q", state=items_pb2.ItemState.ValueType(9)).SerializeToString())),
     ("item id", "item_ids[0]", lambda: queues.parse_redrive(
         admin_service_pb2.RedriveDeadLettersRequest(
             queue="q", item_ids=["01-1"]).SerializeToString())),

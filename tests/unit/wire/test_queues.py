@@ -88,7 +88,7 @@ def test_names_and_pages() -> None:
     assert queues.parse_list_queues(b"") == PageCall(QueueName("default", ""), 100, "")
     peek = admin_service_pb2.PeekItemsRequest(
         namespace="n", queue="orders", page_size=5, page_token="t",
-        state=admin_service_pb2.ItemState.ITEM_STATE_LEASED,
+        state=items_pb2.ItemState.ITEM_STATE_LEASED,
     )  # fmt: skip
     assert queues.parse_peek_items(peek.SerializeToString()) == PageCall(
         QueueName("n", "orders"), 5, "t", 2

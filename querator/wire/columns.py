@@ -1,0 +1,237 @@
+"""Items by column: `ItemColumns`, whose fields are the buffers of Apache Arrow arrays.
+
+Stored items are parsed by the block, in C, and each column is made by one pass over them. The bytes
+of payloads, which are nearly all there is, go from the parsed items into the answer as they are.
+https://arrow.apache.org/docs/format/Columnar.html
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, compress
+
+import msgspec
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from querator.model.calls import ItemRun, Overlay
+from querator.v1 import items_pb2
+from querator.wire.fields import prefix
+
+_US_PER_MS = 1_000
+_US_PER_SECOND = 1_000_000
+_NANOS_PER_US = 1_000
+_VALUE = items_pb2.ItemColumns.VALUE_FIELD_NUMBER
+_OFFSETS = items_pb2.ByteColumn.OFFSETS_FIELD_NUMBER
+_DATA = items_pb2.ByteColumn.DATA_FIELD_NUMBER
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """`data` is an `ItemColumns` with so many rows."""
+
+    rows: int
+    data: bytes
+
+
+def encode_columns(
+    partition: int,
+    runs: Sequence[ItemRun],
+    *,
+    with_value: bool = True,
+    kinds: frozenset[str] = frozenset(),
+) -> Columns:
+    """The items of the runs, in their order; those of some kinds, if any are named."""
+    known = _known(runs)
+    given = _Given()
+    wanted: list[bool] = []
+    for run in runs:
+        # By the block: of more items at a time the collector would look for garbage.
+        items: Sequence[items_pb2.Item] = items_pb2.LeasedBatch.FromString(run.items).items
+        assert len(items) == len(run.seqs), "a run has as many items as it says"
+        if kinds:
+            chosen = [item.kind in kinds for item in items]
+            wanted += chosen
+            items = list(compress(items, chosen))
+        given.take(list(items), with_value=with_value)
+    if kinds:
+        known = known.of(wanted)
+    head = _head(partition, given, known)
+    value = _value(given.payload) if with_value else []
+    return Columns(len(known.seq), b"".join((head, *value)))
+
+
+class _Given:
+    """What producers have said of the items, by column; of attributes the pairs."""
+
+    def __init__(self) -> None:
+        self.payload: list[bytes] = []
+        self.key: list[str] = []
+        self.kind: list[str] = []
+        self.encoding: list[str] = []
+        self.reference: list[str] = []
+        self.group: list[str] = []
+        self.priority: list[int] = []
+        self.enqueue_at: list[int] = []
+        self.attributes: list[Sequence[tuple[str, str]]] = []
+
+    def take(self, items: Sequence[items_pb2.Item], *, with_value: bool) -> None:
+        """Adds items of one block."""
+        if with_value:
+            self.payload += [item.payload for item in items]
+        self.key += [item.key for item in items]
+        self.kind += [item.kind for item in items]
+        self.encoding += [item.encoding for item in items]
+        self.reference += [item.reference for item in items]
+        self.group += [item.group for item in items]
+        self.priority += [item.priority for item in items]
+        if any([item.HasField("enqueue_at") for item in items]):
+            self.enqueue_at += [_us(item.enqueue_at) for item in items]
+        else:
+            self.enqueue_at += [0] * len(items)
+        if any([len(item.attributes) for item in items]):
+            self.attributes += [sorted(item.attributes.items()) for item in items]
+        else:
+            self.attributes += [()] * len(items)
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What the partition knows about each item. `due_at` and `overlays` may be empty: none."""
+
+    seq: "array[int]"
+    state: bytes
+    attempts: "array[int]"
+    produced_at: "array[int]"
+    due_at: "array[int]"
+    overlays: Sequence[Overlay | None]
+
+    def of(self, wanted: Sequence[bool]) -> "_Known":
+        return _Known(
+            array("q", compress(self.seq, wanted)),
+            bytes(compress(self.state, wanted)),
+            array("i", compress(self.attempts, wanted)),
+            array("q", compress(self.produced_at, wanted)),
+            array("q", compress(self.due_at, wanted)),
+            list(compress(self.overlays, wanted)),
+        )
+
+
+def _known(runs: Sequence[ItemRun]) -> _Known:
+    seq, attempts, produced_at, due_at = array("q"), array("i"), array("q"), array("q")
+    scheduled = any(run.due_at_ms for run in runs)
+    overlaid = any(run.overlays for run in runs)
+    overlays: list[Overlay | None] = []
+    for run in runs:
+        count = len(run.seqs)
+        if overlaid:
+            by_index = {overlay.index: overlay for overlay in run.overlays}
+            overlays += [by_index.get(index) for index in range(count)]
+        seq.extend(run.seqs)
+        attempts.extend(run.attempts)
+        produced_at.extend([run.produced_at_ms * _US_PER_MS] * count)
+        if scheduled:
+            due_at.extend([ms * _US_PER_MS for ms in run.due_at_ms] or [0] * count)
+    states = b"".join([run.states for run in runs])
+    return _Known(seq, states, attempts, produced_at, due_at, overlays)
+
+
+def _head(partition: int, given: _Given, known: _Known) -> bytes:
+    """All of an `ItemColumns` but the payloads."""
+    columns = items_pb2.ItemColumns(
+        partition=partition,
+        rows=len(known.seq),
+        seq=_packed(known.seq),
+        state=known.state,
+        attempts=_numbers("i", known.attempts),
+        produced_at=_packed(known.produced_at),
+        due_at=_numbers("q", known.due_at),
+        key=_texts(given.key),
+        kind=_texts(given.kind),
+        encoding=_texts(given.encoding),
+        reference=_texts(given.reference),
+        group=_texts(given.group),
+        priority=_numbers("b", given.priority),
+        enqueue_at=_numbers("q", given.enqueue_at),
+        attributes=_attributes(given.attributes),
+    )
+    if any(overlay is not None and overlay.errors for overlay in known.overlays):
+        columns.errors.CopyFrom(_errors(known.overlays))
+    if any(overlay is not None and overlay.dead_letter for overlay in known.overlays):
+        columns.dead_letters.CopyFrom(_dead_letters(known.overlays))
+    return columns.SerializeToString()
+
+
+def _value(payloads: Sequence[bytes]) -> list[bytes]:
+    """What, joined, is the `value` of an `ItemColumns`: the payloads are not copied for it."""
+    offsets = array("i", accumulate(map(len, payloads), initial=0))
+    packed = _packed(offsets)
+    inner = prefix(_OFFSETS, len(packed)) + packed + prefix(_DATA, offsets[-1])
+    return [prefix(_VALUE, len(inner) + offsets[-1]), inner, *payloads]
+
+
+def _us(instant: Timestamp) -> int:
+    return instant.seconds * _US_PER_SECOND + instant.nanos // _NANOS_PER_US
+
+
+def _attributes(by_item: Sequence[Sequence[tuple[str, str]]]) -> items_pb2.AttributeColumns | None:
+    if not any(by_item):
+        return None
+    return items_pb2.AttributeColumns(
+        offsets=_offsets(map(len, by_item)),
+        keys=_texts([key for pairs in by_item for key, _ in pairs]),
+        values=_texts([value for pairs in by_item for _, value in pairs]),
+    )
+
+
+def _errors(overlays: Sequence[Overlay | None]) -> items_pb2.ErrorColumns:
+    by_item = [() if overlay is None else overlay.errors for overlay in overlays]
+    texts = list(chain.from_iterable(by_item))
+    return items_pb2.ErrorColumns(offsets=_offsets(map(len, by_item)), texts=_texts(texts))
+
+
+def _dead_letters(overlays: Sequence[Overlay | None]) -> items_pb2.DeadLetterColumns:
+    letters = [None if overlay is None else overlay.dead_letter for overlay in overlays]
+
+    def numbers(code: str, field: str, scale: int = 1) -> bytes:
+        values = [0 if letter is None else getattr(letter, field) * scale for letter in letters]
+        return _packed(array(code, values))
+
+    return items_pb2.DeadLetterColumns(
+        reason=numbers("b", "reason"),
+        origin_queue=_texts(["" if letter is None else letter.origin_queue for letter in letters]),
+        origin_partition=numbers("i", "origin_partition"),
+        origin_seq=numbers("q", "origin_seq"),
+        attempts=numbers("i", "attempts"),
+        produced_at=numbers("q", "produced_at_ms", _US_PER_MS),
+        died_at=numbers("q", "died_at_ms", _US_PER_MS),
+    )
+
+
+def _texts(values: Sequence[str]) -> items_pb2.ByteColumn | None:
+    """None: all are empty."""
+    text = "".join(values)
+    if not text:
+        return None
+    data = text.encode()
+    if len(data) == len(text):
+        return items_pb2.ByteColumn(offsets=_offsets(map(len, values)), data=data)
+    lengths = (len(value.encode()) for value in values)
+    return items_pb2.ByteColumn(offsets=_offsets(lengths), data=data)
+
+
+def _numbers(code: str, values: Sequence[int]) -> bytes:
+    """Empty: all are 0."""
+    return _packed(array(code, values)) if any(values) else b""
+
+
+def _offsets(lengths: Iterable[int]) -> bytes:
+    return _packed(array("i", accumulate(lengths, initial=0)))
+
+
+def _packed(numbers: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+assert array("i").itemsize == 4
+assert array("q").itemsize == 8
