@@ -233,6 +233,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     oldest_stage_at_ms: int = 0
     held: int = 0
     waits_for: tuple[int, ...] = ()
+    first_seq: int = 0
+    head_seq: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -272,6 +274,33 @@ class ItemRun(msgspec.Struct, frozen=True):
     produced_at_ms: int
     overlays: tuple[Overlay, ...]
     items: bytes
+
+
+class BrowseCall(msgspec.Struct, frozen=True):
+    """Items of one partition from `from_seq` to `upto_seq` (0: its head), of some states (as a set
+    of bits by number) and kinds, produced in a span of time; 0 and empty: any.
+    """
+
+    namespace: str
+    queue: str
+    partition: int
+    from_seq: int
+    upto_seq: int
+    states: int = 0
+    kinds: tuple[str, ...] = ()
+    produced_from_ms: int = 0
+    produced_before_ms: int = 0
+    with_value: bool = True
+
+
+class BrowsedPage(msgspec.Struct, frozen=True, array_like=True):
+    """`columns` is an `ItemColumns`. `next_seq` is where the next page begins; it is more than
+    `upto_seq` when there is none.
+    """
+
+    columns: bytes
+    next_seq: int
+    upto_seq: int
 
 
 class PeekedPage(msgspec.Struct, frozen=True):

@@ -73,6 +73,12 @@ LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
 OVERLOADED_RETRY_MS = 50
 FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # What one lease command asks of another node, or one caller.
 FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node and not answered; then OVERLOADED.
+# One answer of a scan, besides what its last block has over that: what a turn of the loop, and of
+# other threads, waits for while it is made.
+BROWSE_BYTES = 1 * MIB
+BROWSE_ITEMS_MAX = 4_096
+BROWSES_MAX = 256  # Per node: each has two answers in memory.
+BROWSE_KINDS_MAX = 100
 PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
 
 # Times.

@@ -98,8 +98,8 @@ def load_segment(
         ordinals=() if one_run else tuple(masks.ordinals(mask)),
         count=count,
         produced_at_ms=block.produced_at_ms,
-        overlays=_overlays(txn, group, first_seq, mask),
-        items=_cut(block, stored, mask),
+        overlays=overlays_of(txn, group, first_seq, mask),
+        items=cut(block, stored, mask),
     )
 
 
@@ -143,6 +143,8 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
         oldest_stage_at_ms=oldest_stage_ms(txn, group),
         held=state.held,
         waits_for=_waits_for(txn, group),
+        first_seq=_first_seq(txn, group),
+        head_seq=state.next_seq - 1,
     )
 
 
@@ -157,6 +159,12 @@ def _waits_for(txn: ReadTransaction, group: int) -> tuple[int, ...]:
     """Of a view of the generation in use: the partitions for which items of keys are held."""
     settings = SETTINGS.get(txn, group)
     return () if settings is None else waited_for(decode_settings(settings))
+
+
+def _first_seq(txn: ReadTransaction, group: int) -> int:
+    for key in txn.keys(*SEGMENTS.bounds(group)):
+        return int.from_bytes(key[-9:-1], "big") + key[-1]
+    return 0
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:
@@ -186,7 +194,7 @@ def peek(
     txn = generations.view(txn, group)
     found: list[tuple[int, int, Segment]] = []
     scanned = last = 0
-    block_seq = _block_at(txn, group, after_seq)
+    block_seq = block_at(txn, group, after_seq)
     _, stop = SEGMENTS.bounds(group)
     resume = 0
     for key, row in txn.scan(SEGMENTS.key(group, block_seq, 0), stop):
@@ -278,7 +286,7 @@ def stream_leases(
     return LeasePage(tuple(found), 0)
 
 
-def _block_at(txn: ReadTransaction, group: int, seq: int) -> int:
+def block_at(txn: ReadTransaction, group: int, seq: int) -> int:
     """The block that may hold a sequence: the last one that begins at or before it."""
     start, _ = BLOCKS.bounds(group)
     for key, _ in txn.scan(start, BLOCKS.key(group, seq) + b"\0", reverse=True):
@@ -330,7 +338,7 @@ def _collect(
     return tuple(page)
 
 
-def _cut(block: Block, stored: bytes, mask: int) -> bytes:
+def cut(block: Block, stored: bytes, mask: int) -> bytes:
     runs = list(masks.runs(mask))
     if len(runs) == 1:
         start, count = runs[0]
@@ -357,7 +365,7 @@ def _dead_letter(overlay: rows.Overlay) -> DeadLetter | None:
     )
 
 
-def _overlays(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> tuple[Overlay, ...]:
+def overlays_of(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> tuple[Overlay, ...]:
     start = OVERLAYS.key(group, first_seq + masks.low(mask))
     stop = OVERLAYS.key(group, first_seq + mask.bit_length())
     found = []

@@ -21,6 +21,7 @@ from querator import telemetry
 from querator.model import limits
 from querator.server.admin_calls import AdminCalls
 from querator.server.answers import Context, LiveCalls, Unary, answering
+from querator.server.browse_stream import BrowseStream
 from querator.server.call_counts import CallCounts
 from querator.server.cluster_calls import ClusterCalls
 from querator.server.forwarding import Forwarding
@@ -28,7 +29,7 @@ from querator.server.lease_stream import LeaseStream
 from querator.server.node_calls import NodeCalls
 from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
-from querator.server.streams import Streams
+from querator.server.streams import Stream, Streams
 from querator.server.transaction_calls import transaction_calls
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
@@ -128,6 +129,9 @@ class GrpcServer:
         queue_handlers = self._unary(queue_calls(self._queue_service, self._limits))
         queue_handlers["ProduceStream"] = self._stream("ProduceStream", self._produce_stream)
         queue_handlers["LeaseStream"] = self._stream("LeaseStream", self._lease_stream)
+        queue_handlers["Browse"] = grpc.unary_stream_rpc_method_handler(
+            self._streams.handler("Browse", self._browse_stream)
+        )
         transaction_handlers = self._unary(transaction_calls(self._queue_service, self._limits))
         admin_handlers = self._unary(AdminCalls(self._admin_service).by_method())
         cluster_handlers = {}
@@ -186,21 +190,25 @@ class GrpcServer:
         await server.stop(min(grace_s, _LAST_BYTES_S))
         _log.info("grpc.stopped")
 
-    def _produce_stream(self, context: Context, request_id: str) -> ProduceStream:
+    def _browse_stream(self, context: Context, _: str, request: object) -> BrowseStream:
+        assert isinstance(request, bytes)
+        return BrowseStream(context, request, self._queue_service)
+
+    def _produce_stream(self, context: Context, request_id: str, _: object) -> ProduceStream:
         counts = self._calls.counts
         return ProduceStream(context, request_id, self._queue_service, self._limits, counts)
 
-    def _lease_stream(self, context: Context, request_id: str) -> LeaseStream:
+    def _lease_stream(self, context: Context, request_id: str, _: object) -> LeaseStream:
         return LeaseStream(context, request_id, self._queue_service, self._calls.counts)
 
-    def _node_calls(self, context: Context, request_id: str) -> NodeCalls:
+    def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:
         neighbours = self._queue_service.neighbours
         assert neighbours is not None
         assert self._forwarding is not None
         return NodeCalls(context, request_id, neighbours, self._forwarding)
 
     def _stream(
-        self, method: str, make: Callable[[Context, str], ProduceStream | LeaseStream | NodeCalls]
+        self, method: str, make: Callable[[Context, str, object], Stream]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return grpc.stream_stream_rpc_method_handler(self._streams.handler(method, make))
 

@@ -198,6 +198,8 @@ class NodeCalls:
             answer = self._answers.popleft()
             if isinstance(answer, frames.Result):
                 size += memoryview(answer.result).nbytes
+            elif isinstance(answer, frames.Reply):
+                size += memoryview(answer.answer).nbytes
             size += PROPOSAL_OVERHEAD_BYTES
             answers.append(answer)
         return answers

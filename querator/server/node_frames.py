@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from querator.model.calls import LoadedItems, PartitionStats
+from querator.model.calls import BrowsedPage, LoadedItems, PartitionStats
 from querator.model.commands import (
     Command,
     Done,
@@ -31,6 +31,7 @@ from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
 from querator.placement import commands as placement
 from querator.service.forwarder import (
+    BrowseQuery,
     CarriedLease,
     EpochQuery,
     LettersQuery,
@@ -217,6 +218,7 @@ _REPLIES: dict[type, Any] = {
     StatsQuery: msgspec.msgpack.Decoder(PartitionStats).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,

@@ -52,18 +52,20 @@ class Streams:
         for stream in self._live:
             stream.drain()
 
-    def handler(self, method: str, make: Callable[[Context, str], Stream]) -> Handler:
-        """A handler of stream calls: `make` gets the context and the request id of the call."""
+    def handler(self, method: str, make: Callable[[Context, str, object], Stream]) -> Handler:
+        """A handler of stream calls: `make` gets the context, the request id of the call, and its
+        request: bytes, where only the answers are a stream.
+        """
 
         counts = self._calls.counts
 
-        async def handle(_: object, context: Context) -> None:
+        async def handle(request: object, context: Context) -> None:
             request_id = new_request_id()
             began_s = time.perf_counter()
             if self._calls.draining:
                 counts.refused(method, DRAINING, began_s)
                 await abort(context, DRAINING, request_id=request_id)
-            stream = make(context, request_id)
+            stream = make(context, request_id, request)
             self._live.add(stream)
             counts.stream_began(method)
             code = CANCELLED

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 _SUMMED = tuple(
     field
     for field in PartitionStats.__struct_fields__
-    if field not in ("partition", "applied_index", "waits_for") and not field.startswith("oldest")
+    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
+    and not field.startswith("oldest")
 )
 
 _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]

@@ -54,6 +54,20 @@ class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
     stale: bool = False
 
 
+class BrowseQuery(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+    """A `BrowsedPage`; fields as of `BrowseCall`."""
+
+    group: GroupId
+    partition: int
+    from_seq: int
+    upto_seq: int
+    states: int
+    kinds: tuple[str, ...]
+    produced_from_ms: int
+    produced_before_ms: int
+    with_value: bool
+
+
 class StreamLeasesQuery(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     """A `LeasePage` of live leases of a consumer's streams with numbers less than `before`."""
 
@@ -79,6 +93,7 @@ Query = (
     StatsQuery
     | PeekQuery
     | LettersQuery
+    | BrowseQuery
     | StreamLeasesQuery
     | ReadyQuery
     | EpochQuery

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from querator.model.calls import (
+    BrowseCall,
     CompleteCall,
     ExtendCall,
     ExtendReply,
@@ -27,6 +28,7 @@ from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import (
+    BROWSES_MAX,
     LEASES_WAITING_MAX,
     OVERLOADED_RETRY_MS,
     PRODUCE_BYTES_WAITING_MAX,
@@ -49,6 +51,7 @@ from querator.model.txn_calls import (
 )
 from querator.service import settle
 from querator.service.admission import Admission
+from querator.service.browsing import Browsing
 from querator.service.committing import Committer
 from querator.service.grants import Waiter
 from querator.service.moves import Mover
@@ -78,7 +81,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _Named = (
-    ProduceCall | LeaseCall | SubscribeCall | CompleteCall | RetryCall | ExtendCall
+    BrowseCall | ProduceCall | LeaseCall | SubscribeCall | CompleteCall | RetryCall | ExtendCall
     | StageCall | CommitCall | AbortCall
 )  # fmt: skip
 
@@ -117,6 +120,7 @@ class QueueService:
         self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
+        self._browses = Admission("scans", calls_max=BROWSES_MAX)
         self._producing = Producing(self._router, self._reads, durable=environment.durable)
         self._transactions = Transactions(
             self._router, self._producing, durable=environment.durable
@@ -332,6 +336,16 @@ class QueueService:
         del self._subscriptions[subscription]
         self._leases.leave()
 
+    # --- browse ------------------------------------------------------------------------------
+
+    async def browse(self, call: BrowseCall) -> Browsing:
+        """Opens a scan; its owner closes it. Raises QueratorError."""
+        queue = await self._queue(call)
+        check_partition(call.partition, queue)
+        view = self._router.views(queue)[call.partition]
+        self._browses.enter()
+        return Browsing(call, view, router=self._router, left=self._browses.leave)
+
     # --- settle ------------------------------------------------------------------------------
 
     async def complete(self, call: CompleteCall) -> SettleReply:
@@ -450,6 +464,7 @@ class QueueService:
             self._neighbours.stop()
         await self._committer.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
+        await self._reads.close()
 
 
 def _set(done: "asyncio.Future[None]", _: Waiter) -> None:

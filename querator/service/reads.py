@@ -17,7 +17,9 @@ from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.rows import ItemState
 from querator.partition.txn_steps import TransactionQuery
+from querator.service.browsing import Scans
 from querator.service.forwarder import (
+    BrowseQuery,
     EpochQuery,
     LettersQuery,
     PeekQuery,
@@ -46,6 +48,7 @@ class Reads:
         self._host = host
         self._router = router
         self._environment = environment
+        self._scans = Scans(environment)
         self._catching_up: asyncio.Task[bool] | None = None
         self._newer = asyncio.Event()
         router.answers = self.answer
@@ -123,6 +126,10 @@ class Reads:
     def on_map(self) -> None:
         self._newer.set()
 
+    async def close(self) -> None:
+        """Returns when no scan reads the storage."""
+        await self._scans.close()
+
     # --- here ----------------------------------------------------------------------------------
 
     async def answer(self, query: Any) -> Any:
@@ -132,6 +139,9 @@ class Reads:
         if isinstance(query, EpochQuery):
             await self._host.confirm_read(PLACEMENT_GROUP)
             return self._router.map.epoch
+        if isinstance(query, BrowseQuery):
+            await self._host.confirm_read(query.group)
+            return await self._scans.page(query)
         if isinstance(query, StreamLeasesQuery):
             await self._host.confirm_read(query.group)
             return self._stream_leases(query)

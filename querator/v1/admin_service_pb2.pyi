@@ -518,6 +518,8 @@ class PartitionStats(_message.Message):
     OLDEST_STAGE_AT_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
+    FIRST_SEQ_FIELD_NUMBER: _builtins.int
+    HEAD_SEQ_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -572,6 +574,10 @@ class PartitionStats(_message.Message):
     """Items of keys that are held until earlier ones of other partitions have been leased and settled:
     the number of partitions was changed, and their keys have moved.
     """
+    first_seq: _builtins.int
+    """Sequence of the oldest item that is there; 0 when none is."""
+    head_seq: _builtins.int
+    """The last sequence that was given to an item; 0 when none was."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready."""
@@ -621,10 +627,12 @@ class PartitionStats(_message.Message):
         oldest_stage_at: _timestamp_pb2.Timestamp | None = ...,
         held: _builtins.int = ...,
         waits_for: _abc.Iterable[_builtins.int] | None = ...,
+        first_seq: _builtins.int = ...,
+        head_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -648,8 +656,8 @@ class GetQueueStatsResponse(_message.Message):
 
     @_builtins.property
     def total(self) -> Global___PartitionStats:
-        """Sums over all partitions; `partition`, `applied_index` are 0, `oldest_ready_at` and `oldest_batch_at`
-        are the oldest, `waits_for` has all that any waits for.
+        """Sums over all partitions; `partition`, `applied_index`, `first_seq` and `head_seq` are 0, `oldest_ready_at`
+        and `oldest_batch_at` are the oldest, `waits_for` has all that any waits for.
         """
 
     @_builtins.property

@@ -113,6 +113,110 @@ class GetRoutingResponse(_message.Message):
 Global___GetRoutingResponse: _TypeAlias = GetRoutingResponse  # noqa: Y015
 
 @_typing.final
+class BrowseRequest(_message.Message):
+    """BrowseRequest names a part of a partition, and which of its items are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_SEQ_FIELD_NUMBER: _builtins.int
+    UPTO_SEQ_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    PRODUCED_FROM_FIELD_NUMBER: _builtins.int
+    PRODUCED_BEFORE_FIELD_NUMBER: _builtins.int
+    WITHOUT_VALUE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    partition: _builtins.int
+    """Partition of the queue."""
+    from_seq: _builtins.int
+    """Sequence of the first item."""
+    upto_seq: _builtins.int
+    """Sequence of the last item; 0: what is there when the call begins. The heads of all partitions are in
+    PartitionStats.
+    """
+    without_value: _builtins.bool
+    """Whether the payloads stay behind."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_items_pb2.ItemState.ValueType]:
+        """Only items in one of these states; empty: in any."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only items of one of these kinds; at most 100, each at most 255 characters; empty: of any. The empty kind
+        stands for items without a kind.
+        """
+
+    @_builtins.property
+    def produced_from(self) -> _timestamp_pb2.Timestamp:
+        """Only items that were produced then or later; unset: at any time."""
+
+    @_builtins.property
+    def produced_before(self) -> _timestamp_pb2.Timestamp:
+        """Only items that were produced before; unset: at any time."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        from_seq: _builtins.int = ...,
+        upto_seq: _builtins.int = ...,
+        states: _abc.Iterable[_items_pb2.ItemState.ValueType] | None = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        produced_from: _timestamp_pb2.Timestamp | None = ...,
+        produced_before: _timestamp_pb2.Timestamp | None = ...,
+        without_value: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["produced_before", b"produced_before", "produced_from", b"produced_from"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_seq", b"from_seq", "kinds", b"kinds", "namespace", b"namespace", "partition", b"partition", "produced_before", b"produced_before", "produced_from", b"produced_from", "queue", b"queue", "states", b"states", "upto_seq", b"upto_seq", "without_value", b"without_value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrowseRequest: _TypeAlias = BrowseRequest  # noqa: Y015
+
+@_typing.final
+class BrowseResponse(_message.Message):
+    """BrowseResponse is a run of items, about 1 MiB of them at most (or one that is larger)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    NEXT_SEQ_FIELD_NUMBER: _builtins.int
+    UPTO_SEQ_FIELD_NUMBER: _builtins.int
+    next_seq: _builtins.int
+    """Everything before this sequence has been returned or is not wanted: where to go on. More than
+    `upto_seq` in the last response, and only there.
+    """
+    upto_seq: _builtins.int
+    """The last sequence that is returned: that of the request, if it names one."""
+    @_builtins.property
+    def columns(self) -> _items_pb2.ItemColumns:
+        """The items; may be none, where many were looked at."""
+
+    def __init__(
+        self,
+        *,
+        columns: _items_pb2.ItemColumns | None = ...,
+        next_seq: _builtins.int = ...,
+        upto_seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "next_seq", b"next_seq", "upto_seq", b"upto_seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrowseResponse: _TypeAlias = BrowseResponse  # noqa: Y015
+
+@_typing.final
 class ProduceRequest(_message.Message):
     """ProduceRequest is one batch of items for one queue."""
 

@@ -77,6 +77,11 @@ class QueueServiceStub:
                 request_serializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingResponse.FromString,
                 _registered_method=True)
+        self.Browse = channel.unary_stream(
+                '/querator.v1.QueueService/Browse',
+                request_serializer=querator_dot_v1_dot_queue__service__pb2.BrowseRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_queue__service__pb2.BrowseResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer:
@@ -142,6 +147,15 @@ class QueueServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Browse(self, request, context):
+        """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
+        at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
+        as fast as it is read. After a failure, go on with a call from the last `next_seq`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -184,6 +198,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.GetRouting,
                     request_deserializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingRequest.FromString,
                     response_serializer=querator_dot_v1_dot_queue__service__pb2.GetRoutingResponse.SerializeToString,
+            ),
+            'Browse': grpc.unary_stream_rpc_method_handler(
+                    servicer.Browse,
+                    request_deserializer=querator_dot_v1_dot_queue__service__pb2.BrowseRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_queue__service__pb2.BrowseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -405,6 +424,33 @@ class QueueService:
             '/querator.v1.QueueService/GetRouting',
             querator_dot_v1_dot_queue__service__pb2.GetRoutingRequest.SerializeToString,
             querator_dot_v1_dot_queue__service__pb2.GetRoutingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Browse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/querator.v1.QueueService/Browse',
+            querator_dot_v1_dot_queue__service__pb2.BrowseRequest.SerializeToString,
+            querator_dot_v1_dot_queue__service__pb2.BrowseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -132,16 +132,21 @@ def lease_timeout_ms(duration: Duration, *, field: str = "lease_timeout") -> int
     )
 
 
-def scheduled_ms(instant: Timestamp, *, field: str, now_ms: int) -> int:
-    """An instant until which something waits: since 1970 (a zero value of some languages' time
-    types is before), and not too far ahead. Past instants are fine.
-    """
+def instant_ms(instant: Timestamp, *, field: str) -> int:
+    """An instant since 1970."""
     seconds, nanos = instant.seconds, instant.nanos
     if seconds > _TIMESTAMP_SECONDS_MAX or not 0 <= nanos < _NANOS_PER_SECOND:
         raise invalid(field, "is not a valid instant", value=f"{seconds} s {nanos} ns")
     if seconds < 0:
         raise invalid(field, "is before 1970", value=f"{seconds} s {nanos} ns")
-    value_ms = seconds * 1000 + nanos // _NANOS_PER_MS
+    return seconds * 1000 + nanos // _NANOS_PER_MS
+
+
+def scheduled_ms(instant: Timestamp, *, field: str, now_ms: int) -> int:
+    """An instant until which something waits: since 1970 (a zero value of some languages' time
+    types is before), and not too far ahead. Past instants are fine.
+    """
+    value_ms = instant_ms(instant, field=field)
     if value_ms - now_ms > limits.SCHEDULE_AHEAD_MS_MAX:
         ahead_ms = value_ms - now_ms
         raise over_limit(field, value=ahead_ms, limit=limits.SCHEDULE_AHEAD_MS_MAX, unit="ms ahead")

@@ -42,7 +42,7 @@ def counted(reading: QueueReading) -> dict[str, int]:
 
 def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
-    others |= {"oldest_ready_at_ms", "oldest_batch_at_ms"}
+    others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "first_seq", "head_seq"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for"}
     assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)
 

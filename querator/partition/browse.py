@@ -1,0 +1,142 @@
+"""Scans: the items of a part of a partition, by the page, without leasing them.
+
+A page goes by whole blocks, from one committed state; the next page sees another one. Sequences
+never change, so no item is met twice, and one that is there all the while is not missed.
+"""
+
+from itertools import groupby
+
+import msgspec
+
+from querator.model.calls import ItemRun
+from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
+from querator.partition import masks
+from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of
+from querator.partition.rows import ItemState, Segment, State, decode_segment, decode_state
+from querator.partition.segments import load_block
+from querator.storage import attachments, generations
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import SEGMENTS, STATE
+
+
+class Span(msgspec.Struct, frozen=True):
+    """What is wanted: sequences from `from_seq` to `upto_seq` (0: the head) of items in `states` (a
+    set of bits by number; 0: any) that were produced from one instant up to before another (0:
+    any).
+    """
+
+    from_seq: int
+    upto_seq: int = 0
+    states: int = 0
+    produced_from_ms: int = 0
+    produced_before_ms: int = 0
+
+
+class Scanned(msgspec.Struct, frozen=True):
+    """Everything before `next_seq` is in `runs` or not wanted; it is more than `upto_seq`, the last
+    sequence of the scan, when there is no more.
+    """
+
+    runs: tuple[ItemRun, ...]
+    next_seq: int
+    upto_seq: int
+
+
+def browse(
+    txn: ReadTransaction,
+    group: int,
+    span: Span,
+    *,
+    bytes_max: int = BROWSE_BYTES,
+    items_max: int = BROWSE_ITEMS_MAX,
+) -> Scanned:
+    """A page ends with the block that reaches `bytes_max` or `items_max`, or after SCAN_ROWS_MAX
+    rows and the rest of their block.
+    """
+    txn = generations.view(txn, group)
+    raw = STATE.get(txn, group)
+    state = State() if raw is None else decode_state(raw)
+    upto_seq = span.upto_seq or state.next_seq - 1
+    runs: list[ItemRun] = []
+    size = items = scanned = 0
+    start = SEGMENTS.key(group, block_at(txn, group, span.from_seq), 0)
+    rows = txn.scan(start, SEGMENTS.key(group, upto_seq + 1, 0))
+    for block, of_block in groupby(rows, _block_of):
+        first_seq = int.from_bytes(block[-8:], "big")
+        if size >= bytes_max or items >= items_max or scanned >= SCAN_ROWS_MAX:
+            return Scanned(tuple(runs), max(first_seq, span.from_seq), upto_seq)
+        segments = [decode_segment(row) for _, row in of_block]
+        scanned += len(segments)
+        window = _window(first_seq, span.from_seq, upto_seq)
+        parts = [
+            (segment, segment.mask & window)
+            for segment in segments
+            if segment.mask & window and (not span.states or span.states >> segment.state & 1)
+        ]
+        run = _run(txn, group, first_seq, parts, span, overlaid=state.overlays > 0)
+        if run is not None:
+            runs.append(run)
+            size += len(run.items)
+            items += len(run.seqs)
+    return Scanned(tuple(runs), max(upto_seq + 1, span.from_seq), upto_seq)
+
+
+def _block_of(row: tuple[bytes, bytes]) -> bytes:
+    """A segment's key without its slot."""
+    return row[0][:-1]
+
+
+def _window(first_seq: int, from_seq: int, upto_seq: int) -> int:
+    """Ordinals of a block that are wanted."""
+    low = max(0, from_seq - first_seq)
+    high = min(max(0, upto_seq - first_seq + 1), 256)
+    return masks.full(high) >> low << low
+
+
+def _run(
+    txn: ReadTransaction,
+    group: int,
+    first_seq: int,
+    parts: list[tuple[Segment, int]],
+    span: Span,
+    *,
+    overlaid: bool,
+) -> ItemRun | None:
+    """None: nothing of the block is wanted."""
+    if not parts:
+        return None
+    block = load_block(txn, group, first_seq)
+    if block.produced_at_ms < span.produced_from_ms:
+        return None
+    if span.produced_before_ms and block.produced_at_ms >= span.produced_before_ms:
+        return None
+    stored = attachments.read(txn, group, block.index, block.part)
+    assert stored is not None, "a live block has its attachment"
+    mask = 0
+    for _, part in parts:
+        mask |= part
+    by_item = _by_item(parts)
+    scheduled = any(segment.state == ItemState.SCHEDULED for segment, _ in parts)
+    return ItemRun(
+        seqs=[first_seq + ordinal for ordinal in masks.ordinals(mask)],
+        states=bytes([segment.state for segment in by_item]),
+        attempts=[segment.attempt for segment in by_item],
+        due_at_ms=[_due_at_ms(segment) for segment in by_item] if scheduled else (),
+        produced_at_ms=block.produced_at_ms,
+        overlays=overlays_of(txn, group, first_seq, mask) if overlaid else (),
+        items=cut(block, stored, mask),
+    )
+
+
+def _by_item(parts: list[tuple[Segment, int]]) -> list[Segment]:
+    """The segment of each item, by sequence."""
+    if len(parts) == 1:
+        [(segment, part)] = parts
+        return [segment] * part.bit_count()
+    pairs = [(ordinal, segment) for segment, part in parts for ordinal in masks.ordinals(part)]
+    pairs.sort(key=lambda pair: pair[0])
+    return [segment for _, segment in pairs]
+
+
+def _due_at_ms(segment: Segment) -> int:
+    return segment.locator if segment.state == ItemState.SCHEDULED else 0

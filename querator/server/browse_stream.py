@@ -1,0 +1,55 @@
+"""Browse: one request, answered by the pages of a scan.
+
+The next page is made while one is on its way, so there are two in memory; a client that reads
+slowly is not read for.
+"""
+
+import asyncio
+
+from querator.model.calls import BrowsedPage
+from querator.model.errors import QueratorError
+from querator.server.answers import DRAINING, Context
+from querator.service.browsing import Browsing
+from querator.service.queue_service import QueueService
+from querator.wire import browse
+
+
+class BrowseStream:
+    """One scan; see `streams.Stream`."""
+
+    def __init__(self, context: Context, request: bytes, service: QueueService) -> None:
+        self._context = context
+        self._request = request
+        self._service = service
+        self._draining = False
+
+    def drain(self) -> None:
+        self._draining = True
+
+    async def run(self) -> QueratorError | None:
+        call = browse.parse_browse(self._request)
+        browsing = await self._service.browse(call)
+        try:
+            return await self._pages(browsing, call.from_seq)
+        finally:
+            browsing.close()
+
+    async def _pages(self, browsing: Browsing, from_seq: int) -> QueratorError | None:
+        page = await browsing.page(from_seq)
+        while page.next_seq <= page.upto_seq:
+            if self._draining:
+                return DRAINING
+            # Owned: awaited below, also when nothing can be written any more.
+            ahead = asyncio.get_running_loop().create_task(browsing.page(page.next_seq))
+            try:
+                await self._write(page)
+            except BaseException:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+                raise
+            page = await ahead
+        await self._write(page)
+        return None
+
+    async def _write(self, page: BrowsedPage) -> None:
+        await self._context.write(browse.encode_browsed(page))

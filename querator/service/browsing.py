@@ -1,0 +1,95 @@
+"""Scans of partitions by the page, made by the leader's node in a thread of its own.
+
+    stream ──page──► router ──► leader's node: ReadIndex ──► scan thread ──► columns
+
+A page is read from a snapshot that ends with it, so a scan pins no pages of the storage, however
+slowly it is read. The thread may wait for the disk; the loop and the raft thread do not.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from querator.model.calls import BrowseCall, BrowsedPage
+from querator.partition.browse import Span, browse
+from querator.service.forwarder import BrowseQuery
+from querator.service.outcomes import stopping_error
+from querator.service.router import Router
+from querator.service.views import PartitionView
+from querator.storage.environment import Environment
+from querator.wire.columns import encode_columns
+
+
+class Scans:
+    """The pages that a node makes, one at a time. On the event loop."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="browse")
+        self._closed = False
+
+    async def page(self, query: BrowseQuery) -> BrowsedPage:
+        """Raises UNAVAILABLE when it is closed."""
+        if self._closed:
+            raise stopping_error()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._page, query)
+
+    async def close(self) -> None:
+        """Returns when nobody reads the storage, nor will. Does nothing twice."""
+        if self._closed:
+            return
+        self._closed = True
+        # What began before has ended when this one's turn comes.
+        await asyncio.get_running_loop().run_in_executor(self._thread, int)
+        self._thread.shutdown(wait=False)
+
+    def _page(self, query: BrowseQuery) -> BrowsedPage:
+        span = Span(
+            query.from_seq,
+            query.upto_seq,
+            query.states,
+            query.produced_from_ms,
+            query.produced_before_ms,
+        )
+        with self._environment.snapshot() as txn:
+            scanned = browse(txn, query.group, span)
+        columns = encode_columns(
+            query.partition,
+            scanned.runs,
+            with_value=query.with_value,
+            kinds=frozenset(query.kinds),
+        )
+        return BrowsedPage(columns.data, scanned.next_seq, scanned.upto_seq)
+
+
+class Browsing:
+    """One scan of a partition. Its owner closes it, once."""
+
+    def __init__(
+        self, call: BrowseCall, view: PartitionView, *, router: Router, left: Callable[[], None]
+    ) -> None:
+        self._call = call
+        self._view = view
+        self._router = router
+        self._upto_seq = call.upto_seq
+        self.close = left
+
+    async def page(self, from_seq: int) -> BrowsedPage:
+        """The page that begins there. The first page fixes where the scan ends. Raises
+        QueratorError.
+        """
+        call = self._call
+        query = BrowseQuery(
+            self._view.group,
+            call.partition,
+            from_seq,
+            self._upto_seq,
+            call.states,
+            call.kinds,
+            call.produced_from_ms,
+            call.produced_before_ms,
+            call.with_value,
+        )
+        page: BrowsedPage = await self._router.read(self._view.group, query)
+        self._upto_seq = page.upto_seq
+        return page

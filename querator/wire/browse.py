@@ -1,0 +1,66 @@
+"""Requests and answers of scans."""
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from querator.model import limits
+from querator.model.calls import BrowseCall, BrowsedPage
+from querator.model.errors import invalid, over_limit
+from querator.v1 import items_pb2, queue_service_pb2
+from querator.wire import door
+from querator.wire.fields import prefix
+
+_COLUMNS = queue_service_pb2.BrowseResponse.COLUMNS_FIELD_NUMBER
+_SEQ_MAX = 2**63 - 1
+_NANOS_PER_MS = 1_000_000
+
+
+def parse_browse(data: bytes) -> BrowseCall:
+    """A `BrowseRequest`."""
+    message = door.parse_message(queue_service_pb2.BrowseRequest, data)
+    return BrowseCall(
+        namespace=door.check_namespace(message.namespace),
+        queue=door.check_name(message.queue, field="queue"),
+        partition=door.check_range(
+            message.partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1
+        ),
+        from_seq=door.check_range(message.from_seq, field="from_seq", least=0, most=_SEQ_MAX),
+        upto_seq=door.check_range(message.upto_seq, field="upto_seq", least=0, most=_SEQ_MAX),
+        states=_states(message),
+        kinds=_kinds(message),
+        produced_from_ms=_instant_ms(message, "produced_from"),
+        produced_before_ms=_instant_ms(message, "produced_before"),
+        with_value=not message.without_value,
+    )
+
+
+def encode_browsed(page: BrowsedPage) -> bytes:
+    """A `BrowseResponse`."""
+    rest = queue_service_pb2.BrowseResponse(next_seq=page.next_seq, upto_seq=page.upto_seq)
+    return b"".join((prefix(_COLUMNS, len(page.columns)), page.columns, rest.SerializeToString()))
+
+
+def _states(message: queue_service_pb2.BrowseRequest) -> int:
+    chosen = 0
+    for place, state in enumerate(message.states):
+        if not state or state not in items_pb2.ItemState.values():
+            raise invalid(f"states[{place}]", "is not a state of items", value=state)
+        chosen |= 1 << state
+    return chosen
+
+
+def _kinds(message: queue_service_pb2.BrowseRequest) -> tuple[str, ...]:
+    if len(message.kinds) > limits.BROWSE_KINDS_MAX:
+        most = limits.BROWSE_KINDS_MAX
+        raise over_limit("kinds", value=len(message.kinds), limit=most, unit="kinds")
+    return tuple(
+        door.check_chars(kind, limits.KIND_CHARS_MAX, field=f"kinds[{place}]")
+        for place, kind in enumerate(message.kinds)
+    )
+
+
+def _instant_ms(message: queue_service_pb2.BrowseRequest, field: str) -> int:
+    """Rounded up: items are produced at whole ms, so it parts them as the instant itself does."""
+    if not message.HasField(field):  # type: ignore[arg-type]
+        return 0
+    instant: Timestamp = getattr(message, field)
+    return door.instant_ms(instant, field=field) + (instant.nanos % _NANOS_PER_MS > 0)

@@ -1,0 +1,57 @@
+"""Scans over the network: any node gives what the leader has, by column."""
+
+from datetime import timedelta
+from pathlib import Path
+from struct import unpack
+
+import grpc.aio
+import pytest
+
+from querator import Client
+from querator.client import Item
+from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
+from tests.integration.members import members
+
+pytestmark = pytest.mark.timeout(180)
+ITEMS = 3_000
+
+
+def seqs(columns: items_pb2.ItemColumns) -> list[int]:
+    return list(unpack(f"<{columns.rows}q", columns.seq))
+
+
+def payloads(columns: items_pb2.ItemColumns) -> list[bytes]:
+    offsets = unpack(f"<{columns.rows + 1}i", columns.value.offsets)
+    data = columns.value.data
+    return [data[offsets[row] : offsets[row + 1]] for row in range(columns.rows)]
+
+
+async def test_every_node_gives_the_same_scan(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        async with Client(cluster["a"].address) as client:
+            await client.create_queue("q", partitions=1)
+            async with client.producer("q") as producer:
+                items = [Item(b"%04d" % number + bytes(1_000), kind="k") for number in range(ITEMS)]
+                await producer.produce_many(items)
+            leased = await client.lease("q", max_items=100, wait=timedelta(seconds=5))
+            await client.complete("q", *leased)
+            [stats] = (await client.stats("q")).partitions
+            assert (stats.first_seq, stats.head_seq) == (len(leased) + 1, ITEMS)
+        for member in cluster.by_name.values():
+            async with grpc.aio.insecure_channel(member.address) as channel:
+                stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+                request = queue_service_pb2.BrowseRequest(queue="q", upto_seq=stats.head_seq)
+                found: list[tuple[int, bytes]] = []
+                responses = 0
+                async for response in stub.Browse(request):
+                    responses += 1
+                    columns = response.columns
+                    assert (columns.partition, response.upto_seq) == (0, ITEMS)
+                    assert columns.kind.data == b"k" * columns.rows
+                    found += zip(seqs(columns), payloads(columns), strict=True)
+            assert responses > 1
+            assert [seq for seq, _ in found] == list(range(stats.first_seq, ITEMS + 1))
+            assert [payload[:4] for _, payload in found] == [
+                b"%04d" % (seq - 1) for seq, _ in found
+            ]

@@ -1,0 +1,90 @@
+"""Browse: pages in order, and how its streams end."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from querator.model.calls import BrowseCall, BrowsedPage
+from querator.model.errors import ErrorCode, QueratorError
+from querator.v1 import items_pb2, queue_service_pb2
+from tests.unit.server.double import Changes, Running, Service, running
+
+REQUEST = queue_service_pb2.BrowseRequest(queue="q", from_seq=1, upto_seq=5)
+
+
+class Scan:
+    """Pages of one item; `broken_at`: the page that cannot be made, `stuck_at`: that never is."""
+
+    def __init__(self, call: BrowseCall, service: "Scanning") -> None:
+        self.call = call
+        self._service = service
+        self._changes: Changes = service.changes
+
+    async def page(self, from_seq: int) -> BrowsedPage:
+        if from_seq == self._service.broken_at:
+            raise QueratorError(ErrorCode.QUEUE_DELETING, "going")
+        if from_seq == self._service.stuck_at:
+            await asyncio.get_running_loop().create_future()
+        self._service.made += 1
+        columns = items_pb2.ItemColumns(rows=1, seq=from_seq.to_bytes(8, "little"))
+        return BrowsedPage(columns.SerializeToString(), from_seq + 1, self.call.upto_seq)
+
+    def close(self) -> None:
+        self._service.closed += 1
+
+
+class Scanning(Service):
+    def __init__(self, *, broken_at: int = 0, stuck_at: int = 0) -> None:
+        super().__init__()
+        self.broken_at = broken_at
+        self.stuck_at = stuck_at
+        self.made = 0
+        self.closed = 0
+
+    async def browse(self, call: BrowseCall) -> Scan:
+        await self._take(call)
+        return Scan(call, self)
+
+
+async def seqs(there: Running, **options: Any) -> list[int]:
+    return [
+        int.from_bytes(response.columns.seq, "little")
+        async for response in there.stub.Browse(REQUEST, **options)
+    ]
+
+
+async def test_all_pages_come_in_order():
+    service = Scanning()
+    async with running(service) as there:
+        assert await seqs(there) == [1, 2, 3, 4, 5]
+    assert (service.made, service.closed) == (5, 1)
+
+
+async def test_a_request_that_is_refused():
+    async with running(Scanning()) as there:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in there.stub.Browse(queue_service_pb2.BrowseRequest()):
+                pass
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_pages_before_a_failure_arrive():
+    service = Scanning(broken_at=4)
+    async with running(service) as there:
+        stream: Any = there.stub.Browse(REQUEST)
+        assert [(await stream.read()).next_seq for _ in range(3)] == [2, 3, 4]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert service.closed == 1
+
+
+async def test_a_scan_that_its_client_leaves_is_closed():
+    service = Scanning(stuck_at=3)
+    async with running(service) as there:
+        stream: Any = there.stub.Browse(REQUEST)
+        assert (await stream.read()).next_seq == 2
+        stream.cancel()
+    assert service.closed == 1
