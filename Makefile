@@ -51,6 +51,12 @@ $(VENV)/.demo: requirements/demo.lock $(VENV)/.dev
 	  || $(PY) -m pip install --quiet --no-deps --require-hashes -r requirements/demo.lock
 	@touch $@
 
+# For the tests of the data source. Spark comes as source: half a minute, and 400 MB on the disk.
+$(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
+	$(UV) pip install --quiet --python $(PY) --require-hashes -r requirements/spark.lock \
+	  || $(PY) -m pip install --quiet --require-hashes -r requirements/spark.lock
+	@touch $@
+
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
@@ -59,6 +65,7 @@ lock: setup ## resolve requirements/*.lock anew from pyproject.toml (UPGRADE=--u
 	$(COMPILE) $(UPGRADE) pyproject.toml -o requirements/base.lock
 	$(COMPILE) $(UPGRADE) pyproject.toml --group dev -c requirements/base.lock -o requirements/dev.lock
 	$(COMPILE) $(UPGRADE) --group demo --no-deps -o requirements/demo.lock
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra spark -c requirements/dev.lock -o requirements/spark.lock
 	@! grep -n '://' requirements/*.lock
 
 # --- use ---------------------------------------------------------------------
@@ -78,6 +85,10 @@ demo: setup $(VENV)/.demo ## push real flights through three nodes, kill one, pr
 .PHONY: bench
 bench: setup ## measure a node and the client beside it
 	$(PY) -m scripts.bench
+
+.PHONY: bench-spark
+bench-spark: setup $(VENV)/.spark ## measure scans of a queue, by one client and by Spark
+	$(PY) -m scripts.bench.scan
 
 .PHONY: failover
 failover: setup ## measure how long clients stand still when a node of three dies or hands off
@@ -121,7 +132,7 @@ proto-check: setup ## lint proto/ and check that querator/v1 comes from it
 
 # Each tier is a folder of tests/. A tier that has no folder is left out of `test`; one that has a
 # folder must find tests in it (pytest exits 5 when it finds none).
-TIERS := unit simulation integration clients powerloss
+TIERS := unit simulation integration clients spark powerloss
 PRESENT := $(foreach tier,$(TIERS),$(if $(wildcard tests/$(tier)/.),$(tier)))
 
 .PHONY: unit
@@ -152,6 +163,10 @@ integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
 .PHONY: clients
 clients: setup ## tests/clients: the clients in each language
 	$(BIN)/pytest tests/clients $(PYTEST)
+
+.PHONY: spark
+spark: setup $(VENV)/.spark ## tests/spark: the data source on real PySpark (needs Java 17)
+	$(BIN)/pytest tests/spark $(PYTEST)
 
 # RUNS under load, with SEED and the seeds after it: make powerloss RUNS=1 SEED=7
 .PHONY: powerloss

@@ -38,7 +38,7 @@ _KEEPALIVE_TIMEOUT_MS = 2_000
 # A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
 _RECEIVE_BYTES_MAX = limits.REPLY_BYTES_MAX + limits.MIB
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
@@ -81,7 +81,7 @@ class Connection:
         self._reached = False
         self._closed = False
         self._stood = False
-        self._channel = open_channel(address, tls, _OPTIONS)
+        self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.transactions = transaction_service_pb2_grpc.TransactionServiceStub(self._channel)

@@ -237,8 +237,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     all items. Ever: the rest. `oldest_ready_at` None: nothing is ready; `oldest_batch_at` None: no
     reader has an open batch. `staged` items of `staged_bytes` bytes wait in `stages` for
     transactions, the oldest begun at `oldest_stage_at`; they are in no other count. `waits_for` are
-    the numbers of the partitions in which earlier items of keys are, for which others are held. Of one
-    partition: `first_seq`, the sequence of the oldest item that is there (0: none is), and
+    the numbers of the partitions in which earlier items of keys are, for which others are held. Of
+    one partition: `first_seq`, the sequence of the oldest item that is there (0: none is), and
     `head_seq`, the last one that was given.
     """
 

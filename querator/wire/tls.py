@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-_RESOLVING: Final = ("grpc.dns_min_time_between_resolutions_ms", 1_000)
+RESOLVING: Final = ("grpc.dns_min_time_between_resolutions_ms", 1_000)
 """A node may come back with another address under its name, as pods do; unless told otherwise gRPC
 tries the old one for 30 s.
 """
@@ -63,7 +63,7 @@ def open_channel(
     address: str, tls: Tls | None, options: Sequence[tuple[str, int]]
 ) -> grpc.aio.Channel:
     """To `host:port`; `tls` None: in the clear."""
-    options = [*options, _RESOLVING]
+    options = [*options, RESOLVING]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)

@@ -1,0 +1,28 @@
+"""Queues as a data source of Spark: `QueratorDataSource`, format `querator`.
+
+    from querator.spark import QueratorDataSource
+    spark.dataSource.register(QueratorDataSource)
+    spark.read.format("querator").option("endpoint", "…").option("queue", "…").load()
+
+It runs in the processes that Spark starts: schema and partitions on the driver, rows on executors,
+which go straight to the leaders of partitions. Nothing here opens a connection before it is used:
+readers are pickled, and processes forked. See docs/spark.md. Needs the extra `querator[spark]`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from querator.spark.source import QueratorDataSource
+
+__all__ = ["QueratorDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "QueratorDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from querator.spark.requirements import check_requirements
+
+    check_requirements()
+    from querator.spark.source import QueratorDataSource
+
+    return QueratorDataSource

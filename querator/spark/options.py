@@ -1,0 +1,216 @@
+"""Options of the data source: their names, and what they may be.
+
+Spark hands names over in lower case. An option that is not known is an error: Spark would ignore
+it, and with it what was meant.
+"""
+
+import difflib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from querator.client.nodes import split_addresses
+from querator.client.values import ItemState
+
+NAMES: Final = (
+    "endpoint",
+    "namespace",
+    "queue",
+    "includeValue",
+    "states",
+    "kinds",
+    "startingTimestamp",
+    "endingTimestamp",
+    "minPartitions",
+    "retryTimeout",
+    "tlsCaFile",
+    "tlsCertFile",
+    "tlsKeyFile",
+)
+_OF_TABLES: Final = frozenset(
+    (
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "owner",
+        "path",
+        "provider",
+        "serialization.format",
+    )
+)
+"""What Spark's catalogue adds to the options of a table."""
+_OF_A_TABLE: Final = "option."
+"""Before the options of a table, as the catalogue hands them over."""
+RETRY_SECONDS: Final = 60.0
+MIN_PARTITIONS_MAX: Final = 10_000
+_BY_LOWER: Final = {name.lower(): name for name in NAMES}
+_TRUTH: Final = {"true": True, "false": False}
+_STATES: Final = {state.name.lower(): state for state in ItemState}
+
+
+class OptionError(ValueError):
+    """An option is missing, unknown or malformed; the message names it and the way out."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A cluster. Files are read where the connection is made."""
+
+    endpoints: tuple[str, ...]
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+
+    @property
+    def tls(self) -> bool:
+        return bool(self.tls_ca_file or self.tls_cert_file)
+
+
+class BrowseOptions(msgspec.Struct, frozen=True):
+    """Of a snapshot scan. Instants are microseconds since 1970, None: not given; `states` and
+    `kinds` empty: any. `retry_seconds` is how long a failure may go on without a row.
+    """
+
+    target: Target
+    namespace: str
+    queue: str
+    include_value: bool
+    states: tuple[int, ...]
+    kinds: tuple[str, ...]
+    starting_us: int | None
+    ending_us: int | None
+    min_partitions: int
+    retry_seconds: float
+
+
+def browse_options(given: Mapping[str, str]) -> BrowseOptions:
+    """Raises OptionError."""
+    options = _named(given)
+    starting_us = _instant_us(options, "startingTimestamp")
+    ending_us = _instant_us(options, "endingTimestamp")
+    if starting_us is not None and ending_us is not None and starting_us >= ending_us:
+        raise OptionError("startingTimestamp must be before endingTimestamp")
+    return BrowseOptions(
+        target=_target(options),
+        namespace=options.get("namespace", ""),
+        queue=_required(options, "queue", "the name of the queue"),
+        include_value=_truth(options, "includeValue", default=True),
+        states=_states(options),
+        kinds=tuple(_listed(options, "kinds")),
+        starting_us=starting_us,
+        ending_us=ending_us,
+        min_partitions=int(
+            _number(options, "minPartitions", default=1, least=1, most=MIN_PARTITIONS_MAX)
+        ),
+        retry_seconds=_number(
+            options, "retryTimeout", default=RETRY_SECONDS, least=1, most=86_400, unit="seconds"
+        ),
+    )
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """By the names as they are documented."""
+    options = {}
+    for key, value in given.items():
+        said = key.lower().removeprefix(_OF_A_TABLE)
+        if said in _OF_TABLES:
+            continue
+        name = _BY_LOWER.get(said)
+        if name is None:
+            near = difflib.get_close_matches(said, _BY_LOWER, n=2, cutoff=0.6)
+            meant = " or ".join(_BY_LOWER[each] for each in near)
+            way_out = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
+            raise OptionError(f"querator has no option {key!r}: {way_out}")
+        options[name] = value.strip()
+    return options
+
+
+def _required(options: Mapping[str, str], name: str, what: str) -> str:
+    value = options.get(name, "")
+    if not value:
+        raise OptionError(f'option {name} is missing: give {what}, .option("{name}", "…")')
+    return value
+
+
+def _target(options: Mapping[str, str]) -> Target:
+    endpoint = _required(options, "endpoint", "host:port of a node, or several with commas between")
+    try:
+        endpoints = split_addresses(endpoint)
+    except ValueError:
+        raise OptionError(
+            f"option endpoint is {endpoint!r}: give host:port, or several with commas between"
+        ) from None
+    cert, key = options.get("tlsCertFile", ""), options.get("tlsKeyFile", "")
+    if bool(cert) != bool(key):
+        raise OptionError("tlsCertFile and tlsKeyFile go together: give both or none")
+    return Target(endpoints, options.get("tlsCaFile", ""), cert, key)
+
+
+def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _TRUTH:
+        raise OptionError(f"option {name} is {value!r}: give true or false")
+    return _TRUTH[value.lower()]
+
+
+def _number(
+    options: Mapping[str, str],
+    name: str,
+    *,
+    default: float,
+    least: float,
+    most: float,
+    unit: str = "",
+) -> float:
+    value = options.get(name)
+    if value is None:
+        return default
+    try:
+        number = float(value) if unit else int(value)
+    except ValueError:
+        number = -1
+    if not least <= number <= most:
+        span = f"a number from {least:g} to {most:g}{unit and ' ' + unit}"
+        raise OptionError(f"option {name} is {value!r}: give {span}")
+    return number
+
+
+def _listed(options: Mapping[str, str], name: str) -> list[str]:
+    """Texts with commas between; none when the option is not given."""
+    if name not in options:
+        return []
+    return [part.strip() for part in options[name].split(",")]
+
+
+def _states(options: Mapping[str, str]) -> tuple[int, ...]:
+    chosen = []
+    for state in _listed(options, "states"):
+        if state.lower() not in _STATES:
+            raise OptionError(
+                f"option states has {state!r}: there are {', '.join(_STATES)}, with commas between"
+            )
+        chosen.append(int(_STATES[state.lower()]))
+    return tuple(chosen)
+
+
+def _instant_us(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if value.isdecimal():
+        return int(value) * 1_000
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise OptionError(
+            f"option {name} is {value!r}: give an instant with its zone, such as "
+            "2026-03-01T00:00:00Z, or milliseconds since 1970"
+        )
+    return round(instant.timestamp() * 1_000_000)

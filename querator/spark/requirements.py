@@ -1,0 +1,37 @@
+"""Which PySpark there must be, said before anything of it is imported."""
+
+from importlib import metadata
+from typing import Final
+
+PYSPARK_LEAST: Final = (4, 2)
+PYSPARK_BELOW: Final = (4, 4)
+PYARROW_LEAST: Final = (18,)
+_WAY_OUT: Final = "pip install 'querator[spark]' brings one that fits"
+
+
+def check_requirements() -> None:
+    """Raises ImportError: PySpark or PyArrow is missing, or is of a version that does not do."""
+    pyspark = _version("pyspark")
+    if not PYSPARK_LEAST <= pyspark < PYSPARK_BELOW:
+        raise ImportError(
+            f"querator.spark needs PySpark {_text(PYSPARK_LEAST)} or newer, below "
+            f"{_text(PYSPARK_BELOW)}; this is {_text(pyspark)}; {_WAY_OUT}"
+        )
+    pyarrow = _version("pyarrow")
+    if pyarrow < PYARROW_LEAST:
+        raise ImportError(
+            f"querator.spark needs PyArrow {_text(PYARROW_LEAST)} or newer; this is "
+            f"{_text(pyarrow)}; {_WAY_OUT}"
+        )
+
+
+def _version(package: str) -> tuple[int, ...]:
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise ImportError(f"querator.spark needs {package}; {_WAY_OUT}") from None
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

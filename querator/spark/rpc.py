@@ -1,0 +1,222 @@
+"""Synchronous calls from the processes of Spark: straight to the leaders of partitions.
+
+A process opens its channels when it makes the first call, and keeps them: Spark forks workers and
+uses them again, and a channel does not survive a fork. Whoever leads a partition is asked of the
+nodes at the endpoints; when the leader's address cannot be reached from here, the endpoints
+themselves are used, for any node passes calls on. What is said here only reads, so it is repeated
+until it works, or until nothing has come for the time that the user allows.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from querator.client.backoff import Backoff
+from querator.client.channel import CHANNEL_OPTIONS
+from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
+from querator.client.rpc_errors import from_rpc
+from querator.spark.options import Target
+from querator.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    queue_service_pb2,
+    queue_service_pb2_grpc,
+)
+from querator.wire.tls import RESOLVING, Tls
+
+CALL_SECONDS: Final = 15.0
+"""How long one attempt of a unary call may take."""
+ROUTING_SECONDS: Final = 2.0
+"""The same, when a node is asked who leads: any node does, if need be."""
+
+R = TypeVar("R")
+_clusters: "dict[tuple[int, Target], Cluster]" = {}
+
+
+class Unreachable(RuntimeError):
+    """No node can be reached from this process; the message says which were tried, and the way
+    out.
+    """
+
+
+def cluster(target: Target) -> "Cluster":
+    """The connections of this process to a cluster; made at the first call. Raises TlsError."""
+    key = os.getpid(), target
+    if key not in _clusters:
+        _clusters[key] = Cluster(target)
+    return _clusters[key]
+
+
+class Cluster:
+    """A process's connections to the nodes of a cluster."""
+
+    def __init__(self, target: Target) -> None:
+        """Raises TlsError: a file is not there, or is not what it should be."""
+        self._endpoints = target.endpoints
+        self._tls = (
+            Tls.from_files(
+                ca=target.tls_ca_file, cert=target.tls_cert_file, key=target.tls_key_file
+            )
+            if target.tls
+            else None
+        )
+        self._channels: dict[str, grpc.Channel] = {}
+
+    # --- what is asked -------------------------------------------------------------------------
+
+    def stats(
+        self, namespace: str, queue: str, *, retry_seconds: float
+    ) -> admin_service_pb2.GetQueueStatsResponse:
+        """Counts and heads of all partitions: of everything acknowledged before the call. Raises
+        RequestError, Unreachable.
+        """
+        request = admin_service_pb2.GetQueueStatsRequest(namespace=namespace, queue=queue)
+
+        def ask(channel: grpc.Channel) -> admin_service_pb2.GetQueueStatsResponse:
+            stub = admin_service_pb2_grpc.AdminServiceStub(channel)
+            return stub.GetQueueStats(request, timeout=CALL_SECONDS)
+
+        return self._anywhere(ask, retry_seconds)
+
+    def browse(
+        self, request: queue_service_pb2.BrowseRequest, *, retry_seconds: float
+    ) -> Iterator[queue_service_pb2.BrowseResponse]:
+        """All answers of a scan, whatever becomes of leaders meanwhile: after a failure it goes on
+        where it was. Cancels the stream when it is closed. Raises RequestError, Unreachable.
+        """
+        patience = _Patience(retry_seconds)
+        at = queue_service_pb2.BrowseRequest()
+        at.CopyFrom(request)
+        tried: dict[str, str] = {}
+        while True:
+            address = self._way(request, tried)
+            stub = queue_service_pb2_grpc.QueueServiceStub(self._channel(address))
+            stream: Any = stub.Browse(at)
+            try:
+                for response in stream:
+                    yield response
+                    patience.renew()
+                    tried.clear()
+                    at.from_seq, at.upto_seq = response.next_seq, response.upto_seq
+                    if response.next_seq > response.upto_seq:
+                        return
+                raise make_error(ErrorCode.UNAVAILABLE, f"{address} ended a scan before its end")
+            except grpc.RpcError as raw:
+                error = _error(raw, address)
+            except RequestError as early:
+                error = early
+            finally:
+                stream.cancel()
+            tried[address] = error.message
+            self._wait(error, patience, tried, request.partition)
+
+    # --- where it is asked ---------------------------------------------------------------------
+
+    def _way(self, request: queue_service_pb2.BrowseRequest, tried: dict[str, str]) -> str:
+        """The leader's address, if it is known and was not in vain; else another one."""
+        leader = self.leader(request.namespace, request.queue, request.partition)
+        ways = [leader, *self._endpoints] if leader else list(self._endpoints)
+        for address in ways:
+            if address not in tried:
+                return address
+        # Each was in vain once: things may have changed since.
+        tried.pop(ways[0], None)
+        return ways[0]
+
+    def leader(self, namespace: str, queue: str, partition: int) -> str:
+        """Address of the node that leads a partition; empty: not known, or there is but one."""
+        asked = queue_service_pb2.GetRoutingRequest(namespace=namespace, queue=queue)
+
+        def ask(channel: grpc.Channel) -> queue_service_pb2.GetRoutingResponse:
+            stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+            return stub.GetRouting(asked, timeout=ROUTING_SECONDS)
+
+        for address in self._endpoints:
+            with suppress(grpc.RpcError):
+                routing = ask(self._channel(address))
+                if partition >= len(routing.leaders):
+                    return ""
+                name = routing.leaders[partition]
+                addresses = {node.name: node.client_address for node in routing.nodes}
+                return addresses.get(name, "") if len(addresses) > 1 else ""
+        return ""
+
+    def _anywhere(self, ask: Callable[[grpc.Channel], R], retry_seconds: float) -> R:
+        patience = _Patience(retry_seconds)
+        tried: dict[str, str] = {}
+        while True:
+            failure: RequestError | None = None
+            for address in self._endpoints:
+                try:
+                    return ask(self._channel(address))
+                except grpc.RpcError as raw:
+                    failure = _error(raw, address)
+                    tried[address] = failure.message
+                    if not failure.retriable:
+                        raise failure from None
+            assert failure is not None
+            self._wait(failure, patience, tried, None)
+
+    def _wait(
+        self,
+        error: RequestError,
+        patience: "_Patience",
+        tried: dict[str, str],
+        partition: int | None,
+    ) -> None:
+        """Before the next attempt; raises when there is none."""
+        if not error.retriable and not isinstance(error, ConnectionFailed):
+            raise error from None
+        if patience.wait(error.retry_delay_ms):
+            return
+        if not isinstance(error, ConnectionFailed):
+            raise error from None
+        what = "the cluster" if partition is None else f"the leader of partition {partition}"
+        ways = "; ".join(f"{address}: {reason}" for address, reason in tried.items())
+        raise Unreachable(
+            f"{what} cannot be reached from {os.uname().nodename} ({ways}). Executors and driver "
+            "need a way to the address that each node advertises (serve --advertise-client), or at "
+            "least to one of the option endpoint; with TLS, options tlsCaFile, tlsCertFile and "
+            "tlsKeyFile name files on every machine of Spark"
+        )
+
+    def _channel(self, address: str) -> grpc.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            options = [*CHANNEL_OPTIONS, RESOLVING]
+            channel = self._channels[address] = (
+                grpc.insecure_channel(address, options=options)
+                if self._tls is None
+                else grpc.secure_channel(address, self._tls.channel_credentials(), options=options)
+            )
+        return channel
+
+
+class _Patience:
+    """How long attempts go on in vain."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        """Something has come."""
+        self._backoff = Backoff()
+        self._until = time.monotonic() + self._seconds
+
+    def wait(self, at_least_ms: int | None) -> bool:
+        """Waits, if there is time for another attempt."""
+        pause = self._backoff.next(at_least_ms=at_least_ms)
+        if time.monotonic() + pause >= self._until:
+            return False
+        time.sleep(pause)
+        return True
+
+
+def _error(raw: grpc.RpcError, address: str) -> RequestError:
+    known: Any = raw
+    return from_rpc(known, address=address, changes=False)

@@ -1,0 +1,56 @@
+"""The data source as Spark knows it. Instances are pickled: they hold the options alone."""
+
+from typing import NoReturn
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from querator.spark.browsing import BrowseReader
+from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA
+from querator.spark.options import OptionError, browse_options
+
+
+class NotSupported(NotImplementedError):
+    """Something that Spark can do with other sources; the message says what to do instead."""
+
+
+class QueratorDataSource(DataSource):
+    """Format `querator`: `spark.read` is a snapshot scan of a queue. See docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "querator"
+
+    def schema(self) -> str:
+        """The same for all queues. Options are checked here already, before anything is planned."""
+        browse_options(self.options)
+        return SPARK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Raises OptionError."""
+        if schema.fieldNames() != ARROW_SCHEMA.names:
+            raise OptionError(
+                "the schema of a queue is fixed: leave out .schema(…), and select the columns"
+            )
+        return BrowseReader(browse_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        _refuse("read a stream from a queue", "read a snapshot with spark.read, or consume with")
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        _refuse("write to a queue", "produce in foreachPartition with")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        _refuse("write a stream to a queue", "produce in foreachBatch with")
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise NotSupported(
+        f"this version of querator does not {what} through Spark; {instead} querator.SyncClient"
+    )

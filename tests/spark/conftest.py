@@ -1,0 +1,115 @@
+"""Real PySpark, and real nodes in processes of their own."""
+
+import os
+
+# Before gRPC is loaded: Spark forks, and gRPC's own handling of forks hangs there.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import querator.spark.discovery
+from tests.integration.members import Members
+
+T = TypeVar("T")
+JAVA_LEAST = 17
+
+if find_spec("pyspark") is None:
+    # `make spark` installs it; without, the tier finds no tests, and fails.
+    collect_ignore_glob = ["test_*.py"]
+
+
+def _java() -> int:
+    """The version, 0 for none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return 0
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', said)
+    return int(found[1]) if found else 0
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session for all: it takes seconds to start. The format is found by its name, as where the
+    wheel is installed.
+    """
+    if _java() < JAVA_LEAST:
+        pytest.skip(f"Java {JAVA_LEAST} is not installed")
+    home = tmp_path_factory.mktemp("spark")
+    discovery = Path(querator.spark.discovery.__file__).parent
+    (home / "path").mkdir()
+    (home / "path" / "pyspark_querator").symlink_to(discovery)
+    root = Path(querator.__path__[0]).parent
+    paths = [str(home / "path"), str(root), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("querator tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+class Nodes:
+    """A cluster whose nodes are started and killed from tests that are not coroutines."""
+
+    def __init__(self, home: Path, names: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.members = Members(home, names)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)
+
+    def close(self) -> None:
+        self.run(self.members.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def endpoint(self) -> str:
+        return ",".join(member.address for member in self.members.by_name.values())
+
+
+def _cluster(home: Path, names: str) -> Iterator[Nodes]:
+    nodes = Nodes(home, names)
+    nodes.run(nodes.members.start())
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """A cluster of one node, for all tests: each takes queues of its own."""
+    yield from _cluster(tmp_path_factory.mktemp("node"), "a")
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Nodes]:
+    """A cluster of three nodes of the test's own."""
+    yield from _cluster(tmp_path, "abc")

@@ -1,0 +1,112 @@
+"""Columns of the protocol as Arrow, in the schema that Spark is told."""
+
+from datetime import UTC, datetime
+from struct import pack
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from querator.model.calls import DeadLetter, ItemRun, Overlay
+from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, ColumnsError, to_batch
+from querator.v1 import items_pb2
+from querator.wire.columns import encode_columns
+from querator.wire.door import timestamp
+
+AT = datetime(2026, 3, 1, 12, 0, 0, 5_000, UTC)
+AT_MS = round(AT.timestamp() * 1000)
+
+
+def columns(*items: items_pb2.Item, with_value: bool = True, **known: Any) -> items_pb2.ItemColumns:
+    fields: dict[str, Any] = {
+        "seqs": range(5, 5 + len(items)),
+        "states": b"\1" * len(items),
+        "attempts": [0] * len(items),
+        "due_at_ms": (),
+        "produced_at_ms": AT_MS,
+        "overlays": (),
+        **known,
+    }
+    run = ItemRun(items=items_pb2.LeasedBatch(items=items).SerializeToString(), **fields)
+    return items_pb2.ItemColumns.FromString(encode_columns(3, [run], with_value=with_value).data)
+
+
+def test_both_schemas_agree(spark):
+    told = spark.createDataFrame([], SPARK_SCHEMA).schema
+    assert to_arrow_schema(told, timezone="UTC") == ARROW_SCHEMA
+
+
+def test_a_bare_item():
+    [row] = to_batch(columns(items_pb2.Item(payload=b"x")), "q").to_pylist()
+    there = {name: value for name, value in row.items() if value is not None}
+    assert there == {
+        "value": b"x", "queue": "q", "partition": 3, "offset": 5, "timestamp": AT, "id": "3-5",
+        "attempts": 0, "state": "ready",
+    }  # fmt: skip
+
+
+def test_an_item_with_everything_beside_one_with_nothing():
+    item = items_pb2.Item(
+        payload=b"",
+        kind="größe",
+        encoding="e",
+        reference="r",
+        attributes={"b": "2", "a": "", "": "3"},
+        priority=items_pb2.PRIORITY_HIGH,
+        group="g",
+        key="k",
+        enqueue_at=timestamp(AT_MS + 1),
+    )
+    letter = DeadLetter("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, (), AT_MS, AT_MS)
+    batch = to_batch(
+        columns(
+            items_pb2.Item(payload=b"y"),
+            item,
+            states=b"\1\3",
+            attempts=[0, 4],
+            due_at_ms=[0, AT_MS],
+            overlays=(Overlay(1, letter, ("no", "")),),
+        ),
+        "q",
+    )
+    batch.validate(full=True)
+    assert batch.schema == ARROW_SCHEMA
+    bare, row = batch.to_pylist()
+    assert row == {
+        "key": "k", "value": b"", "queue": "q", "partition": 3, "offset": 6, "timestamp": AT,
+        "headers": [
+            {"key": "", "value": b"3"}, {"key": "a", "value": b""}, {"key": "b", "value": b"2"},
+        ],
+        "id": "3-6", "kind": "größe", "encoding": "e", "reference": "r", "priority": "high",
+        "group": "g", "attempts": 4, "state": "scheduled",
+        "enqueue_at": AT.replace(microsecond=6_000), "due_at": AT, "errors": ["no", ""],
+        "dead_letter": {
+            "queue": "home", "partition": 1, "offset": 2, "attempts": 3, "reason": "expired",
+            "timestamp": AT, "died_at": AT,
+        },
+    }  # fmt: skip
+    assert bare["value"] == b"y"
+    empty = ("key", "headers", "kind", "priority", "enqueue_at", "due_at", "errors", "dead_letter")
+    assert [bare[name] for name in empty] == [None] * len(empty)
+
+
+def test_values_that_were_not_asked_for_are_null():
+    batch = to_batch(columns(items_pb2.Item(payload=b"x"), with_value=False), "q")
+    assert batch["value"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        items_pb2.ItemColumns(rows=2, seq=pack("<q", 1)),
+        items_pb2.ItemColumns(
+            rows=1, seq=pack("<q", 1), value=items_pb2.ByteColumn(offsets=pack("<2i", 0, 5))
+        ),
+        items_pb2.ItemColumns(
+            rows=1, seq=pack("<q", 1), kind=items_pb2.ByteColumn(offsets=pack("<i", 0))
+        ),
+    ],
+)
+def test_buffers_that_do_not_fit_are_refused(broken):
+    with pytest.raises(ColumnsError):
+        to_batch(broken, "q")
