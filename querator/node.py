@@ -287,6 +287,7 @@ class Node:
             admin,
             cluster,
             listen=self._listen,
+            readers=service.readers,
             forwarding=forwarding,
             credentials=credentials,
         )

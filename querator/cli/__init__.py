@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "peek": "dead:peek",
     "dead": "dead:dead",
     "txn": "transactions:txn",
+    "reader": "readers:reader",
     "stats": "stats:stats",
     "cluster": "cluster:cluster",
     "node": "node:node",

@@ -21,6 +21,7 @@ from querator.v1 import (
     admin_service_pb2_grpc,
     cluster_service_pb2_grpc,
     queue_service_pb2_grpc,
+    reader_service_pb2_grpc,
     transaction_service_pb2_grpc,
 )
 from querator.wire.tls import Tls, open_channel
@@ -83,6 +84,7 @@ class Connection:
         self._stood = False
         self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
+        self.readers = reader_service_pb2_grpc.ReaderServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.transactions = transaction_service_pb2_grpc.TransactionServiceStub(self._channel)
         self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)

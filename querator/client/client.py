@@ -23,6 +23,7 @@ from querator.client.items import AnyItem, encode_items
 from querator.client.leases import COMPLETE, LeasedItem, retry_verb
 from querator.client.nodes import ATTEMPT_SECONDS, Nodes, split_addresses
 from querator.client.producer import Producer
+from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
 from querator.client.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.transactions import Aborted, StagedBatches, Transactions
@@ -221,6 +222,11 @@ class Client:
         """Drops what is staged of a batch, unless it is committed."""
         calls = Transactions(self._nodes(), self.namespace)
         return await calls.abort(name, producer, batch)
+
+    @property
+    def readers(self) -> Readers:
+        """Items in named batches, for those who must be able to read them again."""
+        return Readers(self._nodes(), self.namespace)
 
     # Single calls.
 

@@ -103,6 +103,8 @@ PINNED_ASK_MS = 1 * MINUTE_MS  # While anything is pinned, its coordinator is as
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
+READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's call that waits looks again after so long.
+READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader holds it up.
 STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for partitions still asked.
 STOP_WAIT_MS_MAX = 5 * SECOND_MS  # How long commands in flight may take when a node stops.
 # No Expire this long after taking office: nobody could extend before.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from querator.model.commands import AdvanceReader, NamedBatch, ReaderResult, Refusal
+from querator.model.commands import AdvanceReader, ReaderResult, Refusal
+from querator.model.reader_calls import ReaderState
 from querator.partition.readers import answer_of, batch_of, load_reader, refuses
 from querator.partition.rows import (
     ReaderRow,
@@ -22,29 +23,14 @@ from querator.storage.environment import ReadTransaction
 from querator.storage.tables import READERS, READY, SETTINGS, STATE
 
 
-class ReaderState(msgspec.Struct, frozen=True):
-    """A reader in one partition, as of the state time `now_ms`. `opened_at_ms` is when its epoch
-    came, `advanced_at_ms` when it was advanced last (0: never). `ready`: items that wait for it, or
-    for anybody else.
-    """
-
-    reader_id: str
-    epoch: int
-    opened_at_ms: int
-    advanced_at_ms: int
-    acked_seq: int
-    batch: NamedBatch | None
-    ready: int
-    now_ms: int
-
-
 class Outlook(msgspec.Struct, frozen=True):
-    """What an `AdvanceReader` would come to. `result` is the answer when it would change nothing;
-    else `ready` items are there to be reserved.
+    """What an `AdvanceReader` would come to: a refusal; or `result`, when nothing would change; or
+    it would acknowledge the open batch, or reserve some of `ready` items, or both.
     """
 
     refusal: Refusal | None = None
     result: ReaderResult | None = None
+    acknowledges: bool = False
     ready: int = 0
 
 
@@ -81,9 +67,10 @@ def outlook(txn: ReadTransaction, group: int, command: AdvanceReader) -> Outlook
     open_seq = 0 if row.batch is None else row.batch.seq
     ready = _ready(txn, group, state, command.upto_position)
     acknowledges = command.ack_seq > row.acked_seq
-    opens = not command.ack_seq < open_seq and command.max_items > 0 and ready > 0
-    if acknowledges or opens:
-        return Outlook(ready=ready)
+    if command.ack_seq < open_seq or command.max_items <= 0:
+        ready = 0
+    if acknowledges or ready:
+        return Outlook(acknowledges=acknowledges, ready=ready)
     return Outlook(result=answer_of(row, state))
 
 

@@ -19,13 +19,27 @@ from querator import telemetry
 from querator.model import limits
 from querator.model.calls import CompleteCall, ExtendCall, LeaseCall, ProduceCall, RetryCall
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.reader_calls import AdvanceReaderCall, OpenReaderCall, ReleaseReaderCall
 from querator.model.txn_calls import AbortCall, CommitCall, StageCall
 from querator.server.call_counts import CANCELLED, OK, CallCounts
 from querator.wire.errors import error_status
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Unary: TypeAlias = "Callable[[bytes, Context], Awaitable[bytes]]"
-T = TypeVar("T", ProduceCall, CompleteCall, RetryCall, ExtendCall, StageCall, CommitCall, AbortCall)
+T = TypeVar(
+    "T",
+    ProduceCall,
+    CompleteCall,
+    RetryCall,
+    ExtendCall,
+    OpenReaderCall,
+    AdvanceReaderCall,
+    ReleaseReaderCall,
+    StageCall,
+    CommitCall,
+    AbortCall,
+)
+W = TypeVar("W", LeaseCall, AdvanceReaderCall)
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be on its way before the caller gives up, or its lease request ends unknown.
@@ -162,7 +176,7 @@ def within_deadline(call: T, context: Context) -> T:
     return msgspec.structs.replace(call, timeout_ms=left_ms)
 
 
-def waiting_within_deadline(call: LeaseCall, context: Context) -> LeaseCall:
+def waiting_within_deadline(call: W, context: Context) -> W:
     """The call with a wait that ends before the client's deadline."""
     left_ms = remaining_ms(context)
     if not left_ms or call.wait_ms <= left_ms - _ANSWER_MARGIN_MS:

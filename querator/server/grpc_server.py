@@ -29,21 +29,25 @@ from querator.server.lease_stream import LeaseStream
 from querator.server.node_calls import NodeCalls
 from querator.server.produce_stream import ProduceStream
 from querator.server.queue_calls import queue_calls
+from querator.server.reader_calls import reader_calls
 from querator.server.streams import Stream, Streams
 from querator.server.transaction_calls import transaction_calls
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
+from querator.service.readers import ReaderService
 from querator.v1 import (
     admin_service_pb2,
     cluster_service_pb2,
     node_service_pb2,
     queue_service_pb2,
+    reader_service_pb2,
     transaction_service_pb2,
 )
 from querator.wire.door import DEFAULT_LIMITS, RequestLimits
 
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"].full_name
+READER_SERVICE = reader_service_pb2.DESCRIPTOR.services_by_name["ReaderService"].full_name
 NODE_SERVICE = node_service_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 TRANSACTION_SERVICE = transaction_service_pb2.DESCRIPTOR.services_by_name[
@@ -53,13 +57,16 @@ CLUSTER_SERVICE = cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterServic
 _SERVICES = (
     QUEUE_SERVICE,
     TRANSACTION_SERVICE,
+    READER_SERVICE,
     ADMIN_SERVICE,
     CLUSTER_SERVICE,
     health.SERVICE_NAME,
     reflection.SERVICE_NAME,
 )
 
-_HEALTH_OF = ("", QUEUE_SERVICE, TRANSACTION_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE)
+_HEALTH_OF = (
+    "", QUEUE_SERVICE, READER_SERVICE, TRANSACTION_SERVICE, ADMIN_SERVICE, CLUSTER_SERVICE,
+)  # fmt: skip
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _KEEPALIVE_MS = 20_000
 _KEEPALIVE_ANSWER_MS = 10_000
@@ -99,6 +106,7 @@ class GrpcServer:
         cluster_service: ClusterService | None = None,
         *,
         listen: str,
+        readers: ReaderService | None = None,
         request_limits: RequestLimits = DEFAULT_LIMITS,
         forwarding: Forwarding | None = None,
         credentials: grpc.ServerCredentials | None = None,
@@ -112,6 +120,7 @@ class GrpcServer:
         self._admin_service = admin_service
         self._cluster_service = cluster_service
         self._listen = listen
+        self._readers = readers
         self._limits = request_limits
         self._calls = LiveCalls()
         self._streams = Streams(self._calls)
@@ -133,6 +142,9 @@ class GrpcServer:
             self._streams.handler("Browse", self._browse_stream)
         )
         transaction_handlers = self._unary(transaction_calls(self._queue_service, self._limits))
+        reader_handlers = {}
+        if self._readers is not None:
+            reader_handlers = self._unary(reader_calls(self._readers))
         admin_handlers = self._unary(AdminCalls(self._admin_service).by_method())
         cluster_handlers = {}
         if self._cluster_service is not None:
@@ -141,6 +153,7 @@ class GrpcServer:
             (
                 grpc.method_handlers_generic_handler(QUEUE_SERVICE, queue_handlers),
                 grpc.method_handlers_generic_handler(TRANSACTION_SERVICE, transaction_handlers),
+                grpc.method_handlers_generic_handler(READER_SERVICE, reader_handlers),
                 grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin_handlers),
                 grpc.method_handlers_generic_handler(CLUSTER_SERVICE, cluster_handlers),
             )

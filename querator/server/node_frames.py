@@ -19,30 +19,35 @@ from querator.model.commands import (
     LeasedSegment,
     LeaseGrant,
     ProduceResult,
+    ReaderResult,
     RedriveResult,
     Refusal,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.reader_calls import ReaderState
 from querator.model.transactions import StageResult, TxnResult
 from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.reader_queries import Outlook
 from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
 from querator.placement import commands as placement
 from querator.service.forwarder import (
+    AdvanceQuery,
     BrowseQuery,
     CarriedLease,
     EpochQuery,
     LettersQuery,
     PeekQuery,
     Query,
+    ReadersQuery,
     ReadyQuery,
     StatsQuery,
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 5
+LINK_VERSION = 6
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -196,6 +201,7 @@ _RESULTS: tuple[type, ...] = (
     SettleResult,
     ExtendResult,
     RedriveResult,
+    ReaderResult,
     placement.QueueCreated,
     placement.QueueUpdated,
     StageResult,
@@ -220,6 +226,8 @@ _REPLIES: dict[type, Any] = {
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
+    ReadersQuery: msgspec.msgpack.Decoder(tuple[ReaderState, ...]).decode,
+    AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from querator.model.calls import LoadedItems
-from querator.model.commands import LeaseResult
+from querator.model.commands import AdvanceReader, LeaseResult
 from querator.model.ids import GroupId, QueueId
 from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.txn_steps import TransactionQuery
@@ -89,12 +89,29 @@ class EpochQuery(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """The epoch of the map, linearizable: at the leader of the placement group."""
 
 
+class ReadersQuery(msgspec.Struct, frozen=True, array_like=True, tag="R"):
+    """All readers of a partition: `ReaderState`s. `stale` as of `StatsQuery`."""
+
+    group: GroupId
+    stale: bool = False
+
+
+class AdvanceQuery(msgspec.Struct, frozen=True, array_like=True, tag="A"):
+    """The `Outlook` of a command; while nothing can come of it, after `wait_ms` at most."""
+
+    group: GroupId
+    command: AdvanceReader
+    wait_ms: int = 0
+
+
 Query = (
     StatsQuery
     | PeekQuery
     | LettersQuery
     | BrowseQuery
     | StreamLeasesQuery
+    | ReadersQuery
+    | AdvanceQuery
     | ReadyQuery
     | EpochQuery
     | FactsQuery

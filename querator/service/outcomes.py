@@ -11,6 +11,7 @@ from querator.model.commands import (
     LeaseResult,
     Produce,
     ProduceResult,
+    ReaderResult,
     RedriveResult,
     Refusal,
     SettleResult,
@@ -31,6 +32,7 @@ Accepted = (
     | SettleResult
     | ExtendResult
     | RedriveResult
+    | ReaderResult
     | StageResult
     | TxnResult
     | Done

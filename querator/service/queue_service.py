@@ -58,6 +58,7 @@ from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
 from querator.service.outcomes import stopping_error
 from querator.service.producing import Producing
+from querator.service.readers import ReaderService
 from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router
@@ -121,6 +122,7 @@ class QueueService:
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
         self._browses = Admission("scans", calls_max=BROWSES_MAX)
+        self._readers = ReaderService(router=self._router, reads=self._reads, calls=self._leases)
         self._producing = Producing(self._router, self._reads, durable=environment.durable)
         self._transactions = Transactions(
             self._router, self._producing, durable=environment.durable
@@ -147,6 +149,10 @@ class QueueService:
     @property
     def reads(self) -> Reads:
         return self._reads
+
+    @property
+    def readers(self) -> ReaderService:
+        return self._readers
 
     @property
     def neighbours(self) -> Neighbours | None:

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from querator.model.calls import PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.partition import facts, queries
+from querator.model.reader_calls import ReaderState
+from querator.partition import facts, queries, reader_queries
 from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.reader_queries import Outlook
 from querator.partition.rows import ItemState
 from querator.partition.txn_steps import TransactionQuery
 from querator.service.browsing import Scans
 from querator.service.forwarder import (
+    AdvanceQuery,
     BrowseQuery,
     EpochQuery,
     LettersQuery,
     PeekQuery,
+    ReadersQuery,
     StatsQuery,
     StreamLeasesQuery,
 )
@@ -37,7 +41,7 @@ CATCH_UP_S = 2.0
 
 _PERHAPS_NEW = (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NAMESPACE_NOT_FOUND)
 
-PartitionQuery = StatsQuery | PeekQuery | LettersQuery
+PartitionQuery = StatsQuery | PeekQuery | LettersQuery | ReadersQuery
 T = TypeVar("T")
 
 
@@ -61,26 +65,34 @@ class Reads:
         """Of each partition, in order. Raises QueratorError."""
         return await self._all([StatsQuery(group, stale) for group in groups])
 
+    async def readers(
+        self, groups: Sequence[GroupId], *, stale: bool, deadline: float | None = None
+    ) -> list[tuple[ReaderState, ...]]:
+        """Of each partition, in order. Raises QueratorError."""
+        return await self._all([ReadersQuery(group, stale) for group in groups], deadline)
+
     async def page(self, query: PeekQuery | LettersQuery) -> ItemPage:
         """Raises QueratorError."""
         [page] = await self._all([query])
         assert isinstance(page, ItemPage)
         return page
 
-    async def _all(self, queries: Sequence[PartitionQuery]) -> list[Any]:
+    async def _all(
+        self, queries: Sequence[PartitionQuery], deadline: float | None = None
+    ) -> list[Any]:
         if len(queries) == 1:
-            return [await self._one(queries[0])]
+            return [await self._one(queries[0], deadline)]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(query)) for query in queries]
+                tasks = [group.create_task(self._one(query, deadline)) for query in queries]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _one(self, query: PartitionQuery) -> Any:
+    async def _one(self, query: PartitionQuery, deadline: float | None) -> Any:
         if query.stale and self._host.status(query.group) is not None:
             return self._read(query)
-        return await self._router.read(query.group, query)
+        return await self._router.read(query.group, query, deadline=deadline)
 
     # --- the map -------------------------------------------------------------------------------
 
@@ -153,13 +165,29 @@ class Reads:
             assert self.transactions is not None
             await self._host.confirm_read(GroupId(query.group))
             return await self.transactions(query)
-        assert isinstance(query, StatsQuery | PeekQuery | LettersQuery)
+        if isinstance(query, AdvanceQuery):
+            return await self._outlook(query)
+        assert isinstance(query, StatsQuery | PeekQuery | LettersQuery | ReadersQuery)
         if not query.stale:
             await self._host.confirm_read(query.group)
         elif self._host.status(query.group) is None:
             message = f"this node has no replica of group {query.group}"
             raise QueratorError(ErrorCode.NOT_LEADER, message)
         return self._read(query)
+
+    async def _outlook(self, query: AdvanceQuery) -> Outlook:
+        await self._host.confirm_read(query.group)
+        found = self._outlook_now(query)
+        if query.wait_ms and found.result is not None and found.result.batch is None:
+            until = asyncio.get_running_loop().time() + query.wait_ms / 1000
+            await self._router.view(query.group).something_ready(until)
+            await self._host.confirm_read(query.group)
+            found = self._outlook_now(query)
+        return found
+
+    def _outlook_now(self, query: AdvanceQuery) -> Outlook:
+        with self._environment.snapshot() as txn:
+            return reader_queries.outlook(txn, query.group, query.command)
 
     def _stream_leases(self, query: StreamLeasesQuery) -> LeasePage:
         with self._environment.snapshot() as txn:
@@ -173,12 +201,14 @@ class Reads:
                 limit=query.limit,
             )
 
-    def _read(self, query: PartitionQuery) -> PartitionStats | ItemPage:
+    def _read(self, query: PartitionQuery) -> PartitionStats | ItemPage | tuple[ReaderState, ...]:
         group = query.group
         with self._environment.snapshot() as txn:
             match query:
                 case StatsQuery():
                     return queries.stats(txn, group)
+                case ReadersQuery():
+                    return reader_queries.readers(txn, group)
                 case PeekQuery():
                     return queries.peek(
                         txn,

@@ -166,12 +166,14 @@ class Router:
         view.txns, view.pinned = effects.txns, effects.pinned
         if view.local:
             view.ready = effects.ready
+            view.look()
         return view
 
     def on_leadership(self, group: GroupId, leads: bool) -> PartitionView:
         view = self.view(group)
         view.local = leads
         view.ready = view.stored if leads else 0
+        view.look()
         self._look(view)
         return view
 

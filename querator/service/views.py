@@ -31,6 +31,7 @@ class PartitionView:
         "led",
         "line",
         "local",
+        "looks",
         "outbox",
         "pinned",
         "produce_bytes",
@@ -70,6 +71,8 @@ class PartitionView:
         """Calls that wait for a leader, in the order in which they go on."""
         self.changes: dict[asyncio.Future[None], None] = {}
         """Calls that wait for a moment before they try again, or for another leader."""
+        self.looks: dict[asyncio.Future[None], None] = {}
+        """Readers' calls that wait here, where the partition is led, until something is ready."""
         self.forwards: dict[asyncio.Future[Any], tuple[str, bool]] = {}
         """What is unanswered at other nodes: the node, and whether it may be repeated."""
 
@@ -77,6 +80,17 @@ class PartitionView:
         """Lets those who wait look again."""
         _let_go(self.line)
         _let_go(self.changes)
+        _let_go(self.looks)
+
+    def look(self) -> None:
+        """Lets go of those who wait until something is ready, or somebody else leads."""
+        if self.stored or not self.local:
+            _let_go(self.looks)
+
+    async def something_ready(self, until: float) -> None:
+        """Until something is ready in this node's replica, which leads, or until then."""
+        if not self.stored and self.local:
+            await _wait_in(self.looks, until)
 
     async def stand_in_line(self, latest: float) -> None:
         """Waits until `wake`, behind those who wait already. Raises TimeoutError at `latest`."""
@@ -93,15 +107,19 @@ class PartitionView:
 
     async def pause(self, until: float) -> None:
         """Waits until then, or until there is another leader."""
-        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.changes[change] = None
-        try:
-            async with asyncio.timeout_at(until):
-                await change
-        except TimeoutError:
-            return
-        finally:
-            del self.changes[change]
+        await _wait_in(self.changes, until)
+
+
+async def _wait_in(waiting: dict["asyncio.Future[None]", None], until: float) -> None:
+    place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting[place] = None
+    try:
+        async with asyncio.timeout_at(until):
+            await place
+    except TimeoutError:
+        return
+    finally:
+        del waiting[place]
 
 
 def _let_go(waiting: Iterable["asyncio.Future[None]"]) -> None:

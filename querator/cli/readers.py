@@ -1,0 +1,149 @@
+"""`querator reader`: who reads a queue in named batches, and what they hold."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from querator.cli.output import count, note, write_json, write_table
+from querator.cli.parameters import format_duration
+from querator.cli.target import Target, output_option, server_options, stale_option
+from querator.client import Client
+from querator.client.readers import Reader, Released
+
+
+@click.group()
+def reader() -> None:
+    """Look at readers (of Spark, for example), and take items back from them."""
+
+
+@reader.command("list", short_help="Show readers and their open batches.")
+@click.argument("queue")
+@click.option("--partitions", is_flag=True, help="Also by partition (always in JSON).")
+@stale_option
+@server_options
+@output_option
+def list_readers(queue: str, partitions: bool, stale: bool, target: Target, as_json: bool) -> None:
+    """Show the readers of QUEUE: how many items wait for them, and what they have not acknowledged.
+
+    A batch that is open for long, or was replayed often, belongs to a reader that has stopped or
+    fails again and again; its items wait for it. With --output json each reader is a line.
+
+    \b
+    Examples:
+      querator reader list orders
+      querator reader list orders --partitions
+    """
+
+    async def main(client: Client) -> tuple[Reader, ...]:
+        return await client.readers.list(queue, stale=stale)
+
+    found = target.run(main)
+    if as_json:
+        for one in found:
+            write_json(_view(one))
+        return
+    if not found:
+        note("No readers.")
+        return
+    rows: list[list[object]] = []
+    for one in found:
+        rows.append(_row(one.reader_id, one))
+        for part in one.partitions if partitions else ():
+            alone = Reader(one.reader_id, part.epoch, one.opened_at, None, (part,))
+            rows.append(_row(f"  partition {part.partition}", alone))
+    columns = (
+        "reader",
+        "run",
+        "begun",
+        "advanced",
+        "waiting",
+        "batches",
+        "items",
+        "open",
+        "replays",
+    )
+    write_table(columns, rows)
+
+
+def _row(name: str, one: Reader) -> list[object]:
+    batches = [part.batch for part in one.partitions if part.batch is not None]
+    return [
+        name,
+        one.epoch,
+        _age(one.opened_at),
+        _age(one.advanced_at),
+        sum(part.ready for part in one.partitions),
+        len(batches),
+        sum(batch.count for batch in batches),
+        _age(min((batch.opened_at for batch in batches), default=None)),
+        max((batch.replays for batch in batches), default=""),
+    ]
+
+
+def _age(at: datetime | None) -> str:
+    if at is None:
+        return ""
+    seconds = max(0, round((datetime.now(UTC) - at).total_seconds()))
+    return format_duration(timedelta(seconds=seconds))
+
+
+def _view(one: Reader) -> dict[str, Any]:
+    return {
+        "reader": one.reader_id,
+        "epoch": one.epoch,
+        "opened_at": one.opened_at,
+        "advanced_at": one.advanced_at,
+        "partitions": [
+            {
+                "partition": part.partition,
+                "epoch": part.epoch,
+                "acked_seq": part.acked_seq,
+                "ready": part.ready,
+                "open_batch": part.batch,
+            }
+            for part in one.partitions
+        ],
+    }
+
+
+@reader.command(short_help="Give the items of open batches back to the queue.")
+@click.argument("queue")
+@click.argument("reader_id", metavar="READER")
+@click.option("--partition", type=click.IntRange(min=0), help="Only the batch of this partition.")
+@click.option("--remove", is_flag=True, help="Forget the reader, with what it has acknowledged.")
+@server_options
+@output_option
+def release(
+    queue: str,
+    reader_id: str,
+    partition: int | None,
+    remove: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Give the items that READER holds in open batches back to QUEUE, their attempt counted.
+
+    Others get them then. If the reader has made something of them already (its sink has the rows,
+    and only the acknowledgement is missing), they are done twice. Its next run fails with
+    BATCH_RELEASED, unless it is told to skip what was released.
+
+    \b
+    Examples:
+      querator reader release orders lake
+      querator reader release orders lake --remove
+    """
+    if remove and partition is not None:
+        raise click.UsageError("A reader is removed from all partitions: leave out --partition.")
+
+    async def main(client: Client) -> Released:
+        return await client.readers.release(queue, reader_id, partition=partition, remove=remove)
+
+    released = target.run(main)
+    if as_json:
+        write_json({"batches": released.batches, "items": released.items, "removed": remove})
+        return
+    batches = "1 open batch" if released.batches == 1 else f"{released.batches:,} open batches"
+    click.echo(f"{count(released.items, 'item')} of {batches} given back to {queue}.")
+    if remove:
+        click.echo(f"Reader {reader_id} is forgotten.")

@@ -1,0 +1,214 @@
+"""Readers: items in named batches, for programs that must be able to read the same items again.
+
+A reader begins a run (`open`), then again and again advances: it acknowledges what it has made
+safe, and gets the next batches, one for each partition. Whatever becomes of a call, it may be made
+again; what is open stays open until it is acknowledged.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+
+from querator.client.errors import ErrorCode
+from querator.client.items import instant
+from querator.client.nodes import Nodes
+from querator.client.rpc_errors import code_of
+from querator.v1 import reader_service_pb2 as pb
+
+_NOTHING: Mapping[int, int] = {}
+
+
+class NamedBatch(msgspec.Struct, frozen=True):
+    """Items of one partition under a number. `replays`: how many runs of the reader have begun
+    since it was given out.
+    """
+
+    seq: int
+    count: int
+    bytes: int
+    opened_at: datetime
+    replays: int
+
+
+class ReaderPosition(msgspec.Struct, frozen=True):
+    """How far a reader has come in a partition. `batch` None: nothing is open."""
+
+    partition: int
+    acked_seq: int
+    batch: NamedBatch | None
+    ready_upto: int
+
+
+class ReaderRun(msgspec.Struct, frozen=True):
+    epoch: int
+    partitions: tuple[ReaderPosition, ...]
+
+
+class ReaderProgress(msgspec.Struct, frozen=True):
+    """`error`: why the partition is as it was, as far as is known; the next call may do better.
+    `gone`: it is not the queue's any more.
+    """
+
+    partition: int
+    acked_seq: int
+    batch: NamedBatch | None
+    error: ErrorCode | None
+    gone: bool
+
+
+class ReaderPartition(msgspec.Struct, frozen=True):
+    """`ready`: items that wait in the partition."""
+
+    partition: int
+    epoch: int
+    acked_seq: int
+    batch: NamedBatch | None
+    ready: int
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """`opened_at` is when its last run began; `advanced_at` None: it was never advanced."""
+
+    reader_id: str
+    epoch: int
+    opened_at: datetime
+    advanced_at: datetime | None
+    partitions: tuple[ReaderPartition, ...]
+
+
+class Released(msgspec.Struct, frozen=True):
+    batches: int
+    items: int
+
+
+class Readers:
+    """The readers of the queues of one client's namespace. Every method raises `RequestError`."""
+
+    def __init__(self, nodes: Nodes, namespace: str) -> None:
+        self._nodes = nodes
+        self._namespace = namespace
+
+    async def open(self, queue: str, reader_id: str) -> ReaderRun:
+        """Begins a run: what is left of earlier ones is refused from then on (`ReaderFenced`). The
+        reader is made if the queue does not know it.
+        """
+        request = pb.OpenReaderRequest(namespace=self._namespace, queue=queue, reader_id=reader_id)
+        response = await self._nodes.call(
+            lambda node, left: node.readers.OpenReader(request, timeout=left)
+        )
+        return ReaderRun(response.epoch, tuple(map(_position, response.partitions)))
+
+    async def advance(
+        self,
+        queue: str,
+        reader_id: str,
+        epoch: int,
+        acks: Mapping[int, int] = _NOTHING,
+        *,
+        max_items: int = 0,
+        max_bytes: int = 0,
+        wait: timedelta | None = None,
+        ready_upto: Mapping[int, int] = _NOTHING,
+        acknowledge_only: bool = False,
+        skip_released: bool = False,
+    ) -> tuple[ReaderProgress, ...]:
+        """Acknowledges batches (`acks`: by partition, 0 where none is named) and returns what is
+        open then, by partition. `max_items` (0: 50,000) and `max_bytes` (0: 64 MiB) hold for all
+        partitions together. `wait`: for the first item, when there is none. `ready_upto`: only
+        items that were in line when `open` has said so.
+
+        Raises `ReaderFenced`, `AckMismatch`, `BatchReleased` (not with `skip_released`).
+        """
+        seconds = wait.total_seconds() if wait else 0.0
+        request = pb.AdvanceReaderRequest(
+            namespace=self._namespace,
+            queue=queue,
+            reader_id=reader_id,
+            epoch=epoch,
+            acks=[
+                pb.ReaderAck(
+                    partition=partition,
+                    ack_seq=acks.get(partition, 0),
+                    ready_upto=ready_upto.get(partition, 0),
+                )
+                for partition in sorted({*acks, *ready_upto})
+            ],
+            max_items=max_items,
+            max_bytes=max_bytes,
+            acknowledge_only=acknowledge_only,
+            skip_released=skip_released,
+        )
+        if seconds:
+            request.wait_timeout.FromMilliseconds(int(seconds * 1000))
+        response = await self._nodes.call(
+            lambda node, left: node.readers.AdvanceReader(request, timeout=left),
+            seconds=self._nodes.request_timeout + seconds,
+        )
+        return tuple(map(_progress, response.partitions))
+
+    async def list(self, queue: str, *, stale: bool = False) -> tuple[Reader, ...]:
+        """By name. `stale` as of `Client.stats`."""
+        request = pb.ListReadersRequest(namespace=self._namespace, queue=queue, stale=stale)
+        response = await self._nodes.call(
+            lambda node, left: node.readers.ListReaders(request, timeout=left), changes=False
+        )
+        return tuple(map(_reader, response.readers))
+
+    async def release(
+        self, queue: str, reader_id: str, *, partition: int | None = None, remove: bool = False
+    ) -> Released:
+        """Gives the items of open batches (of one `partition`, or of all) back to the queue, their
+        attempt counted. `remove`: and forgets the reader, with what it has acknowledged.
+        """
+        request = pb.ReleaseReaderRequest(
+            namespace=self._namespace,
+            queue=queue,
+            reader_id=reader_id,
+            partition=partition,
+            remove=remove,
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.readers.ReleaseReader(request, timeout=left),
+            # A repeat might release what was given out since.
+            repeatable=False,
+        )
+        return Released(response.batches, response.items)
+
+
+def _batch(batch: pb.NamedBatch) -> NamedBatch:
+    return NamedBatch(batch.seq, batch.count, batch.bytes, instant(batch.opened_at), batch.replays)
+
+
+def _position(position: pb.ReaderPosition) -> ReaderPosition:
+    batch = _batch(position.open_batch) if position.HasField("open_batch") else None
+    return ReaderPosition(position.partition, position.acked_seq, batch, position.ready_upto)
+
+
+def _progress(progress: pb.ReaderProgress) -> ReaderProgress:
+    return ReaderProgress(
+        progress.partition,
+        progress.acked_seq,
+        _batch(progress.batch) if progress.HasField("batch") else None,
+        code_of(progress.error) if progress.error else None,
+        progress.gone,
+    )
+
+
+def _reader(reader: pb.Reader) -> Reader:
+    return Reader(
+        reader.reader_id,
+        reader.epoch,
+        instant(reader.opened_at),
+        instant(reader.advanced_at) if reader.HasField("advanced_at") else None,
+        tuple(
+            ReaderPartition(
+                part.partition,
+                part.epoch,
+                part.acked_seq,
+                _batch(part.open_batch) if part.HasField("open_batch") else None,
+                part.ready,
+            )
+            for part in reader.partitions
+        ),
+    )

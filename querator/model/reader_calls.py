@@ -1,0 +1,110 @@
+"""What readers ask and what they are answered; as of `calls`."""
+
+import msgspec
+
+from querator.model.commands import NamedBatch
+from querator.model.errors import ErrorCode
+
+
+class OpenReaderCall(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    reader_id: str
+    timeout_ms: int = 0
+
+
+class ReaderPosition(msgspec.Struct, frozen=True):
+    """`ready_upto`: the last place in line that any item of the partition had."""
+
+    partition: int
+    acked_seq: int
+    batch: NamedBatch | None
+    ready_upto: int
+
+
+class OpenedReader(msgspec.Struct, frozen=True):
+    epoch: int
+    partitions: tuple[ReaderPosition, ...]
+
+
+class ReaderAck(msgspec.Struct, frozen=True):
+    """`ready_upto` 0: whatever is ready is given out."""
+
+    partition: int
+    ack_seq: int
+    ready_upto: int = 0
+
+
+class AdvanceReaderCall(msgspec.Struct, frozen=True):
+    """`max_items` and `max_bytes` hold for all partitions together. Partitions without an ack have
+    acknowledged nothing.
+    """
+
+    namespace: str
+    queue: str
+    reader_id: str
+    epoch: int
+    acks: tuple[ReaderAck, ...]
+    max_items: int
+    max_bytes: int
+    wait_ms: int = 0
+    acknowledge_only: bool = False
+    skip_released: bool = False
+    timeout_ms: int = 0
+
+
+class ReaderProgress(msgspec.Struct, frozen=True):
+    """`error`: why the partition is as it was, as far as is known. `gone`: it is not the queue's
+    any more, and was empty.
+    """
+
+    partition: int
+    acked_seq: int
+    batch: NamedBatch | None = None
+    error: ErrorCode | None = None
+    gone: bool = False
+
+
+class AdvancedReader(msgspec.Struct, frozen=True):
+    """By partition."""
+
+    partitions: tuple[ReaderProgress, ...]
+
+
+class ReaderState(msgspec.Struct, frozen=True):
+    """A reader in one partition, as of the state time `now_ms`. `opened_at_ms` is when its epoch
+    came, `advanced_at_ms` when it was advanced last (0: never). `ready`: items that wait for it, or
+    for anybody else.
+    """
+
+    reader_id: str
+    epoch: int
+    opened_at_ms: int
+    advanced_at_ms: int
+    acked_seq: int
+    batch: NamedBatch | None
+    ready: int
+    now_ms: int
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """`partitions` are (number, state in it)."""
+
+    reader_id: str
+    partitions: tuple[tuple[int, ReaderState], ...]
+
+
+class ReleaseReaderCall(msgspec.Struct, frozen=True):
+    """`partition` None: all."""
+
+    namespace: str
+    queue: str
+    reader_id: str
+    partition: int | None = None
+    remove: bool = False
+    timeout_ms: int = 0
+
+
+class ReleasedReader(msgspec.Struct, frozen=True):
+    batches: int
+    items: int

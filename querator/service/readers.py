@@ -1,0 +1,376 @@
+"""Readers of a queue: their calls are split by partition, and the answers merged.
+
+    advance    every partition is asked what the command would come to (a read at its leader)
+               what is ready is shared out among the partitions that have some
+               whatever would change something is proposed, one entry for each partition
+
+So a call that finds nothing to do costs the log nothing, however often it is repeated. One that
+waits does so at the leaders.
+
+Partition 0 says which epoch of a reader is the last: it is there as long as the queue is. A
+partition that has not heard of a reader (it is younger) hears of it when it is met.
+
+A partition that does not answer in time leaves the others what they are: it says why, and its open
+batch is given out by the next call.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from querator.model.commands import AdvanceReader, Done, OpenReader, ReaderResult, ReleaseReader
+from querator.model.errors import ERRORS, ErrorCode, QueratorError, invalid
+from querator.model.limits import (
+    READER_LOOK_MS_MAX,
+    READER_PARTITION_WAIT_MS,
+)
+from querator.model.queues import Queue
+from querator.model.reader_calls import (
+    AdvancedReader,
+    AdvanceReaderCall,
+    OpenedReader,
+    OpenReaderCall,
+    Reader,
+    ReaderAck,
+    ReaderPosition,
+    ReaderProgress,
+    ReaderState,
+    ReleasedReader,
+    ReleaseReaderCall,
+)
+from querator.partition.lease import fair_shares
+from querator.partition.reader_queries import Outlook
+from querator.partition.readers import unknown_reader
+from querator.service.admission import Admission
+from querator.service.forwarder import AdvanceQuery
+from querator.service.outcomes import each, refused
+from querator.service.reads import Reads
+from querator.service.router import Router
+from querator.service.validate import check_partition
+from querator.service.views import PartitionView
+
+ROUND_S = 0.2
+"""Kept back of a call's time for what becomes ready at the last moment."""
+LOOK_PAUSE_S = 0.02
+"""Between two looks at a partition of which nothing could be had."""
+
+
+class ReaderService:
+    """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
+
+    def __init__(self, *, router: Router, reads: Reads, calls: Admission) -> None:
+        """`calls` counts what has been taken on and waits, or not."""
+        self._router = router
+        self._reads = reads
+        self._calls = calls
+
+    async def open(self, call: OpenReaderCall) -> OpenedReader:
+        queue = await self._queue(call.namespace, call.queue)
+        return await open_reader(self._router, queue, call, deadline=_deadline(call.timeout_ms))
+
+    async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
+        queue = await self._queue(call.namespace, call.queue)
+        self._calls.enter()
+        try:
+            deadline = _deadline(call.timeout_ms)
+            return await advance_reader(self._router, queue, call, deadline=deadline)
+        finally:
+            self._calls.leave()
+
+    async def list(self, namespace: str, name: str, *, stale: bool) -> tuple[Reader, ...]:
+        """By name."""
+        queue = await self._queue(namespace, name)
+        return await list_readers(self._reads, queue, stale=stale)
+
+    async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
+        queue = await self._queue(call.namespace, call.queue)
+        deadline = _deadline(call.timeout_ms)
+        return await release_reader(self._router, self._reads, queue, call, deadline=deadline)
+
+    async def _queue(self, namespace: str, name: str) -> Queue:
+        return await self._reads.existing(lambda: self._router.queue(namespace, name))
+
+
+def _deadline(timeout_ms: int) -> float | None:
+    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """What a call asks of one partition."""
+
+    partition: int
+    view: PartitionView
+    ack: ReaderAck
+
+
+async def open_reader(
+    router: Router, queue: Queue, call: OpenReaderCall, *, deadline: float | None
+) -> OpenedReader:
+    """Every partition knows the epoch when this returns. Raises QueratorError."""
+    views = router.views(queue)
+    first = await _opened(router, views[0], OpenReader(call.reader_id), deadline)
+    command = OpenReader(call.reader_id, first.epoch)
+    others = await each([_opened(router, view, command, deadline) for view in views[1:]])
+    positions = []
+    for partition, result in enumerate([first, *others]):
+        if isinstance(result, QueratorError):
+            raise result
+        position = ReaderPosition(partition, result.acked_seq, result.batch, result.position)
+        positions.append(position)
+    return OpenedReader(first.epoch, tuple(positions))
+
+
+async def _opened(
+    router: Router, view: PartitionView, command: OpenReader, deadline: float | None
+) -> ReaderResult:
+    result = await router.call(view, command, deadline=deadline)
+    assert isinstance(result, ReaderResult)
+    return result
+
+
+async def advance_reader(
+    router: Router, queue: Queue, call: AdvanceReaderCall, *, deadline: float | None
+) -> AdvancedReader:
+    """Raises QueratorError: what a partition refuses for good, or when none of them answers."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + call.wait_ms / 1000
+    bounded = any(ack.ready_upto for ack in call.acks)
+    acks = {ack.partition: ack for ack in call.acks}
+    pieces = [
+        _Piece(partition, view, acks.pop(partition, ReaderAck(partition, 0)))
+        for partition, view in enumerate(router.views(queue))
+    ]
+    gone = [ReaderProgress(ack.partition, ack.ack_seq, gone=True) for ack in acks.values()]
+    if deadline is not None:
+        until = min(until, deadline - ROUND_S)
+    while True:
+        progress = await _Round(router, call, pieces, deadline).run()
+        waits = not (bounded or call.acknowledge_only or any(one.batch for one in progress))
+        if not (waits and await _until_ready(router, call, pieces, until)):
+            return AdvancedReader((*progress, *sorted(gone, key=lambda one: one.partition)))
+
+
+class _Round:
+    """One look at all partitions, and what follows from it."""
+
+    def __init__(
+        self,
+        router: Router,
+        call: AdvanceReaderCall,
+        pieces: Sequence[_Piece],
+        deadline: float | None,
+    ) -> None:
+        self._router = router
+        self._call = call
+        self._pieces = pieces
+        self._deadline = deadline
+
+    async def run(self) -> list[ReaderProgress]:
+        outlooks = await self._outlooks()
+        answers = await each(
+            [
+                self._act(piece, outlook, items, size)
+                for piece, outlook, (items, size) in zip(
+                    self._pieces, outlooks, self._shares(outlooks), strict=True
+                )
+            ]
+        )
+        progress = []
+        for piece, answer in zip(self._pieces, answers, strict=True):
+            if isinstance(answer, QueratorError):
+                if not ERRORS[answer.code].retriable:
+                    raise answer
+                progress.append(_failed(piece, answer))
+            else:
+                progress.append(ReaderProgress(piece.partition, answer.acked_seq, answer.batch))
+        errors = [answer for answer in answers if isinstance(answer, QueratorError)]
+        if len(errors) == len(answers):
+            raise errors[0]
+        return progress
+
+    async def _outlooks(self) -> list[Outlook | QueratorError]:
+        latest = asyncio.get_running_loop().time() + READER_PARTITION_WAIT_MS / 1000
+        if self._deadline is not None:
+            latest = min(latest, self._deadline)
+        outlooks = await each([self._look(piece, latest) for piece in self._pieces])
+        if not isinstance(outlooks[0], Outlook):
+            return outlooks
+        # Partition 0 knows this epoch as the last one.
+        strangers = [
+            place
+            for place, outlook in enumerate(outlooks)
+            if isinstance(outlook, QueratorError) and outlook.code is ErrorCode.READER_NOT_FOUND
+        ]
+        if strangers:
+            met = await each([self._introduce(self._pieces[place], latest) for place in strangers])
+            for place, outlook in zip(strangers, met, strict=True):
+                outlooks[place] = outlook
+        return outlooks
+
+    async def _look(self, piece: _Piece, latest: float) -> Outlook:
+        query = AdvanceQuery(piece.view.group, _command(self._call, piece))
+        outlook: Outlook = await self._router.read(piece.view.group, query, deadline=latest)
+        if outlook.refusal is not None:
+            raise refused(outlook.refusal)
+        return outlook
+
+    async def _introduce(self, piece: _Piece, latest: float) -> Outlook:
+        """Tells a partition of a reader that it does not know."""
+        command = OpenReader(self._call.reader_id, self._call.epoch)
+        await self._router.call(piece.view, command, deadline=latest)
+        return await self._look(piece, latest)
+
+    def _shares(self, outlooks: Sequence[Outlook | QueratorError]) -> list[tuple[int, int]]:
+        """(items, bytes) that each partition may reserve, besides what is open."""
+        items_left, bytes_left = self._call.max_items, self._call.max_bytes
+        ready = []
+        for outlook in outlooks:
+            there = 0
+            if isinstance(outlook, Outlook):
+                there = outlook.ready
+                batch = None if outlook.result is None else outlook.result.batch
+                if batch is not None:
+                    items_left -= batch.count
+                    bytes_left -= batch.bytes
+            ready.append(there)
+        shares = fair_shares(ready, max(0, items_left))
+        total = sum(shares)
+        bytes_left = max(0, bytes_left)
+        return [(share, bytes_left * share // total if share else 0) for share in shares]
+
+    async def _act(
+        self, piece: _Piece, outlook: Outlook | QueratorError, items: int, size: int
+    ) -> ReaderResult | ReaderProgress:
+        if isinstance(outlook, QueratorError):
+            raise outlook
+        if outlook.result is not None:
+            return outlook.result
+        if not outlook.acknowledges and not items:
+            # Others have what the call may have.
+            return ReaderProgress(piece.partition, piece.ack.ack_seq)
+        command = _command(self._call, piece, items=items, size=size)
+        result = await self._router.call(piece.view, command, deadline=self._deadline)
+        assert isinstance(result, ReaderResult)
+        return result
+
+
+def _command(
+    call: AdvanceReaderCall, piece: _Piece, *, items: int | None = None, size: int = 0
+) -> AdvanceReader:
+    """`items` None: as many as the call wants."""
+    if items is None:
+        items, size = (0 if call.acknowledge_only else call.max_items), call.max_bytes
+    return AdvanceReader(
+        call.reader_id,
+        call.epoch,
+        piece.ack.ack_seq,
+        items,
+        size,
+        piece.ack.ready_upto,
+        call.skip_released,
+    )
+
+
+def _failed(piece: _Piece, error: QueratorError) -> ReaderProgress:
+    return ReaderProgress(piece.partition, piece.ack.ack_seq, error=error.code)
+
+
+async def _until_ready(
+    router: Router, call: AdvanceReaderCall, pieces: Sequence[_Piece], until: float
+) -> bool:
+    """Waits at the leaders of all partitions until one of them has something; False: none had,
+    until then.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.time() >= until:
+        return False
+    # Owned: ended before this returns.
+    tasks = [loop.create_task(_ready(router, call, piece, until)) for piece in pieces]
+    try:
+        for first in asyncio.as_completed(tasks):
+            if await first:
+                return True
+        return False
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ready(router: Router, call: AdvanceReaderCall, piece: _Piece, until: float) -> bool:
+    """Whether the partition has something to say, until then; the next round finds out what."""
+    loop = asyncio.get_running_loop()
+    command = _command(call, piece)
+    while (left_s := until - loop.time()) > 0:
+        wait_ms = min(READER_LOOK_MS_MAX, max(1, int(left_s * 1000)))
+        query = AdvanceQuery(piece.view.group, command, wait_ms)
+        try:
+            outlook: Outlook | None = await router.read(piece.view.group, query, deadline=until)
+        except QueratorError as error:
+            if not error.retriable:
+                return True
+            # It has no leader at present, or not enough time.
+            outlook = None
+        if outlook is not None and (outlook.result is None or outlook.result.batch is not None):
+            return True
+        await piece.view.pause(min(until, loop.time() + LOOK_PAUSE_S))
+    return False
+
+
+async def list_readers(reads: Reads, queue: Queue, *, stale: bool) -> tuple[Reader, ...]:
+    """By name. Raises QueratorError."""
+    found: dict[str, list[tuple[int, ReaderState]]] = {}
+    for partition, states in enumerate(await reads.readers(queue.groups, stale=stale)):
+        for state in states:
+            found.setdefault(state.reader_id, []).append((partition, state))
+    return tuple(Reader(reader_id, tuple(found[reader_id])) for reader_id in sorted(found))
+
+
+async def release_reader(
+    router: Router, reads: Reads, queue: Queue, call: ReleaseReaderCall, *, deadline: float | None
+) -> ReleasedReader:
+    """Releases what is open when the call comes, not what is given out meanwhile. Raises
+    QueratorError; a repeat then does the rest.
+    """
+    if call.partition is not None:
+        if call.remove:
+            raise invalid("partition", "must not be given when the reader is removed")
+        check_partition(call.partition, queue)
+    views = router.views(queue)
+    there: list[tuple[PartitionView, int]] = []
+    states = await reads.readers(queue.groups, stale=False, deadline=deadline)
+    known = False
+    for partition, of_partition in enumerate(states):
+        if call.partition not in (None, partition):
+            continue
+        for state in of_partition:
+            if state.reader_id == call.reader_id:
+                known = True
+                if state.batch is not None or call.remove:
+                    seq = 0 if state.batch is None else state.batch.seq
+                    there.append((views[partition], seq))
+    if not known:
+        raise refused(unknown_reader(call.reader_id))
+    # Partition 0 first: a reader that it does not know is made known nowhere else.
+    results: list[Done | QueratorError] = []
+    for some in (there[:1], there[1:]):
+        if some:
+            results += await each([_release(router, call, *one, deadline) for one in some])
+    items = [_items(result) for result in results]
+    return ReleasedReader(sum(1 for _, seq in there if seq), sum(items))
+
+
+def _items(result: Done | QueratorError) -> int:
+    if isinstance(result, QueratorError):
+        raise result
+    return result.changed
+
+
+async def _release(
+    router: Router, call: ReleaseReaderCall, view: PartitionView, seq: int, deadline: float | None
+) -> Done:
+    command = ReleaseReader(call.reader_id, seq, call.remove)
+    result = await router.call(view, command, deadline=deadline)
+    assert isinstance(result, Done)
+    return result

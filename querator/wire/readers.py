@@ -1,0 +1,194 @@
+"""What ReaderService speaks of."""
+
+from querator.model import limits
+from querator.model.commands import NamedBatch
+from querator.model.errors import invalid, over_limit
+from querator.model.reader_calls import (
+    AdvancedReader,
+    AdvanceReaderCall,
+    OpenedReader,
+    OpenReaderCall,
+    Reader,
+    ReaderAck,
+    ReaderProgress,
+    ReleasedReader,
+    ReleaseReaderCall,
+)
+from querator.v1 import errors_pb2
+from querator.v1 import reader_service_pb2 as pb
+from querator.wire import door
+from querator.wire.queues import QueueName
+
+_U63_MAX = 2**63 - 1
+"""What fits the signed numbers of other languages, and of columns."""
+
+
+def parse_open_reader(data: bytes) -> OpenReaderCall:
+    """An `OpenReaderRequest`."""
+    message = door.parse_message(pb.OpenReaderRequest, data)
+    return OpenReaderCall(
+        door.check_namespace(message.namespace),
+        door.check_name(message.queue, field="queue"),
+        _reader_id(message.reader_id),
+    )
+
+
+def parse_advance_reader(data: bytes) -> AdvanceReaderCall:
+    """An `AdvanceReaderRequest`."""
+    message = door.parse_message(pb.AdvanceReaderRequest, data)
+    most = limits.BATCH_ITEMS_MAX
+    max_items = door.check_range(
+        message.max_items, field="max_items", least=0, most=most, unit="items"
+    )
+    max_bytes = door.check_range(
+        message.max_bytes, field="max_bytes", least=0, most=limits.BATCH_BYTES_MAX, unit="bytes"
+    )
+    wait_ms = 0
+    if message.HasField("wait_timeout"):
+        wait_ms = door.duration_ms(
+            message.wait_timeout,
+            field="wait_timeout",
+            least_ms=0,
+            most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
+        )
+    return AdvanceReaderCall(
+        namespace=door.check_namespace(message.namespace),
+        queue=door.check_name(message.queue, field="queue"),
+        reader_id=_reader_id(message.reader_id),
+        epoch=door.check_range(message.epoch, field="epoch", least=1, most=_U63_MAX),
+        acks=_acks(message),
+        max_items=max_items or limits.BATCH_ITEMS_DEFAULT,
+        max_bytes=max_bytes or limits.BATCH_BYTES_DEFAULT,
+        wait_ms=wait_ms,
+        acknowledge_only=message.acknowledge_only,
+        skip_released=message.skip_released,
+    )
+
+
+def _acks(message: pb.AdvanceReaderRequest) -> tuple[ReaderAck, ...]:
+    if len(message.acks) > limits.PARTITIONS_MAX:
+        most = limits.PARTITIONS_MAX
+        raise over_limit("acks", value=len(message.acks), limit=most, unit="partitions")
+    acks: dict[int, ReaderAck] = {}
+    for place, ack in enumerate(message.acks):
+        path = f"acks[{place}]"
+        partition = _partition(ack.partition, f"{path}.partition")
+        if partition in acks:
+            raise invalid(f"{path}.partition", "is named twice", value=partition)
+        acks[partition] = ReaderAck(
+            partition,
+            door.check_range(ack.ack_seq, field=f"{path}.ack_seq", least=0, most=_U63_MAX),
+            door.check_range(ack.ready_upto, field=f"{path}.ready_upto", least=0, most=_U63_MAX),
+        )
+    return tuple(acks.values())
+
+
+def parse_list_readers(data: bytes) -> tuple[QueueName, bool]:
+    """A `ListReadersRequest`: the queue, and whether the answer may be behind."""
+    message = door.parse_message(pb.ListReadersRequest, data)
+    namespace = door.check_namespace(message.namespace)
+    return QueueName(namespace, door.check_name(message.queue, field="queue")), message.stale
+
+
+def parse_release_reader(data: bytes) -> ReleaseReaderCall:
+    """A `ReleaseReaderRequest`."""
+    message = door.parse_message(pb.ReleaseReaderRequest, data)
+    partition = None
+    if message.HasField("partition"):
+        partition = _partition(message.partition, "partition")
+    return ReleaseReaderCall(
+        door.check_namespace(message.namespace),
+        door.check_name(message.queue, field="queue"),
+        _reader_id(message.reader_id),
+        partition,
+        message.remove,
+    )
+
+
+def _reader_id(text: str) -> str:
+    if not text:
+        raise invalid("reader_id", "must not be empty")
+    door.check_bytes(text, limits.READER_ID_BYTES_MAX, field="reader_id")
+    return text
+
+
+def _partition(number: int, field: str) -> int:
+    return door.check_range(number, field=field, least=0, most=limits.PARTITIONS_MAX - 1)
+
+
+def encode_opened(opened: OpenedReader) -> bytes:
+    return pb.OpenReaderResponse(
+        epoch=opened.epoch,
+        partitions=[
+            pb.ReaderPosition(
+                partition=position.partition,
+                acked_seq=position.acked_seq,
+                open_batch=_batch(position.batch),
+                ready_upto=position.ready_upto,
+            )
+            for position in opened.partitions
+        ],
+    ).SerializeToString()
+
+
+def encode_advanced(advanced: AdvancedReader) -> bytes:
+    return pb.AdvanceReaderResponse(
+        partitions=map(_progress, advanced.partitions)
+    ).SerializeToString()
+
+
+def _progress(progress: ReaderProgress) -> pb.ReaderProgress:
+    error = 0 if progress.error is None else progress.error.value
+    return pb.ReaderProgress(
+        partition=progress.partition,
+        acked_seq=progress.acked_seq,
+        batch=_batch(progress.batch),
+        error=errors_pb2.ErrorCode.ValueType(error),
+        gone=progress.gone,
+    )
+
+
+def encode_readers(readers: tuple[Reader, ...]) -> bytes:
+    return pb.ListReadersResponse(readers=map(_reader, readers)).SerializeToString()
+
+
+def _reader(reader: Reader) -> pb.Reader:
+    states = [state for _, state in reader.partitions]
+    advanced_at_ms = max(state.advanced_at_ms for state in states)
+    epoch = max(state.epoch for state in states)
+    return pb.Reader(
+        reader_id=reader.reader_id,
+        epoch=epoch,
+        opened_at=door.timestamp(
+            min(state.opened_at_ms for state in states if state.epoch == epoch)
+        ),
+        advanced_at=door.timestamp(advanced_at_ms) if advanced_at_ms else None,
+        partitions=[
+            pb.ReaderPartition(
+                partition=partition,
+                epoch=state.epoch,
+                acked_seq=state.acked_seq,
+                open_batch=_batch(state.batch),
+                ready=state.ready,
+            )
+            for partition, state in reader.partitions
+        ],
+    )
+
+
+def encode_released(released: ReleasedReader) -> bytes:
+    return pb.ReleaseReaderResponse(
+        batches=released.batches, items=released.items
+    ).SerializeToString()
+
+
+def _batch(batch: NamedBatch | None) -> pb.NamedBatch | None:
+    if batch is None:
+        return None
+    return pb.NamedBatch(
+        seq=batch.seq,
+        count=batch.count,
+        bytes=batch.bytes,
+        opened_at=door.timestamp(batch.opened_at_ms),
+        replays=batch.replays,
+    )

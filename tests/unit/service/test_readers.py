@@ -1,0 +1,371 @@
+"""Readers over the partitions of a queue, on any node."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from querator.model.commands import AdvanceReader, OpenReader
+from querator.model.errors import ErrorCode
+from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
+from querator.model.reader_calls import (
+    AdvanceReaderCall,
+    OpenReaderCall,
+    ReaderAck,
+    ReaderProgress,
+    ReleaseReaderCall,
+)
+from querator.partition import invariants
+from querator.service.queue_service import QueueService
+from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
+from tests.unit.service.stage import Stage, staged
+from tests.unit.service.test_forwarding import group_of, rounds, start
+
+
+class Driver:
+    """A reader that acknowledges what it was given, through any service."""
+
+    def __init__(self, reader_id: str = "lake") -> None:
+        self.reader_id = reader_id
+        self.epoch = 0
+        self.acks: dict[int, int] = {}
+
+    async def open(self, service: QueueService) -> None:
+        opened = await service.readers.open(OpenReaderCall("default", "q", self.reader_id))
+        self.epoch = opened.epoch
+
+    def call(self, max_items: int = BATCH_ITEMS_DEFAULT, **more: Any) -> AdvanceReaderCall:
+        acks = tuple(ReaderAck(partition, seq) for partition, seq in self.acks.items())
+        fields = {"max_bytes": BATCH_BYTES_DEFAULT, "acks": acks, **more}
+        return AdvanceReaderCall(
+            "default", "q", self.reader_id, self.epoch, max_items=max_items, **fields
+        )
+
+    async def advance(
+        self, service: QueueService, max_items: int = BATCH_ITEMS_DEFAULT, **more: Any
+    ) -> tuple[ReaderProgress, ...]:
+        advanced = await service.readers.advance(self.call(max_items, **more))
+        return advanced.partitions
+
+    def take(self, progress: tuple[ReaderProgress, ...]) -> int:
+        """Everything given out is safe; how many items it is."""
+        for one in progress:
+            if one.batch is not None:
+                self.acks[one.partition] = one.batch.seq
+        return items(progress)
+
+
+def items(progress: tuple[ReaderProgress, ...]) -> int:
+    return sum(one.batch.count for one in progress if one.batch is not None)
+
+
+def proposed(stage: Stage, kind: type) -> int:
+    return sum(1 for _, _, command in stage.proposed if isinstance(command, kind))
+
+
+async def fill(node: Node, count: int) -> None:
+    for number in range(count):
+        await node.produce(b"%d" % number)
+
+
+async def test_a_reader_reads_all_partitions_to_the_end():
+    async with serving() as node:
+        await node.create(partitions=3)
+        await fill(node, 9)
+        lake = Driver()
+        await lake.open(node.queues)
+        first = await lake.advance(node.queues)
+        assert items(first) == 9
+        assert await lake.advance(node.queues) == first
+        lake.take(first)
+        await fill(node, 2)
+        assert lake.take(await lake.advance(node.queues)) == 2
+        assert items(await lake.advance(node.queues)) == 0
+        total = await node.total()
+        assert (total.acknowledged, total.reserved, total.ready) == (11, 0, 0)
+
+
+async def test_what_one_trigger_may_have_is_shared_out():
+    async with serving() as node:
+        await node.create(partitions=3)
+        await fill(node, 12)
+        lake = Driver()
+        await lake.open(node.queues)
+        progress = await lake.advance(node.queues, 7)
+        counts = [one.batch.count for one in progress if one.batch is not None]
+        assert sorted(counts) == [2, 2, 3]
+        # What is open counts: nothing more is given out.
+        assert await lake.advance(node.queues, 7) == progress
+        lake.take(progress)
+        assert lake.take(await lake.advance(node.queues, 7)) == 5
+
+
+async def test_nothing_is_proposed_when_nothing_would_change():
+    async with serving() as node:
+        await node.create()
+        lake = Driver()
+        await lake.open(node.queues)
+        index = node.index()
+        for _ in range(3):
+            assert items(await lake.advance(node.queues)) == 0
+        await node.produce(b"x")
+        progress = await lake.advance(node.queues)
+        assert node.index() == index + 2
+        assert await lake.advance(node.queues) == progress
+        assert node.index() == index + 2
+
+
+async def test_a_waiting_call_is_woken_by_the_first_item():
+    async with serving() as node:
+        await node.create(partitions=2)
+        lake = Driver()
+        await lake.open(node.queues)
+        waiting = start(lake.advance(node.queues, wait_ms=LONG_MS))
+        await rounds()
+        await node.produce(b"x")
+        assert items(await waiting) == 1
+
+
+async def test_a_call_that_waited_in_vain_has_nothing():
+    async with serving() as node:
+        await node.create()
+        lake = Driver()
+        await lake.open(node.queues)
+        assert items(await lake.advance(node.queues, wait_ms=50)) == 0
+        assert items(await lake.advance(node.queues, wait_ms=LONG_MS, timeout_ms=300)) == 0
+
+
+async def test_a_bounded_call_does_not_wait():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x")
+        lake = Driver()
+        opened = await node.queues.readers.open(OpenReaderCall("default", "q", "lake"))
+        lake.epoch = opened.epoch
+        upto = opened.partitions[0].ready_upto
+        await node.produce(b"y")
+        acks = (ReaderAck(0, 0, upto),)
+        progress = await lake.advance(node.queues, acks=acks, wait_ms=LONG_MS)
+        assert items(progress) == 1
+        acks = (ReaderAck(0, 1, upto),)
+        assert items(await lake.advance(node.queues, acks=acks, wait_ms=LONG_MS)) == 0
+
+
+async def test_acknowledging_only():
+    async with serving() as node:
+        await node.create()
+        await fill(node, 2)
+        lake = Driver()
+        await lake.open(node.queues)
+        lake.take(await lake.advance(node.queues, 1))
+        progress = await lake.advance(node.queues, acknowledge_only=True, wait_ms=LONG_MS)
+        assert progress == (ReaderProgress(0, 1),)
+        assert (await node.total()).ready == 1
+
+
+async def test_a_later_run_fences_the_earlier_one():
+    async with serving() as node:
+        await node.create(partitions=2)
+        await fill(node, 4)
+        zombie, lake = Driver(), Driver()
+        await zombie.open(node.queues)
+        progress = await zombie.advance(node.queues)
+        await lake.open(node.queues)
+        zombie.take(progress)
+        error = await refusal(zombie.advance(node.queues))
+        assert (error.code, error.limit, error.value) == (ErrorCode.READER_FENCED, "2", "1")
+        again = await lake.advance(node.queues)
+        assert [one.batch.replays for one in again if one.batch] == [1, 1]
+        assert (await node.total()).acknowledged == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"acks": (ReaderAck(0, 0),)}, ErrorCode.ACK_MISMATCH),
+        ({"acks": (ReaderAck(0, 9),)}, ErrorCode.ACK_MISMATCH),
+    ],
+)
+async def test_a_reader_that_has_lost_its_memory_is_refused(changes, expected):
+    async with serving() as node:
+        await node.create()
+        await fill(node, 2)
+        lake = Driver()
+        await lake.open(node.queues)
+        lake.take(await lake.advance(node.queues, 1))
+        await lake.advance(node.queues, 1)
+        assert await code(lake.advance(node.queues, **changes)) is expected
+
+
+async def test_unknown_readers_epochs_and_partitions():
+    async with serving() as node:
+        await node.create(partitions=2)
+        lake = Driver()
+        lake.epoch = 1
+        assert await code(lake.advance(node.queues)) is ErrorCode.READER_NOT_FOUND
+        await lake.open(node.queues)
+        lake.epoch = 5
+        assert await code(lake.advance(node.queues)) is ErrorCode.READER_NOT_FOUND
+        release = node.queues.readers.release
+        call = ReleaseReaderCall("default", "q", "pond")
+        assert await code(release(call)) is ErrorCode.READER_NOT_FOUND
+        call = ReleaseReaderCall("default", "q", "lake", 7)
+        assert await code(release(call)) is ErrorCode.INVALID_ARGUMENT
+        call = ReleaseReaderCall("default", "q", "lake", 0, remove=True)
+        assert await code(release(call)) is ErrorCode.INVALID_ARGUMENT
+        # A partition that the queue has not (any more) has nothing left to acknowledge.
+        lake.epoch = 1
+        lake.acks[9] = 4
+        assert (await lake.advance(node.queues))[-1] == ReaderProgress(9, 4, gone=True)
+
+
+async def test_readers_are_listed_with_what_they_hold():
+    async with serving() as node:
+        await node.create(partitions=2)
+        await fill(node, 4)
+        lake, pond = Driver(), Driver("pond")
+        await pond.open(node.queues)
+        await lake.open(node.queues)
+        await lake.advance(node.queues, 2)
+        for stale in (False, True):
+            [first, second] = await node.queues.readers.list("default", "q", stale=stale)
+            assert (first.reader_id, second.reader_id) == ("lake", "pond")
+            assert [partition for partition, _ in first.partitions] == [0, 1]
+            assert [state.batch.count for _, state in first.partitions if state.batch] == [1, 1]
+            assert [state.ready for _, state in second.partitions] == [1, 1]
+
+
+async def test_released_items_go_to_others_and_the_reader_hears_of_it():
+    async with serving() as node:
+        await node.create(partitions=2)
+        await fill(node, 6)
+        lake = Driver()
+        await lake.open(node.queues)
+        progress = await lake.advance(node.queues)
+        release = node.queues.readers.release
+        one = await release(ReleaseReaderCall("default", "q", "lake", 1))
+        assert (one.batches, one.items) == (1, 3)
+        rest = await release(ReleaseReaderCall("default", "q", "lake"))
+        assert (rest.batches, rest.items) == (1, 3)
+        none = await release(ReleaseReaderCall("default", "q", "lake"))
+        assert (none.batches, none.items) == (0, 0)
+        batches = (await node.lease(100)).batches
+        assert {batch.attempt for batch in batches} == {2}
+        lake.take(progress)
+        assert await code(lake.advance(node.queues)) is ErrorCode.BATCH_RELEASED
+        assert items(await lake.advance(node.queues, skip_released=True)) == 0
+
+
+async def test_a_removed_reader_is_unknown_everywhere():
+    async with serving() as node:
+        await node.create(partitions=2)
+        await fill(node, 4)
+        lake = Driver()
+        await lake.open(node.queues)
+        await lake.advance(node.queues)
+        call = ReleaseReaderCall("default", "q", "lake", remove=True)
+        released = await node.queues.readers.release(call)
+        assert (released.batches, released.items) == (2, 4)
+        assert await node.queues.readers.list("default", "q", stale=False) == ()
+        assert await code(lake.advance(node.queues)) is ErrorCode.READER_NOT_FOUND
+
+
+async def test_any_node_serves_any_reader():
+    async with staged("a", "b", partitions=4) as stage:
+        for number in range(8):
+            await stage.produce("a", b"%d" % number)
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        first = await lake.advance(stage.members["a"])
+        assert items(first) == 8
+        assert await lake.advance(stage.members["b"]) == first
+        lake.take(first)
+        assert items(await lake.advance(stage.members["b"])) == 0
+        assert (await stage.base.total()).acknowledged == 8
+
+
+async def test_a_call_waits_at_the_leader():
+    async with staged("a", "b") as stage:
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        waiting = start(lake.advance(stage.members["b"], wait_ms=LONG_MS))
+        await rounds()
+        await stage.produce("a", b"x")
+        assert items(await waiting) == 1
+        assert proposed(stage, AdvanceReader) == 1
+
+
+async def test_a_lost_answer_is_repeated():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        stage.loses_answers = 1
+        progress = await lake.advance(stage.members["b"])
+        assert items(progress) == 1
+        lake.take(progress)
+        stage.loses_answers = 1
+        assert items(await lake.advance(stage.members["b"])) == 0
+        total = await stage.base.total()
+        assert (total.acknowledged, total.reserved) == (1, 0)
+
+
+async def test_a_younger_partition_hears_of_a_reader_when_it_is_met():
+    async with staged("a", "b", partitions=2) as stage:
+        await stage.produce("a", b"x")
+        lake = Driver()
+        group = group_of(stage, 0)
+        router = stage.members["a"].router
+        opened = await router.call(router.view(group), OpenReader("lake"))
+        lake.epoch = opened.epoch  # type: ignore[union-attr]
+        assert items(await lake.advance(stage.members["b"])) == 1
+        [reader] = await stage.members["a"].readers.list("default", "q", stale=False)
+        assert [state.epoch for _, state in reader.partitions] == [1, 1]
+
+
+async def test_two_runs_at_once_leave_one():
+    async with staged("a", "b", partitions=3) as stage:
+        first, second = Driver(), Driver()
+        await asyncio.gather(
+            *(start(driver.open(stage.members[name])) for driver, name in
+              ((first, "a"), (second, "b"))),
+            return_exceptions=True,
+        )  # fmt: skip
+        last = Driver()
+        await last.open(stage.members["a"])
+        assert last.epoch == 3
+        assert items(await last.advance(stage.members["b"])) == 0
+        with stage.base.environment.snapshot() as txn:
+            assert invariants.check(txn, group_of(stage, 0)) == []
+
+
+async def test_a_partition_without_a_leader_leaves_the_others_what_they_are(monkeypatch):
+    monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
+    async with staged("a", "b", partitions=2) as stage:
+        await stage.produce("a", b"x")
+        await stage.produce("b", b"y")
+        lake = Driver()
+        await lake.open(stage.members["a"])
+        stage.lead(group_of(stage, 1), None)
+        progress = await lake.advance(stage.members["a"])
+        assert [one.error is None for one in progress] == [True, False]
+        assert items(progress) == 1
+        stage.lead(group_of(stage, 1), "b")
+        lake.take(progress)
+        assert items(await lake.advance(stage.members["a"])) == 1
+        stage.lead(group_of(stage, 0), None)
+        stage.lead(group_of(stage, 1), None)
+        error = await refusal(lake.advance(stage.members["a"]))
+        assert error.retriable
+
+
+async def test_a_waiting_call_outlives_a_change_of_leaders():
+    async with staged("a", "b") as stage:
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        waiting = start(lake.advance(stage.members["b"], wait_ms=LONG_MS))
+        await rounds()
+        stage.lead(group_of(stage), "b")
+        await rounds()
+        await stage.produce("a", b"x")
+        assert items(await waiting) == 1

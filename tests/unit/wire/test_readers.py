@@ -1,0 +1,127 @@
+"""Requests of readers at the door, and their answers."""
+
+from typing import Any
+
+import pytest
+
+from querator.model.commands import NamedBatch
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
+from querator.model.reader_calls import (
+    AdvancedReader,
+    OpenedReader,
+    Reader,
+    ReaderAck,
+    ReaderPosition,
+    ReaderProgress,
+    ReaderState,
+)
+from querator.v1 import errors_pb2
+from querator.v1 import reader_service_pb2 as pb
+from querator.wire import readers
+
+BATCH = NamedBatch(7, 50_000, 1 << 26, 5_000, 2)
+NAMED: Any = {"queue": "orders", "reader_id": "lake"}
+
+
+def test_defaults_of_an_advance():
+    message = pb.AdvanceReaderRequest(**NAMED, epoch=3, acks=[pb.ReaderAck(ack_seq=2)])
+    call = readers.parse_advance_reader(message.SerializeToString())
+    assert (call.namespace, call.queue, call.reader_id) == ("default", "orders", "lake")
+    assert (call.epoch, call.acks) == (3, (ReaderAck(0, 2),))
+    assert (call.max_items, call.max_bytes) == (BATCH_ITEMS_DEFAULT, BATCH_BYTES_DEFAULT)
+    assert (call.wait_ms, call.acknowledge_only, call.skip_released) == (0, False, False)
+
+
+BAD: Any = {
+    "queue": {"queue": "", "epoch": 1},
+    "reader_id": {"reader_id": "", "epoch": 1},
+    "epoch": {},
+    "max_items": {"epoch": 1, "max_items": 500_001},
+    "max_bytes": {"epoch": 1, "max_bytes": (1 << 30) + 1},
+    "acks[1].partition": {"epoch": 1, "acks": [pb.ReaderAck(), pb.ReaderAck(ack_seq=1)]},
+    "acks[0].ack_seq": {"epoch": 1, "acks": [pb.ReaderAck(ack_seq=1 << 63)]},
+    "acks[0].partition": {"epoch": 1, "acks": [pb.ReaderAck(partition=1024)]},
+    "acks": {"epoch": 1, "acks": [pb.ReaderAck(partition=n) for n in range(1025)]},
+}
+
+
+@pytest.mark.parametrize("field", BAD)
+def test_what_is_wrong_is_named(field):
+    message = pb.AdvanceReaderRequest(**{**NAMED, **BAD[field]})
+    with pytest.raises(QueratorError) as caught:
+        readers.parse_advance_reader(message.SerializeToString())
+    assert caught.value.field == field
+
+
+def test_a_reader_id_is_bounded_in_bytes():
+    message = pb.OpenReaderRequest(queue="orders", reader_id="é" * 65)
+    with pytest.raises(QueratorError) as caught:
+        readers.parse_open_reader(message.SerializeToString())
+    error = caught.value
+    assert (error.field, error.limit, error.value) == ("reader_id", "128 bytes", "130 bytes")
+
+
+def test_bytes_that_are_no_message():
+    for parse in (
+        readers.parse_open_reader,
+        readers.parse_advance_reader,
+        readers.parse_list_readers,
+        readers.parse_release_reader,
+    ):
+        with pytest.raises(QueratorError):
+            parse(b"\xff")
+
+
+def test_a_release_names_a_partition_or_none():
+    message = pb.ReleaseReaderRequest(**NAMED)
+    assert readers.parse_release_reader(message.SerializeToString()).partition is None
+    message.partition = 0
+    assert readers.parse_release_reader(message.SerializeToString()).partition == 0
+
+
+def test_answers_arrive():
+    opened = pb.OpenReaderResponse.FromString(
+        readers.encode_opened(
+            OpenedReader(4, (ReaderPosition(0, 6, BATCH, 90), ReaderPosition(1, 0, None, 0)))
+        )
+    )
+    assert (opened.epoch, opened.partitions[0].acked_seq) == (4, 6)
+    batch = opened.partitions[0].open_batch
+    assert (batch.seq, batch.count, batch.bytes, batch.replays) == (7, 50_000, 1 << 26, 2)
+    assert batch.opened_at.ToMilliseconds() == 5_000
+    assert not opened.partitions[1].HasField("open_batch")
+    advanced = pb.AdvanceReaderResponse.FromString(
+        readers.encode_advanced(
+            AdvancedReader(
+                (
+                    ReaderProgress(0, 6, BATCH),
+                    ReaderProgress(1, 2, error=ErrorCode.NOT_LEADER),
+                    ReaderProgress(9, 3, gone=True),
+                )
+            )
+        )
+    )
+    first, second, third = advanced.partitions
+    assert (first.HasField("batch"), second.HasField("batch")) == (True, False)
+    assert (first.error, second.error) == (0, errors_pb2.ERROR_CODE_NOT_LEADER)
+    assert (third.partition, third.acked_seq, third.gone) == (9, 3, True)
+
+
+def test_a_listed_reader_is_in_its_last_run():
+    reader = Reader(
+        "lake",
+        (
+            (0, ReaderState("lake", 2, 3_000, 4_000, 1, BATCH, 9, 5_000)),
+            (1, ReaderState("lake", 1, 1_000, 0, 0, None, 0, 5_000)),
+        ),
+    )
+    message = pb.ListReadersResponse.FromString(readers.encode_readers((reader,)))
+    [listed] = message.readers
+    assert (listed.reader_id, listed.epoch) == ("lake", 2)
+    assert listed.opened_at.ToMilliseconds() == 3_000
+    assert listed.advanced_at.ToMilliseconds() == 4_000
+    assert [(part.ready, part.HasField("open_batch")) for part in listed.partitions] == [
+        (9, True),
+        (0, False),
+    ]
