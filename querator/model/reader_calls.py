@@ -71,6 +71,29 @@ class AdvancedReader(msgspec.Struct, frozen=True):
     partitions: tuple[ReaderProgress, ...]
 
 
+class ReadBatchCall(msgspec.Struct, frozen=True):
+    """Items of an open batch from one index up to before another (0: to the end)."""
+
+    namespace: str
+    queue: str
+    reader_id: str
+    partition: int
+    batch_seq: int
+    from_index: int = 0
+    upto_index: int = 0
+    with_value: bool = True
+
+
+class BatchPage(msgspec.Struct, frozen=True, array_like=True):
+    """`columns` is an `ItemColumns` of the items up to before `next_index`; the last page ends
+    before `upto_index`.
+    """
+
+    columns: bytes
+    next_index: int
+    upto_index: int
+
+
 class ReaderState(msgspec.Struct, frozen=True):
     """A reader in one partition, as of the state time `now_ms`. `opened_at_ms` is when its epoch
     came, `advanced_at_ms` when it was advanced last (0: never). `ready`: items that wait for it, or

@@ -12,7 +12,7 @@ from querator.model.calls import ItemRun
 from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of
-from querator.partition.rows import ItemState, Segment, State, decode_segment, decode_state
+from querator.partition.rows import Block, ItemState, Segment, State, decode_segment, decode_state
 from querator.partition.segments import load_block
 from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction
@@ -110,6 +110,19 @@ def _run(
         return None
     if span.produced_before_ms and block.produced_at_ms >= span.produced_before_ms:
         return None
+    return run_of(txn, group, first_seq, block, parts, overlaid=overlaid)
+
+
+def run_of(
+    txn: ReadTransaction,
+    group: int,
+    first_seq: int,
+    block: Block,
+    parts: list[tuple[Segment, int]],
+    *,
+    overlaid: bool,
+) -> ItemRun:
+    """Items of a block by (segment, those of it). `overlaid`: the partition has overlays."""
     stored = attachments.read(txn, group, block.index, block.part)
     assert stored is not None, "a live block has its attachment"
     mask = 0

@@ -15,7 +15,7 @@ from querator.partition import masks, rows
 from querator.partition.holds import waited_for
 from querator.partition.lease import client_hash
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
-from querator.partition.reader_queries import oldest_batch_at
+from querator.partition.readers import oldest_batch_at
 from querator.partition.rows import (
     Block,
     ItemState,

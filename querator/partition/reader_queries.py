@@ -3,24 +3,34 @@
 As in `queries`: one committed state, nothing changes, the work of a call is bounded.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
+from querator.model.calls import ItemRun
 from querator.model.commands import AdvanceReader, ReaderResult, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.model.reader_calls import ReaderState
-from querator.partition.readers import answer_of, batch_of, load_reader, refuses
+from querator.partition import masks
+from querator.partition.browse import run_of
+from querator.partition.readers import (
+    answer_of,
+    batch_of,
+    load_reader,
+    not_open,
+    reader_rows,
+    refuses,
+    unknown_reader,
+)
 from querator.partition.rows import (
-    ReaderRow,
     State,
-    decode_reader,
+    decode_reserved,
     decode_settings,
     decode_state,
 )
-from querator.partition.segments import LANE
+from querator.partition.segments import LANE, load_block, load_segment
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import READERS, READY, SETTINGS, STATE
+from querator.storage.tables import READY, RESERVED, SETTINGS, STATE
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -32,6 +42,14 @@ class Outlook(msgspec.Struct, frozen=True):
     result: ReaderResult | None = None
     acknowledges: bool = False
     ready: int = 0
+
+
+class BatchPart(msgspec.Struct, frozen=True):
+    """Items in the order of the batch, up to before `next_index`; of those up to `upto_index`."""
+
+    runs: tuple[ItemRun, ...]
+    next_index: int
+    upto_index: int
 
 
 def readers(txn: ReadTransaction, group: int) -> tuple[ReaderState, ...]:
@@ -49,7 +67,7 @@ def readers(txn: ReadTransaction, group: int) -> tuple[ReaderState, ...]:
             state.ready,
             state.now_ms,
         )
-        for row in _rows(txn, group)
+        for row in reader_rows(txn, group)
     ]
     return tuple(sorted(found, key=lambda reader: reader.reader_id))
 
@@ -82,14 +100,60 @@ def _ready(txn: ReadTransaction, group: int, state: State, upto_position: int) -
     return state.ready
 
 
-def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
-    """When the oldest open batch was given out (ms); 0: none is open. `txn` is a view."""
-    return min((row.batch.opened_at_ms for row in _rows(txn, group) if row.batch), default=0)
-
-
-def _rows(txn: ReadTransaction, group: int) -> Iterator[ReaderRow]:
-    for _, raw in READERS.rows(txn, group):
-        yield decode_reader(raw)
+def batch_part(
+    txn: ReadTransaction,
+    group: int,
+    reader_id: str,
+    batch_seq: int,
+    *,
+    from_index: int,
+    upto_index: int,
+    bytes_max: int = BROWSE_BYTES,
+    items_max: int = BROWSE_ITEMS_MAX,
+) -> BatchPart | Refusal:
+    """Items of an open batch, from one index up to before another (0: to the end); ends with the
+    segment that reaches `bytes_max` or `items_max`.
+    """
+    txn = generations.view(txn, group)
+    row = load_reader(txn, group, reader_id)
+    if row is None:
+        return unknown_reader(reader_id)
+    batch = row.batch
+    if batch is None or batch.seq != batch_seq:
+        return not_open(row, batch_seq)
+    upto_index = upto_index or batch.count
+    if not from_index < upto_index <= batch.count:
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"items {from_index} to {upto_index} are not a part of batch {batch_seq}, which has "
+            f"{batch.count}",
+            field="upto_index" if upto_index > batch.count else "from_index",
+            limit=str(batch.count),
+            value=f"{from_index} to {upto_index}",
+        )
+    overlaid = _state(txn, group).overlays > 0
+    runs: list[ItemRun] = []
+    size = items = 0
+    start, stop = RESERVED.key(group, row.number, from_index), RESERVED.bounds(group, row.number)[1]
+    for first, _ in txn.scan(RESERVED.bounds(group, row.number)[0], start + b"\0", reverse=True):
+        # The row that the index is in the middle of, or begins.
+        start = first
+        break
+    for key, raw in txn.scan(start, stop):
+        at = int.from_bytes(key[-8:], "big")
+        if at >= upto_index or size >= bytes_max or items >= items_max:
+            break
+        reserved = decode_reserved(raw)
+        mask = masks.from_bytes(reserved.mask)
+        wanted = masks.first(mask, upto_index - at) & ~masks.first(mask, max(0, from_index - at))
+        segment = load_segment(txn, group, reserved.first_seq, masks.low(mask))
+        block = load_block(txn, group, reserved.first_seq)
+        parts = [(segment, wanted)]
+        run = run_of(txn, group, reserved.first_seq, block, parts, overlaid=overlaid)
+        runs.append(run)
+        size += len(run.items)
+        items += len(run.seqs)
+    return BatchPart(tuple(runs), from_index + items, upto_index)
 
 
 def _state(txn: ReadTransaction, group: int) -> State:

@@ -15,6 +15,7 @@ An epoch is a run of the reader. Whoever opens one ends those before: what is le
 refused here, so that a process that was thought dead neither acknowledges nor reserves anything.
 """
 
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -73,6 +74,17 @@ def reader_hash(reader_id: str) -> bytes:
 def load_reader(txn: ReadTransaction, group: int, reader_id: str) -> ReaderRow | None:
     raw = READERS.get(txn, group, reader_hash(reader_id))
     return None if raw is None else decode_reader(raw)
+
+
+def reader_rows(txn: ReadTransaction, group: int) -> Iterator[ReaderRow]:
+    for _, raw in READERS.rows(txn, group):
+        yield decode_reader(raw)
+
+
+def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
+    """When the oldest open batch was given out (ms); 0: none is open."""
+    rows = reader_rows(txn, group)
+    return min((row.batch.opened_at_ms for row in rows if row.batch is not None), default=0)
 
 
 def answer_of(row: ReaderRow, state: State) -> ReaderResult:
@@ -217,6 +229,20 @@ def released(row: ReaderRow, seq: int) -> Refusal:
         f"batch {seq} of reader {row.reader_id!r} was released: its items went back to the queue, "
         f"and others may get them, or have got them",
         field="ack_seq",
+        value=str(seq),
+    )
+
+
+def not_open(row: ReaderRow, seq: int) -> Refusal:
+    """Why a batch that is not open cannot be read."""
+    if row.acked_seq < seq <= row.last_seq:
+        return released(row, seq)
+    what = "is acknowledged: its items are gone" if seq <= row.acked_seq else "was never given out"
+    return Refusal(
+        ErrorCode.BATCH_NOT_FOUND,
+        f"batch {seq} of reader {row.reader_id!r} {what}",
+        field="batch_seq",
+        limit=f"{row.acked_seq} to {row.last_seq}",
         value=str(seq),
     )
 

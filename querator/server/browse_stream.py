@@ -5,6 +5,8 @@ slowly is not read for.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from querator.model.calls import BrowsedPage
 from querator.model.errors import QueratorError
@@ -12,6 +14,8 @@ from querator.server.answers import DRAINING, Context
 from querator.service.browsing import Browsing
 from querator.service.queue_service import QueueService
 from querator.wire import browse
+
+P = TypeVar("P")
 
 
 class BrowseStream:
@@ -35,21 +39,39 @@ class BrowseStream:
             browsing.close()
 
     async def _pages(self, browsing: Browsing, from_seq: int) -> QueratorError | None:
-        page = await browsing.page(from_seq)
-        while page.next_seq <= page.upto_seq:
-            if self._draining:
-                return DRAINING
-            # Owned: awaited below, also when nothing can be written any more.
-            ahead = asyncio.get_running_loop().create_task(browsing.page(page.next_seq))
-            try:
-                await self._write(page)
-            except BaseException:
-                ahead.cancel()
-                await asyncio.gather(ahead, return_exceptions=True)
-                raise
-            page = await ahead
-        await self._write(page)
-        return None
+        return await write_pages(
+            browsing.page,
+            from_seq,
+            after=lambda page: page.next_seq if page.next_seq <= page.upto_seq else None,
+            write=self._write,
+            draining=lambda: self._draining,
+        )
 
     async def _write(self, page: BrowsedPage) -> None:
         await self._context.write(browse.encode_browsed(page))
+
+
+async def write_pages(
+    make: Callable[[int], Coroutine[Any, Any, P]],
+    first: int,
+    *,
+    after: Callable[[P], int | None],
+    write: Callable[[P], Awaitable[None]],
+    draining: Callable[[], bool],
+) -> QueratorError | None:
+    """Writes pages from `first` on; `after` says where the next one begins, None: there is none."""
+    page = await make(first)
+    while (following := after(page)) is not None:
+        if draining():
+            return DRAINING
+        # Owned: awaited below, also when nothing can be written any more.
+        ahead = asyncio.get_running_loop().create_task(make(following))
+        try:
+            await write(page)
+        except BaseException:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+            raise
+        page = await ahead
+    await write(page)
+    return None

@@ -21,6 +21,7 @@ from querator import telemetry
 from querator.model import limits
 from querator.server.admin_calls import AdminCalls
 from querator.server.answers import Context, LiveCalls, Unary, answering
+from querator.server.batch_stream import BatchStream
 from querator.server.browse_stream import BrowseStream
 from querator.server.call_counts import CallCounts
 from querator.server.cluster_calls import ClusterCalls
@@ -145,6 +146,9 @@ class GrpcServer:
         reader_handlers = {}
         if self._readers is not None:
             reader_handlers = self._unary(reader_calls(self._readers))
+            reader_handlers["ReadBatch"] = grpc.unary_stream_rpc_method_handler(
+                self._streams.handler("ReadBatch", self._batch_stream)
+            )
         admin_handlers = self._unary(AdminCalls(self._admin_service).by_method())
         cluster_handlers = {}
         if self._cluster_service is not None:
@@ -206,6 +210,11 @@ class GrpcServer:
     def _browse_stream(self, context: Context, _: str, request: object) -> BrowseStream:
         assert isinstance(request, bytes)
         return BrowseStream(context, request, self._queue_service)
+
+    def _batch_stream(self, context: Context, _: str, request: object) -> BatchStream:
+        assert isinstance(request, bytes)
+        assert self._readers is not None
+        return BatchStream(context, request, self._readers)
 
     def _produce_stream(self, context: Context, request_id: str, _: object) -> ProduceStream:
         counts = self._calls.counts

@@ -26,7 +26,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
-from querator.model.reader_calls import ReaderState
+from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.transactions import StageResult, TxnResult
 from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
@@ -35,6 +35,7 @@ from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery
 from querator.placement import commands as placement
 from querator.service.forwarder import (
     AdvanceQuery,
+    BatchQuery,
     BrowseQuery,
     CarriedLease,
     EpochQuery,
@@ -228,6 +229,7 @@ _REPLIES: dict[type, Any] = {
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
     ReadersQuery: msgspec.msgpack.Decoder(tuple[ReaderState, ...]).decode,
     AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
+    BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,

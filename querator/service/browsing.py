@@ -11,9 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.model.calls import BrowseCall, BrowsedPage
+from querator.model.commands import Refusal
+from querator.model.reader_calls import BatchPage
 from querator.partition.browse import Span, browse
-from querator.service.forwarder import BrowseQuery
-from querator.service.outcomes import stopping_error
+from querator.partition.reader_queries import batch_part
+from querator.service.forwarder import BatchQuery, BrowseQuery
+from querator.service.outcomes import refused, stopping_error
 from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.storage.environment import Environment
@@ -33,6 +36,16 @@ class Scans:
         if self._closed:
             raise stopping_error()
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._page, query)
+
+    async def batch(self, query: BatchQuery) -> BatchPage:
+        """Raises QueratorError: BATCH_RELEASED, BATCH_NOT_FOUND, READER_NOT_FOUND, …."""
+        if self._closed:
+            raise stopping_error()
+        loop = asyncio.get_running_loop()
+        page = await loop.run_in_executor(self._thread, self._batch, query)
+        if isinstance(page, Refusal):
+            raise refused(page)
+        return page
 
     async def close(self) -> None:
         """Returns when nobody reads the storage, nor will. Does nothing twice."""
@@ -60,6 +73,21 @@ class Scans:
             kinds=frozenset(query.kinds),
         )
         return BrowsedPage(columns.data, scanned.next_seq, scanned.upto_seq)
+
+    def _batch(self, query: BatchQuery) -> BatchPage | Refusal:
+        with self._environment.snapshot() as txn:
+            part = batch_part(
+                txn,
+                query.group,
+                query.reader_id,
+                query.batch_seq,
+                from_index=query.from_index,
+                upto_index=query.upto_index,
+            )
+        if isinstance(part, Refusal):
+            return part
+        columns = encode_columns(query.partition, part.runs, with_value=query.with_value)
+        return BatchPage(columns.data, part.next_index, part.upto_index)
 
 
 class Browsing:

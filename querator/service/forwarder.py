@@ -104,6 +104,18 @@ class AdvanceQuery(msgspec.Struct, frozen=True, array_like=True, tag="A"):
     wait_ms: int = 0
 
 
+class BatchQuery(msgspec.Struct, frozen=True, array_like=True, tag="B"):
+    """A `BatchPage`; fields as of `ReadBatchCall`."""
+
+    group: GroupId
+    partition: int
+    reader_id: str
+    batch_seq: int
+    from_index: int
+    upto_index: int
+    with_value: bool
+
+
 Query = (
     StatsQuery
     | PeekQuery
@@ -112,6 +124,7 @@ Query = (
     | StreamLeasesQuery
     | ReadersQuery
     | AdvanceQuery
+    | BatchQuery
     | ReadyQuery
     | EpochQuery
     | FactsQuery

@@ -122,7 +122,9 @@ class QueueService:
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
         self._browses = Admission("scans", calls_max=BROWSES_MAX)
-        self._readers = ReaderService(router=self._router, reads=self._reads, calls=self._leases)
+        self._readers = ReaderService(
+            router=self._router, reads=self._reads, calls=self._leases, scans=self._browses
+        )
         self._producing = Producing(self._router, self._reads, durable=environment.durable)
         self._transactions = Transactions(
             self._router, self._producing, durable=environment.durable

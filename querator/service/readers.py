@@ -15,7 +15,7 @@ batch is given out by the next call.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -29,8 +29,10 @@ from querator.model.queues import Queue
 from querator.model.reader_calls import (
     AdvancedReader,
     AdvanceReaderCall,
+    BatchPage,
     OpenedReader,
     OpenReaderCall,
+    ReadBatchCall,
     Reader,
     ReaderAck,
     ReaderPosition,
@@ -43,7 +45,7 @@ from querator.partition.lease import fair_shares
 from querator.partition.reader_queries import Outlook
 from querator.partition.readers import unknown_reader
 from querator.service.admission import Admission
-from querator.service.forwarder import AdvanceQuery
+from querator.service.forwarder import AdvanceQuery, BatchQuery
 from querator.service.outcomes import each, refused
 from querator.service.reads import Reads
 from querator.service.router import Router
@@ -59,8 +61,9 @@ LOOK_PAUSE_S = 0.02
 class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
 
-    def __init__(self, *, router: Router, reads: Reads, calls: Admission) -> None:
-        """`calls` counts what has been taken on and waits, or not."""
+    def __init__(self, *, router: Router, reads: Reads, calls: Admission, scans: Admission) -> None:
+        """`calls` counts what has been taken on and may wait, `scans` what is being read."""
+        self._scans = scans
         self._router = router
         self._reads = reads
         self._calls = calls
@@ -78,6 +81,14 @@ class ReaderService:
         finally:
             self._calls.leave()
 
+    async def read(self, call: ReadBatchCall) -> "BatchReading":
+        """Opens a batch for reading; its owner closes it."""
+        queue = await self._queue(call.namespace, call.queue)
+        check_partition(call.partition, queue)
+        view = self._router.views(queue)[call.partition]
+        self._scans.enter()
+        return BatchReading(call, view, router=self._router, left=self._scans.leave)
+
     async def list(self, namespace: str, name: str, *, stale: bool) -> tuple[Reader, ...]:
         """By name."""
         queue = await self._queue(namespace, name)
@@ -94,6 +105,33 @@ class ReaderService:
 
 def _deadline(timeout_ms: int) -> float | None:
     return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
+
+
+class BatchReading:
+    """One part of a batch, by the page. Its owner closes it, once."""
+
+    def __init__(
+        self, call: ReadBatchCall, view: PartitionView, *, router: Router, left: Callable[[], None]
+    ) -> None:
+        self._call = call
+        self._view = view
+        self._router = router
+        self.close = left
+
+    async def page(self, from_index: int) -> BatchPage:
+        """The page that begins there. Raises QueratorError."""
+        call = self._call
+        query = BatchQuery(
+            self._view.group,
+            call.partition,
+            call.reader_id,
+            call.batch_seq,
+            from_index,
+            call.upto_index,
+            call.with_value,
+        )
+        page: BatchPage = await self._router.read(self._view.group, query)
+        return page
 
 
 class _Piece(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from querator.partition.txn_steps import TransactionQuery
 from querator.service.browsing import Scans
 from querator.service.forwarder import (
     AdvanceQuery,
+    BatchQuery,
     BrowseQuery,
     EpochQuery,
     LettersQuery,
@@ -151,6 +152,9 @@ class Reads:
         if isinstance(query, EpochQuery):
             await self._host.confirm_read(PLACEMENT_GROUP)
             return self._router.map.epoch
+        if isinstance(query, BatchQuery):
+            await self._host.confirm_read(query.group)
+            return await self._scans.batch(query)
         if isinstance(query, BrowseQuery):
             await self._host.confirm_read(query.group)
             return await self._scans.page(query)

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from querator.v1 import errors_pb2 as _errors_pb2
+from querator.v1 import items_pb2 as _items_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -314,6 +315,84 @@ class AdvanceReaderResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdvanceReaderResponse: _TypeAlias = AdvanceReaderResponse  # noqa: Y015
+
+@_typing.final
+class ReadBatchRequest(_message.Message):
+    """ReadBatchRequest names a part of an open batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    READER_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BATCH_SEQ_FIELD_NUMBER: _builtins.int
+    FROM_INDEX_FIELD_NUMBER: _builtins.int
+    UPTO_INDEX_FIELD_NUMBER: _builtins.int
+    WITHOUT_VALUE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    reader_id: _builtins.str
+    """Name of the reader."""
+    partition: _builtins.int
+    """Partition of the queue."""
+    batch_seq: _builtins.int
+    """Number of the batch."""
+    from_index: _builtins.int
+    """Index of the first item in the batch, from 0."""
+    upto_index: _builtins.int
+    """Index behind the last item; 0: to the end."""
+    without_value: _builtins.bool
+    """Whether the payloads stay behind."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        reader_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        batch_seq: _builtins.int = ...,
+        from_index: _builtins.int = ...,
+        upto_index: _builtins.int = ...,
+        without_value: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_seq", b"batch_seq", "from_index", b"from_index", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "reader_id", b"reader_id", "upto_index", b"upto_index", "without_value", b"without_value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBatchRequest: _TypeAlias = ReadBatchRequest  # noqa: Y015
+
+@_typing.final
+class ReadBatchResponse(_message.Message):
+    """ReadBatchResponse is a run of items, about 1 MiB of them at most (or one that is larger)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    NEXT_INDEX_FIELD_NUMBER: _builtins.int
+    next_index: _builtins.int
+    """Index behind the last of these items: where to go on. That of the request's end in the last response."""
+    @_builtins.property
+    def columns(self) -> _items_pb2.ItemColumns:
+        """The items in the order of the batch, which is that of the line: `seq` need not ascend."""
+
+    def __init__(
+        self,
+        *,
+        columns: _items_pb2.ItemColumns | None = ...,
+        next_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "next_index", b"next_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBatchResponse: _TypeAlias = ReadBatchResponse  # noqa: Y015
 
 @_typing.final
 class ListReadersRequest(_message.Message):

@@ -46,6 +46,11 @@ class ReaderServiceStub:
                 request_serializer=querator_dot_v1_dot_reader__service__pb2.AdvanceReaderRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_reader__service__pb2.AdvanceReaderResponse.FromString,
                 _registered_method=True)
+        self.ReadBatch = channel.unary_stream(
+                '/querator.v1.ReaderService/ReadBatch',
+                request_serializer=querator_dot_v1_dot_reader__service__pb2.ReadBatchRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_reader__service__pb2.ReadBatchResponse.FromString,
+                _registered_method=True)
         self.ListReaders = channel.unary_unary(
                 '/querator.v1.ReaderService/ListReaders',
                 request_serializer=querator_dot_v1_dot_reader__service__pb2.ListReadersRequest.SerializeToString,
@@ -78,6 +83,15 @@ class ReaderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadBatch(self, request, context):
+        """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
+        needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+        BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListReaders(self, request, context):
         """Returns the readers of a queue, with what they have not acknowledged.
         """
@@ -105,6 +119,11 @@ def add_ReaderServiceServicer_to_server(servicer, server):
                     servicer.AdvanceReader,
                     request_deserializer=querator_dot_v1_dot_reader__service__pb2.AdvanceReaderRequest.FromString,
                     response_serializer=querator_dot_v1_dot_reader__service__pb2.AdvanceReaderResponse.SerializeToString,
+            ),
+            'ReadBatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadBatch,
+                    request_deserializer=querator_dot_v1_dot_reader__service__pb2.ReadBatchRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_reader__service__pb2.ReadBatchResponse.SerializeToString,
             ),
             'ListReaders': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReaders,
@@ -173,6 +192,33 @@ class ReaderService:
             '/querator.v1.ReaderService/AdvanceReader',
             querator_dot_v1_dot_reader__service__pb2.AdvanceReaderRequest.SerializeToString,
             querator_dot_v1_dot_reader__service__pb2.AdvanceReaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/querator.v1.ReaderService/ReadBatch',
+            querator_dot_v1_dot_reader__service__pb2.ReadBatchRequest.SerializeToString,
+            querator_dot_v1_dot_reader__service__pb2.ReadBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,11 @@ class ReaderServiceStub:
     """Acknowledges batches, and gives out the next ones; waits up to wait_timeout until there is one. What is open and
     not acknowledged is given out again, unchanged: a call may be repeated whatever became of it.
     """
+    ReadBatch: _grpc.UnaryStreamMultiCallable[_reader_service_pb2.ReadBatchRequest, _reader_service_pb2.ReadBatchResponse]
+    """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
+    needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+    BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
+    """
     ListReaders: _grpc.UnaryUnaryMultiCallable[_reader_service_pb2.ListReadersRequest, _reader_service_pb2.ListReadersResponse]
     """Returns the readers of a queue, with what they have not acknowledged."""
     ReleaseReader: _grpc.UnaryUnaryMultiCallable[_reader_service_pb2.ReleaseReaderRequest, _reader_service_pb2.ReleaseReaderResponse]
@@ -60,6 +65,11 @@ class ReaderServiceAsyncStub(ReaderServiceStub):
     AdvanceReader: _aio.UnaryUnaryMultiCallable[_reader_service_pb2.AdvanceReaderRequest, _reader_service_pb2.AdvanceReaderResponse]  # type: ignore[assignment]
     """Acknowledges batches, and gives out the next ones; waits up to wait_timeout until there is one. What is open and
     not acknowledged is given out again, unchanged: a call may be repeated whatever became of it.
+    """
+    ReadBatch: _aio.UnaryStreamMultiCallable[_reader_service_pb2.ReadBatchRequest, _reader_service_pb2.ReadBatchResponse]  # type: ignore[assignment]
+    """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
+    needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+    BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
     """
     ListReaders: _aio.UnaryUnaryMultiCallable[_reader_service_pb2.ListReadersRequest, _reader_service_pb2.ListReadersResponse]  # type: ignore[assignment]
     """Returns the readers of a queue, with what they have not acknowledged."""
@@ -89,6 +99,17 @@ class ReaderServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_reader_service_pb2.AdvanceReaderResponse, _abc.Awaitable[_reader_service_pb2.AdvanceReaderResponse]]:
         """Acknowledges batches, and gives out the next ones; waits up to wait_timeout until there is one. What is open and
         not acknowledged is given out again, unchanged: a call may be repeated whatever became of it.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadBatch(
+        self,
+        request: _reader_service_pb2.ReadBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_reader_service_pb2.ReadBatchResponse], _abc.AsyncIterator[_reader_service_pb2.ReadBatchResponse]]:
+        """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
+        needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+        BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
         """
 
     @_abc_1.abstractmethod

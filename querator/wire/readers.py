@@ -6,8 +6,10 @@ from querator.model.errors import invalid, over_limit
 from querator.model.reader_calls import (
     AdvancedReader,
     AdvanceReaderCall,
+    BatchPage,
     OpenedReader,
     OpenReaderCall,
+    ReadBatchCall,
     Reader,
     ReaderAck,
     ReaderProgress,
@@ -17,8 +19,10 @@ from querator.model.reader_calls import (
 from querator.v1 import errors_pb2
 from querator.v1 import reader_service_pb2 as pb
 from querator.wire import door
+from querator.wire.fields import prefix
 from querator.wire.queues import QueueName
 
+_COLUMNS = pb.ReadBatchResponse.COLUMNS_FIELD_NUMBER
 _U63_MAX = 2**63 - 1
 """What fits the signed numbers of other languages, and of columns."""
 
@@ -81,6 +85,27 @@ def _acks(message: pb.AdvanceReaderRequest) -> tuple[ReaderAck, ...]:
             door.check_range(ack.ready_upto, field=f"{path}.ready_upto", least=0, most=_U63_MAX),
         )
     return tuple(acks.values())
+
+
+def parse_read_batch(data: bytes) -> ReadBatchCall:
+    """A `ReadBatchRequest`."""
+    message = door.parse_message(pb.ReadBatchRequest, data)
+    return ReadBatchCall(
+        namespace=door.check_namespace(message.namespace),
+        queue=door.check_name(message.queue, field="queue"),
+        reader_id=_reader_id(message.reader_id),
+        partition=_partition(message.partition, "partition"),
+        batch_seq=door.check_range(message.batch_seq, field="batch_seq", least=1, most=_U63_MAX),
+        from_index=message.from_index,
+        upto_index=message.upto_index,
+        with_value=not message.without_value,
+    )
+
+
+def encode_batch_page(page: BatchPage) -> bytes:
+    """A `ReadBatchResponse`."""
+    rest = pb.ReadBatchResponse(next_index=page.next_index)
+    return b"".join((prefix(_COLUMNS, len(page.columns)), page.columns, rest.SerializeToString()))
 
 
 def parse_list_readers(data: bytes) -> tuple[QueueName, bool]:

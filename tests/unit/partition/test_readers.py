@@ -6,15 +6,18 @@ import pytest
 
 from querator.model.commands import (
     AdvanceReader,
+    LeaseItems,
     NamedBatch,
     OpenReader,
     Refusal,
     ReleaseReader,
+    Retry,
 )
 from querator.model.errors import ErrorCode
 from querator.model.limits import READERS_MAX
 from querator.partition import reader_queries
-from tests.unit.partition.harness import GROUP, START_MS, Log
+from querator.partition.readers import oldest_batch_at
+from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
 from tests.unit.partition.scenario import run
 
 SCENARIOS = {
@@ -239,7 +242,7 @@ def test_a_batch_says_what_it_is():
     log.one(OpenReader("lake"))
     with log.environment.snapshot() as txn:
         [state] = reader_queries.readers(txn, GROUP)
-        assert reader_queries.oldest_batch_at(txn, GROUP) == START_MS + 500
+        assert oldest_batch_at(txn, GROUP) == START_MS + 500
     assert (state.reader_id, state.epoch, state.acked_seq) == ("lake", 2, 0)
     assert (state.opened_at_ms, state.advanced_at_ms) == (START_MS + 1200, START_MS + 500)
     assert state.batch == NamedBatch(1, 2, 5, START_MS + 500, 1)
@@ -300,7 +303,7 @@ def test_what_would_change_nothing_is_known_before(ack, items, changes):
     with log.environment.snapshot() as txn:
         outlook = reader_queries.outlook(txn, GROUP, command)
     if changes:
-        assert (outlook.result, outlook.ready) == (None, 2)
+        assert (outlook.result, outlook.ready) == (None, 2 if items else 0)
     else:
         assert outlook.result == log.one(command)
 
@@ -334,3 +337,71 @@ def test_a_refusal_is_known_before():
         refusal = reader_queries.outlook(txn, GROUP, AdvanceReader("x", 1, 0, 1, 1)).refusal
     assert refusal is not None
     assert refusal.code is ErrorCode.READER_NOT_FOUND
+
+
+def part(log: Log, seq: int, **window: Any) -> Any:
+    window = {"from_index": 0, "upto_index": 0, **window}
+    with log.environment.snapshot() as txn:
+        return reader_queries.batch_part(txn, GROUP, "lake", seq, **window)
+
+
+def mixed() -> Log:
+    """Batch 1 is 2 4 of one block, then 7-9 of another, then 1 3 of the first one."""
+    log = Log()
+    log.configure()
+    log.produce([b"1", b"2", b"3", b"4", b"5", b"6"])
+    log.produce([b"7", b"8", b"9"])
+    held = log.one(lease_of(6)).grants[0].lease
+    ranges = ((1, 1), (3, 1))
+    log.one(Retry((LeaseItems(held, ranges),), error="slow"))
+    log.one(Retry((LeaseItems(held, ((2, 1), (4, 1))),), count_attempt=False))
+    log.one(OpenReader("lake"))
+    advance(log, 0)
+    return log
+
+
+def test_a_batch_is_read_in_its_order():
+    whole = part(mixed(), 1)
+    assert [list(run.seqs) for run in whole.runs] == [[2, 4], [7, 8, 9], [1, 3]]
+    assert b"".join(run.items for run in whole.runs) == b"2478913"
+    assert [run.states for run in whole.runs] == [b"\5" * 2, b"\5" * 3, b"\5" * 2]
+    assert [list(run.attempts) for run in whole.runs] == [[0, 0], [0, 0, 0], [1, 1]]
+    assert [len(run.overlays) for run in whole.runs] == [0, 0, 2]
+    assert (whole.next_index, whole.upto_index) == (7, 7)
+
+
+def test_every_part_of_a_batch_is_what_it_is_in_the_whole():
+    log = mixed()
+    seqs = [2, 4, 7, 8, 9, 1, 3]
+    for low in range(7):
+        for high in range(low + 1, 8):
+            found = part(log, 1, from_index=low, upto_index=high)
+            assert [seq for run in found.runs for seq in run.seqs] == seqs[low:high]
+            assert found.next_index == high
+
+
+def test_a_batch_is_read_page_by_page():
+    log = mixed()
+    for bounds in ({"items_max": 1}, {"bytes_max": 1}):
+        seqs: list[int] = []
+        at = pages = 0
+        while at < 7:
+            page = part(log, 1, from_index=at, **bounds)
+            seqs += [seq for run in page.runs for seq in run.seqs]
+            at, pages = page.next_index, pages + 1
+        assert (seqs, pages) == ([2, 4, 7, 8, 9, 1, 3], 3)
+
+
+def test_what_is_not_open_says_why():
+    log = mixed()
+    assert part(log, 2).code is ErrorCode.BATCH_NOT_FOUND
+    assert part(log, 1, from_index=7).field == "from_index"
+    assert part(log, 1, upto_index=8).field == "upto_index"
+    log.one(ReleaseReader("lake", 1))
+    assert part(log, 1).code is ErrorCode.BATCH_RELEASED
+    log.one(AdvanceReader("lake", 1, 0, 2, 1000))
+    log.one(AdvanceReader("lake", 1, 2, 2, 1000))
+    assert part(log, 1).code is ErrorCode.BATCH_NOT_FOUND
+    assert "acknowledged" in part(log, 2).message
+    log.one(ReleaseReader("lake", 3, remove=True))
+    assert part(log, 3).code is ErrorCode.READER_NOT_FOUND

@@ -11,12 +11,14 @@ from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
 from querator.model.reader_calls import (
     AdvanceReaderCall,
     OpenReaderCall,
+    ReadBatchCall,
     ReaderAck,
     ReaderProgress,
     ReleaseReaderCall,
 )
 from querator.partition import invariants
 from querator.service.queue_service import QueueService
+from querator.v1 import items_pb2
 from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
 from tests.unit.service.stage import Stage, staged
 from tests.unit.service.test_forwarding import group_of, rounds, start
@@ -369,3 +371,37 @@ async def test_a_waiting_call_outlives_a_change_of_leaders():
         await rounds()
         await stage.produce("a", b"x")
         assert items(await waiting) == 1
+
+
+async def test_a_batch_is_read_where_its_partition_is_led():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x", b"y")
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        progress = await lake.advance(stage.members["b"])
+        call = ReadBatchCall("default", "q", "lake", 0, 1)
+        for name in ("a", "b"):
+            reading = await stage.members[name].readers.read(call)
+            page = await reading.page(0)
+            reading.close()
+            columns = items_pb2.ItemColumns.FromString(page.columns)
+            assert (columns.rows, columns.value.data, columns.partition) == (2, b"xy", 0)
+            assert (page.next_index, page.upto_index) == (2, 2)
+        lake.take(progress)
+        await lake.advance(stage.members["a"])
+        reading = await stage.members["b"].readers.read(call)
+        assert await code(reading.page(0)) is ErrorCode.BATCH_NOT_FOUND
+        reading.close()
+        missing = ReadBatchCall("default", "q", "lake", 7, 1)
+        assert await code(stage.members["a"].readers.read(missing)) is ErrorCode.INVALID_ARGUMENT
+
+
+async def test_a_waiting_call_ends_with_its_queue():
+    async with serving() as node:
+        await node.create()
+        lake = Driver()
+        await lake.open(node.queues)
+        waiting = start(lake.advance(node.queues, wait_ms=LONG_MS))
+        await rounds()
+        await node.admin.delete_queue("default", "q")
+        assert await code(waiting) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)

@@ -9,6 +9,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
 from querator.model.reader_calls import (
     AdvancedReader,
+    BatchPage,
     OpenedReader,
     Reader,
     ReaderAck,
@@ -16,7 +17,7 @@ from querator.model.reader_calls import (
     ReaderProgress,
     ReaderState,
 )
-from querator.v1 import errors_pb2
+from querator.v1 import errors_pb2, items_pb2
 from querator.v1 import reader_service_pb2 as pb
 from querator.wire import readers
 
@@ -125,3 +126,21 @@ def test_a_listed_reader_is_in_its_last_run():
         (9, True),
         (0, False),
     ]
+
+
+def test_a_part_of_a_batch_is_asked_for_and_comes():
+    message = pb.ReadBatchRequest(**NAMED, partition=3, batch_seq=9, from_index=5, upto_index=8)
+    call = readers.parse_read_batch(message.SerializeToString())
+    assert (call.partition, call.batch_seq, call.from_index, call.upto_index) == (3, 9, 5, 8)
+    assert call.with_value
+    columns = items_pb2.ItemColumns(partition=3, rows=1).SerializeToString()
+    page = pb.ReadBatchResponse.FromString(readers.encode_batch_page(BatchPage(columns, 6, 8)))
+    assert (page.columns.partition, page.columns.rows, page.next_index) == (3, 1, 6)
+
+
+@pytest.mark.parametrize("changes", [{"batch_seq": 0}, {"partition": 1024, "batch_seq": 1}])
+def test_a_part_of_no_batch_is_refused(changes):
+    message = pb.ReadBatchRequest(**{**NAMED, **changes})
+    with pytest.raises(QueratorError) as caught:
+        readers.parse_read_batch(message.SerializeToString())
+    assert caught.value.field in changes
