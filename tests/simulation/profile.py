@@ -43,6 +43,8 @@ class Profile:
     """Part of the answers to clients that get lost."""
     pipelines: int = 0
     """That write by transactions into a queue of partitions of their own."""
+    readers: bool = False
+    """Whether there is a group more, with readers."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -88,4 +90,6 @@ def draw(seed: int, chance: random.Random) -> Profile:
         lmdb=seed % 100 == 99,
         loss=chance.choice((0.0, 0.0, 0.02, 0.2)),
         pipelines=chance.choice((0, 0, 1, 2)),
+        # Not of the same chance: the other seeds are what they were.
+        readers=random.Random(f"readers {seed}").random() < 0.3,
     )

@@ -5,6 +5,8 @@ from typing import Any
 from querator.model.commands import Configure, PartitionSettings
 from querator.model.ids import GroupId
 from querator.partition import queries
+from tests.checkers import history
+from tests.checkers.history import Recorder
 from tests.simulation.clients import queue_name
 from tests.simulation.node import SimulatedNode
 
@@ -25,6 +27,13 @@ def configured(group: GroupId, partition: int) -> tuple[Any, bytes]:
         items_max=0,
     )
     return Configure(1, settings), b""
+
+
+def look_at_items(recorder: Recorder, leader: SimulatedNode, group: GroupId) -> None:
+    """Everything that the queue holds, as the last entry of its history."""
+    pending = recorder.begin("the end", queue_name(group), history.Look())
+    present = [(0, seq, reference) for seq, reference in items_of(leader, group)]
+    pending.ended(history.Looked(tuple(present)))
 
 
 def items_of(leader: SimulatedNode, group: GroupId) -> list[tuple[int, str]]:

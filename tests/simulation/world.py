@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from querator.model.commands import Produce
+from querator.model.commands import OpenReader, Produce
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
@@ -37,7 +37,8 @@ from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.operators import Operator
 from tests.simulation.pipelines import Pipelines, judge
 from tests.simulation.profile import Profile, draw
-from tests.simulation.queues import LEASE_TIMEOUT_MS, configured, items_of
+from tests.simulation.queues import LEASE_TIMEOUT_MS, configured, items_of, look_at_items
+from tests.simulation.readers import Actor, Shore
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 
@@ -73,8 +74,12 @@ class World:
         more = PIPELINE_PARTITIONS if self.profile.pipelines else 0
         self.groups = [GroupId(number) for number in range(1, queues + more + 1)]
         self.queues = self.groups[:queues]
-        """Those of clients; the others are the partitions of the pipelines' queue."""
+        """Those of clients; then come the partitions of the pipelines' queue, and the readers'."""
         self.pipelines: Pipelines | None = None
+        self.shore: Shore | None = None
+        if self.profile.readers:
+            self.shore = Shore(self, GroupId(len(self.groups) + 1), seed)
+            self.groups.append(self.shore.group)
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
         self.network: Network[bytes] = Network(
             self.timeline, random.Random(f"network {seed}"), self.profile.nature
@@ -96,7 +101,7 @@ class World:
         self.undecided = 0
         """Partitions whose histories were too long to search in the time that a seed has."""
         self.faults = Faults(self, random.Random(f"faults {seed}"))
-        self.clients: list[Client] = []
+        self.clients: list[Client | Actor] = []
         self.operator: Operator | None = None
 
     def _add_node(self, number: int, incarnation: int = 1) -> SimulatedNode:
@@ -322,7 +327,8 @@ class World:
     def _under_load(self) -> None:
         profile = self.profile
         if profile.pipelines:
-            groups = self.groups[len(self.queues) :]
+            first = len(self.queues)
+            groups = self.groups[first : first + PIPELINE_PARTITIONS]
             self.pipelines = Pipelines(self, groups, profile.pipelines, self.seed)
         for group in self.queues:
             for number in range(profile.clients):
@@ -337,6 +343,8 @@ class World:
                     delays=profile.delays,
                 )
                 self.clients.append(client)
+        if self.shore is not None:
+            self.clients += self.shore.actors(pause_us=profile.pause_us)
         if profile.transfers or profile.members:
             self.operator = Operator(self, random.Random(f"operator {self.seed}"))
         self.faults.begin()
@@ -387,6 +395,8 @@ class World:
         """Whether an item can be produced. A try whose answer got lost may have been executed:
         each has an item of its own.
         """
+        if self.shore is not None and group == self.shore.group:
+            return self._propose(group, lambda: (OpenReader("probe"), b""))
         recorded: list[Any] = []
 
         def make() -> tuple[Any, bytes]:
@@ -440,21 +450,16 @@ class World:
                     self.checks.digest(node.name, group, applied, digest)
                     for text in invariants.check(snapshot, group):
                         self.found(f"{node.name}: group {group}: {text}")
-            if group in self.queues:
-                self._look_at_items(leader, group)
+            if self.shore is not None and group == self.shore.group:
+                self.shore.check(leader)
+            elif group in self.queues:
+                look_at_items(self.recorder, leader, group)
             else:
                 visible.update((group, item) for _, item in items_of(leader, group))
         if self.pipelines is not None:
             for text in judge(self.pipelines.pipelines, visible):
                 self.found(text)
         self._check_histories()
-
-    def _look_at_items(self, leader: SimulatedNode, group: GroupId) -> None:
-        """Everything that the queue holds, as the last entry of its history."""
-        queue = queue_name(group)
-        pending = self.recorder.begin("the end", queue, history.Look())
-        present = [(0, seq, reference) for seq, reference in items_of(leader, group)]
-        pending.ended(history.Looked(tuple(present)))
 
     def _check_histories(self) -> None:
         recorded = self.recorder.history
