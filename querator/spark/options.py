@@ -111,6 +111,11 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
     )
 
 
+def is_of_a_table(given: Mapping[str, str]) -> bool:
+    """Whether Spark's catalogue is about to keep them."""
+    return "provider" in given
+
+
 def _named(given: Mapping[str, str]) -> dict[str, str]:
     """By the names as they are documented."""
     options = {}

@@ -1,6 +1,7 @@
 """The data source as Spark knows it. Instances are pickled: they hold the options alone."""
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -9,11 +10,15 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from querator.spark.browsing import BrowseReader
 from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA
-from querator.spark.options import OptionError, browse_options
+from querator.spark.options import OptionError, browse_options, is_of_a_table
+
+_RECORDED: Final = "querator"
+"""Metadata of a table's first column: its options."""
 
 
 class NotSupported(NotImplementedError):
@@ -27,10 +32,18 @@ class QueratorDataSource(DataSource):
     def name(cls) -> str:
         return "querator"
 
-    def schema(self) -> str:
-        """The same for all queues. Options are checked here already, before anything is planned."""
+    def schema(self) -> StructType | str:
+        """The same for all queues. Options are checked here already, before anything is planned.
+
+        Spark asks when a table is created, with its options; when the table is read it hands over
+        the schema without them. So they go along with the schema.
+        """
         browse_options(self.options)
-        return SPARK_SCHEMA
+        if not is_of_a_table(self.options):
+            return SPARK_SCHEMA
+        schema: StructType = from_arrow_schema(ARROW_SCHEMA)
+        schema.fields[0].metadata = {_RECORDED: dict(self.options)}
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises OptionError."""
@@ -38,7 +51,7 @@ class QueratorDataSource(DataSource):
             raise OptionError(
                 "the schema of a queue is fixed: leave out .schema(…), and select the columns"
             )
-        return BrowseReader(browse_options(self.options))
+        return BrowseReader(browse_options(_options(schema, self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         _refuse("read a stream from a queue", "read a snapshot with spark.read, or consume with")
@@ -48,6 +61,12 @@ class QueratorDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse("write a stream to a queue", "produce in foreachBatch with")
+
+
+def _options(schema: StructType, given: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of the query (`SELECT … WITH (…)`) win over those of its table."""
+    recorded: dict[str, Any] = schema.fields[0].metadata.get(_RECORDED, {})
+    return {**recorded, **given}
 
 
 def _refuse(what: str, instead: str) -> NoReturn:

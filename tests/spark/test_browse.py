@@ -108,8 +108,16 @@ def test_sql(spark, node, filled):
     try:
         [row] = spark.sql("SELECT count(*) AS n FROM flights WHERE state = 'leased'").collect()
         assert row["n"] == 10
+        [row] = spark.sql("SELECT count(*) AS n FROM flights WITH (states = 'ready')").collect()
+        assert row["n"] == 980
     finally:
         spark.sql("DROP TABLE flights")
+    spark.sql(
+        "CREATE TEMPORARY VIEW flights USING querator "
+        f"OPTIONS (endpoint '{node.endpoint}', queue 'filled')"
+    )
+    assert spark.sql("SELECT DISTINCT kind FROM flights").count() == 2
+    spark.catalog.dropTempView("flights")
 
 
 def test_a_limit_ends_the_scan(spark, node, filled):
