@@ -3,7 +3,16 @@
 import msgspec
 import pytest
 
-from querator.model.commands import Configure, Done, Expire, Refusal, Route
+from querator.model.commands import (
+    Complete,
+    Configure,
+    Done,
+    Expire,
+    LeaseItems,
+    Refusal,
+    Route,
+    Unhold,
+)
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.limits import STAGE_TIMEOUT_MS
@@ -343,6 +352,39 @@ def test_a_closing_partition_publishes_what_was_pinned_before():
     assert refused.code is ErrorCode.ROUTING_CHANGED
     log.one(Publish(1))
     assert stats(log).ready == 3
+
+
+def test_keys_wait_for_what_was_published_before_a_change():
+    queue = Partitions(2)
+    old, new = queue.logs
+    # Slot 1: partition 0 of one, and 1 of two.
+    moved, plain = b"\x01\x00", b"\xff\xff"
+    queue.stage(0, [b"before"], slots=moved)
+    prepare(old, claim([b"before"]))
+    for log in queue.logs:
+        log.one(Route(1, 2, open=False, before=1))
+    old.one(Publish(1))
+    for log in queue.logs:
+        log.one(Route(1, 2, open=True, before=1))
+    items = [b"after", b"plain"]
+    queue.stage(1, items, batch=1, routing=1, slots=moved + plain)
+    prepare(new, claim(items), txn=2, batch=1)
+    new.one(Publish(2))
+    assert (stats(new).ready, stats(new).held, stats(new).waits_for) == (1, 1, (0,))
+    assert changes(old) == ((1, False, b""),)
+    grant = old.one(lease_of()).grants[0]
+    assert changes(old) == ((1, False, b""),)
+    old.one(Complete((LeaseItems(grant.lease),)))
+    assert changes(old) == ((1, True, b""),)
+    old.one(Unhold(1, b""))
+    new.one(Unhold(1, b"\x01"))
+    assert (stats(new).ready, stats(new).held, stats(new).waits_for) == (2, 0, ())
+    assert changes(old) == changes(new) == ()
+
+
+def changes(log):
+    with log.environment.snapshot() as txn:
+        return closure(txn, ClosureQuery(log.group)).changes
 
 
 def test_a_partition_with_something_pinned_does_not_go():
