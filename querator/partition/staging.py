@@ -293,8 +293,7 @@ def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
         piece = decode_piece(raw)
         count = len(piece.lengths) >> 2
         txn.delete(key)
-        _show(turn, piece, count)
-        left -= 1 + len(piece.specials)
+        left -= _show(turn, piece, count)
         row.count -= count
         row.size -= piece.size
         state.staged -= count
@@ -309,8 +308,10 @@ def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
     return left - 1
 
 
-def _show(turn: Turn, piece: StagedPiece, count: int) -> None:
-    """Items of a piece get sequences and are placed, as those of a produce are."""
+def _show(turn: Turn, piece: StagedPiece, count: int) -> int:
+    """Items of a piece get sequences and are placed, as those of a produce are; how much work it
+    was: rows, about.
+    """
     state = turn.state
     first_seq = state.next_seq
     state.next_seq = first_seq + count
@@ -324,11 +325,12 @@ def _show(turn: Turn, piece: StagedPiece, count: int) -> None:
         state.duplicates += len(duplicates)
     if not alive:
         attachments.drop(turn.txn, turn.group, piece.index, piece.part, log_first=turn.log_first)
-        return
+        return 1 + len(piece.specials)
     state.produced += alive.bit_count()
     living = [special for special in piece.specials if alive >> special.ordinal & 1]
     held = holds.lanes(turn, piece.slots, alive)
     place_block(turn, (piece.index, piece.part), first_seq, piece.lengths, alive, living, held)
+    return 1 + len(piece.specials) + len(held)
 
 
 def discard(turn: Turn, command: Discard) -> Done:

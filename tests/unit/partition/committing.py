@@ -67,6 +67,8 @@ class Partitions:
         self.environment = environment
         self.left = -1
         """Steps until the carrier dies; below 0: it does not."""
+        self.sent: list[tuple[int, Any, Any]] = []
+        """What carriers have sent: group, command, and what came of it."""
 
     def stage(self, partition: int, items: list[bytes], **changes: Any) -> StageResult | Refusal:
         command, data = stage_of(items, **changes)
@@ -109,7 +111,9 @@ class Partitions:
         if not self.left:
             return None
         self.left -= 1
-        return self.logs[group - 11].one(command)
+        result = self.logs[group - 11].one(command)
+        self.sent.append((group, command, result))
+        return result
 
     def visible(self, partition: int) -> list[bytes]:
         """All items of a partition, by sequence."""

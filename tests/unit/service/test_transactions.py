@@ -10,6 +10,7 @@ import pytest
 
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import TXN_CLAIMS_MAX
 from querator.model.queues import QueueSettings
 from querator.model.transactions import (
@@ -17,6 +18,7 @@ from querator.model.transactions import (
     Decide,
     Discard,
     Finish,
+    Participant,
     Prepare,
     Publish,
     StageClaim,
@@ -215,9 +217,12 @@ async def test_abort_drops_what_is_staged_and_is_too_late_after_the_commit():
         assert await everything(stage, 12) == ITEMS
 
 
+@pytest.mark.parametrize("partition", [0, 1])
 @pytest.mark.parametrize("kind", [Begin, Prepare, Decide, Publish, Finish])
-async def test_the_coordinator_changes_at_each_step(kind: type):
-    """Right after a command of each kind has reached a leader, another node takes office."""
+async def test_leaders_change_at_each_step(kind: type, partition: int):
+    """Right after a command of each kind has reached a leader, another node takes the office of
+    the coordinator, or of a participant.
+    """
     async with nodes("a", "b", "c", partitions=3) as stage:
         queue = stage.base.placement.map.find("default", "q")
         assert queue is not None
@@ -227,13 +232,31 @@ async def test_the_coordinator_changes_at_each_step(kind: type):
         def on_effects(group: Any, effects: Any) -> None:
             told(group, effects)
             seen = any(isinstance(command, kind) for _, _, command in stage.proposed)
-            if seen and stage.leaders[queue.groups[0]] == "a":
-                stage.lead(queue.groups[0], "c")
+            if seen and stage.leaders[queue.groups[partition]] != "c":
+                stage.lead(queue.groups[partition], "c")
 
         stage.on_effects = on_effects  # type: ignore[method-assign]
         reply = await stage.members["b"].commit(commit_call(*attempts))
         assert reply.durable is False
         assert await everything(stage, 12, "b") == ITEMS
+
+
+async def test_a_participant_that_is_gone_aborts_and_is_not_waited_for():
+    async with nodes("a", "b", partitions=2) as stage:
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        stage.lead(PLACEMENT_GROUP, "a")
+        one = await fill(stage.members["a"], (b"x",), (b"y",))
+        whole = participants(queue, commit_call(one))
+        begin = Begin(SPARK, 0, (*whole, Participant(7, GroupId(999), whole[0].claims)))
+        result = await stage.members["b"].router.propose(queue.groups[0], begin)
+        assert result.state is TxnState.PREPARING
+        await stage.base.until(
+            lambda: any(isinstance(command, Finish) for _, _, command in stage.proposed)
+        )
+        error = await refusal(stage.members["a"].commit(commit_call(one)))
+        assert error.code is ErrorCode.TRANSACTION_ABORTED
+        assert not (await stage.lease("a")).batches
 
 
 async def test_answers_that_get_lost_change_nothing():
