@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from querator.partition import transactions
+import msgspec
+
+from querator.partition import readers, transactions
 from querator.raft import following, member
 from querator.raft.group import Group
 from querator.raft.journal import Journal
@@ -48,6 +50,35 @@ def forgets_batches() -> Any:
         return row
 
     return replaced(transactions, "load_producer", forgetful)
+
+
+def fences_nobody() -> Any:
+    """Earlier epochs of a reader are not refused."""
+    refuses = readers.refuses
+
+    def lenient(row: Any, command: Any, **more: Any) -> Any:
+        if row is not None:
+            command = msgspec.structs.replace(command, epoch=row.epoch)
+        return refuses(row, command, **more)
+
+    return replaced(readers, "refuses", lenient)
+
+
+def gives_names_twice() -> Any:
+    """The batch after a released one has its number."""
+    put = readers._put
+
+    def forgetful(turn: Any, row: Any) -> Any:
+        if row.batch is None:
+            row = msgspec.structs.replace(row, last_seq=row.acked_seq)
+        return put(turn, row)
+
+    return replaced(readers, "_put", forgetful)
+
+
+def loses_what_is_released() -> Any:
+    """Items of a released batch are gone."""
+    return replaced(readers, "_release", readers._acknowledge)
 
 
 def counts_itself_before_the_sync() -> Any:

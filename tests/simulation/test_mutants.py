@@ -26,7 +26,7 @@ QUIET = replace(
     nodes=3, replicas=3, groups=1, clients=2, pause_us=60 * MS, item_bytes=10, delays=False,
     faulty_us=15 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, transfers=False, members=False, loss=0.0,
-    pipelines=0,
+    pipelines=0, readers=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash at sync", "power loss"))
 ALONE = replace(CRASHES, nodes=1, replicas=1)
@@ -38,6 +38,7 @@ AWAY = replace(
 )  # fmt: skip
 
 BATCHES = replace(QUIET, pipelines=2, clients=1, faults=("crash",), loss=0.1)
+READERS = replace(QUIET, readers=True, clients=1, faults=("crash",), loss=0.1)
 
 G = GroupId(1)
 
@@ -58,6 +59,9 @@ G = GroupId(1)
         (mutants.reads_without_asking, AWAY, "linearizab"),
         (mutants.does_not_sync, CRASHES, ""),
         (mutants.forgets_batches, BATCHES, "batch"),
+        (mutants.fences_nobody, READERS, "goes on"),
+        (mutants.gives_names_twice, READERS, "other items before"),
+        (mutants.loses_what_is_released, READERS, "lost"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "-",
 )
@@ -70,7 +74,9 @@ def test_a_broken_core_is_found(mutant: Callable[[], Any], profile: Profile, wor
     pytest.fail("nothing was found")
 
 
-@pytest.mark.parametrize("profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY, BATCHES])
+@pytest.mark.parametrize(
+    "profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY, BATCHES, READERS]
+)
 def test_a_sound_core_is_not(profile: Profile):
     for seed in range(1, 4):
         assert simulate(seed, profile=profile).violations == []
