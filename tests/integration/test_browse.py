@@ -26,14 +26,20 @@ def payloads(columns: items_pb2.ItemColumns) -> list[bytes]:
     return [data[offsets[row] : offsets[row + 1]] for row in range(columns.rows)]
 
 
+def items_from(number: int) -> list[Item]:
+    """A third of them."""
+    return [Item(b"%04d" % each + bytes(1_000), kind="k") for each in range(number, number + 1_000)]
+
+
 async def test_every_node_gives_the_same_scan(tmp_path: Path):
     async with members(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
             await client.create_queue("q", partitions=1)
-            async with client.producer("q") as producer:
-                items = [Item(b"%04d" % number + bytes(1_000), kind="k") for number in range(ITEMS)]
-                await producer.produce_many(items)
+            # By each node: it knows then that the queue can be used.
+            for place, member in enumerate(cluster.by_name.values()):
+                async with Client(member.address) as near:
+                    await near.produce("q", *items_from(place * ITEMS // 3))
             leased = await client.lease("q", max_items=100, wait=timedelta(seconds=5))
             await client.complete("q", *leased)
             [stats] = (await client.stats("q")).partitions
