@@ -48,7 +48,7 @@ from querator.service.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 6
+LINK_VERSION = 7
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -156,6 +156,7 @@ class _Lease(msgspec.Struct, frozen=True, array_like=True):
     now_ms: int
     ready: int
     grants: tuple[_Grant, ...]
+    elsewhere: tuple[GroupId, int] | None
 
 
 def _pack_lease(result: CarriedLease) -> _Lease:
@@ -171,7 +172,7 @@ def _pack_lease(result: CarriedLease) -> _Lease:
         grants.append(
             _Grant(grant.lease, grant.deadline_ms, grant.repeated, segments, loaded, None)
         )
-    return _Lease(result.now_ms, result.ready, tuple(grants))
+    return _Lease(result.now_ms, result.ready, tuple(grants), result.elsewhere)
 
 
 def _unpack_lease(lease: _Lease) -> CarriedLease:
@@ -190,7 +191,7 @@ def _unpack_lease(lease: _Lease) -> CarriedLease:
         for grant in lease.grants
     )
     loaded = tuple(grant.loaded for grant in lease.grants)
-    return CarriedLease(grants, lease.now_ms, loaded, lease.ready)
+    return CarriedLease(grants, lease.now_ms, loaded, lease.ready, lease.elsewhere)
 
 
 # --- to bytes and back -------------------------------------------------------------------

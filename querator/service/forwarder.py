@@ -18,11 +18,13 @@ from querator.partition.txn_steps import TransactionQuery
 
 class CarriedLease(LeaseResult, frozen=True, gc=False):
     """A lease granted on another node, with what is leased: `loaded[i][j]` are the items of segment
-    j of grant i, None when their block is gone. `ready`: what that node has left for this one.
+    j of grant i, None when their block is gone. `ready`: what that node has left for this one;
+    `elsewhere`: another group of the queue that it leads, and what is ready there.
     """
 
     loaded: tuple[tuple[LoadedItems | None, ...], ...] = ()
     ready: int = 0
+    elsewhere: tuple[GroupId, int] | None = None
 
 
 class StatsQuery(msgspec.Struct, frozen=True, array_like=True, tag="s"):

@@ -71,6 +71,8 @@ class Neighbours:
     ) -> None:
         if not asked and isinstance(outcome, LeaseResult):
             self._offers.took(view, outcome)
+        if isinstance(outcome, CarriedLease) and outcome.elsewhere and view.leader:
+            self._note(view.leader, *outcome.elsewhere)
         self._offers.share(view)
         # The command may have followed its leader.
         for node in filter(None, {asked, view.leader}):
@@ -197,8 +199,10 @@ class Neighbours:
             for grant in result.grants:
                 segments = () if isinstance(grant, Refusal) else grant.segments
                 loaded.append(tuple(load(each.first_seq, each.mask) for each in segments))
-        ready = self._offers.leased(node, self._router.view(group), result)
-        return CarriedLease(result.grants, result.now_ms, tuple(loaded), ready)
+        leased = self._router.view(group)
+        ready = self._offers.leased(node, leased, result)
+        elsewhere = self._offers.elsewhere(node, leased)
+        return CarriedLease(result.grants, result.now_ms, tuple(loaded), ready, elsewhere)
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
         self._offers.demand(node, queue, waiters=waiters, items=items)

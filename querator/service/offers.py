@@ -11,6 +11,10 @@ Shares follow the number of those who wait. Whoever was given less for each wait
 stays unclaimed. What was given is what leases were granted, for they get whatever is there by then;
 what is offered counts until then. Who did not want anything for IDLE_S has no claim to what others
 got meanwhile. A node with nobody waiting elsewhere does nothing of this.
+
+A node asks those partitions in turn that it knows to have something, and goes on with the one that
+it was offered for as long as that has. So with each lease it is told of another one, in turn too:
+else what is in the others would wait until there is nothing left in the first.
 """
 
 import asyncio
@@ -27,6 +31,8 @@ CLAIM_S = 0.1
 IDLE_S = 1.0
 LATELY_S = 1.0
 """The most who waited within this is how many there are."""
+LOOKED_AT_MAX = 16
+"""Partitions that are looked at for one with something, at each lease."""
 ROUNDING = 1e-6
 """Less of an item is none."""
 
@@ -37,7 +43,17 @@ Push = Callable[[str, GroupId, int], None]
 class _Demand:
     """What one node wants of one queue. `claimed`: items offered to it, of all partitions here."""
 
-    __slots__ = ("claimed", "idle_s", "items", "passed", "until_s", "waiters", "weight", "weight_s")
+    __slots__ = (
+        "claimed",
+        "idle_s",
+        "items",
+        "passed",
+        "told",
+        "until_s",
+        "waiters",
+        "weight",
+        "weight_s",
+    )
 
     def __init__(self) -> None:
         self.waiters = 0
@@ -51,6 +67,8 @@ class _Demand:
         """Items given so far, each divided by the weight at the time."""
         self.idle_s: float | None = float("-inf")
         """Since when it has wanted nothing; None while it wants something."""
+        self.told = 0
+        """Number of the partition that it was last told of with a lease."""
 
     def given(self, items: int) -> None:
         self.passed += items / self.weight
@@ -151,6 +169,22 @@ class Offers:
             demand.waiters = max(0, demand.waiters - len(granted))
         self._share_and_tell(view)
         return self.left_for(node, view)
+
+    def elsewhere(self, node: str, view: PartitionView) -> tuple[GroupId, int] | None:
+        """Another partition of the queue that has something here for anybody, for a node that has
+        leased from this one; each time the next.
+        """
+        owner = self._router.map.by_group(view.group)
+        demand = self._demand_of(view, node)
+        if owner is None or demand is None:
+            return None
+        views = self._router.views(owner[0])
+        for _ in range(min(len(views), LOOKED_AT_MAX)):
+            demand.told = (demand.told + 1) % len(views)
+            other = views[demand.told]
+            if other is not view and other.local and other.ready:
+                return other.group, other.ready
+        return None
 
     def took(self, view: PartitionView, result: LeaseResult) -> None:
         """A lease of this node's own desk has been answered."""

@@ -152,11 +152,13 @@ def test_leases_bring_what_is_leased():
         11,
         ((loaded,), (), ()),
         12,
+        (GroupId(13), 14),
     )
     [answer] = frames.decode_answers(frames.encode_answers([frames.result(5, lease)]))
     assert isinstance(answer, frames.Result)
     got = frames.value_of(answer)
     assert (got.loaded, got.ready, got.now_ms) == (lease.loaded, 12, 11)
+    assert got.elsewhere == (13, 14)
     assert got.grants[0].segments == (LeasedSegment(9, 0, 1, 256, 1_000),)
     assert (got.grants[0].lease, got.grants[0].deadline_ms, got.grants[0].repeated) == (4, 5, True)
     assert got.grants[1:] == lease.grants[1:]

@@ -73,6 +73,22 @@ async def test_one_node_leases_from_all():
         assert (await stage.base.total()).completed == 30
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_partitions_that_others_lead_are_leased_from_in_turn(at_once: int):
+    """Nobody takes as much as there is: each has something all the time."""
+    async with staged("a", "b", partitions=8) as stage:
+        for name in "ab":
+            for _ in range(100):
+                await stage.produce(name, *(b"x" for _ in range(4)))
+        got: Counter[int] = Counter()
+        for _ in range(40):
+            leases = [start(stage.lease("b", 1, wait_ms=LONG_MS)) for _ in range(at_once)]
+            for lease in leases:
+                got.update(batch.partition for batch in (await lease).batches)
+        assert len(got) == 8, got
+        assert max(got.values()) <= 3 * min(got.values()), got
+
+
 async def test_a_waiting_lease_is_woken_by_what_another_node_takes():
     async with staged("a", "b") as stage:
         waiting = start(stage.lease("b", wait_ms=LONG_MS))
