@@ -66,7 +66,7 @@ class Operator:
     def _work(self) -> None:
         if self.stopped:
             return
-        group = self._chance.choice(self._office.groups)
+        group = self._chance.choice(self._groups())
         found = self._office.leader(group)
         profile = self._office.profile
         if found is not None:
@@ -77,6 +77,16 @@ class Operator:
             elif profile.members:
                 self._change(group, node, status)
         self._plan()
+
+    def _groups(self) -> list[GroupId]:
+        """Where there is something to do: while it repairs, it has that long for all of them."""
+        groups = self._office.groups
+        damaged = [group for group in groups if self.repairs and self._lacks(group)]
+        return damaged or groups
+
+    def _lacks(self, group: GroupId) -> bool:
+        replicas = self._office.committed_replicas(group)
+        return any(self._office.is_gone(replica.node) for replica in replicas)
 
     # --- leadership --------------------------------------------------------------------
 
