@@ -3,6 +3,7 @@
     from querator.spark import QueratorDataSource
     spark.dataSource.register(QueratorDataSource)
     spark.read.format("querator").option("endpoint", "…").option("queue", "…").load()
+    spark.readStream.format("querator").option("readerId", "…")….load()
 
 It runs in the processes that Spark starts: schema and partitions on the driver, rows on executors,
 which go straight to the leaders of partitions. Nothing here opens a connection before it is used:

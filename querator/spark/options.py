@@ -5,7 +5,7 @@ it, and with it what was meant.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,22 +13,35 @@ import msgspec
 
 from querator.client.nodes import split_addresses
 from querator.client.values import ItemState
+from querator.model.limits import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    BATCH_ITEMS_DEFAULT,
+    BATCH_ITEMS_MAX,
+    READER_ID_BYTES_MAX,
+)
 
-NAMES: Final = (
+_OF_ALL: Final = (
     "endpoint",
     "namespace",
     "queue",
     "includeValue",
-    "states",
-    "kinds",
-    "startingTimestamp",
-    "endingTimestamp",
     "minPartitions",
     "retryTimeout",
     "tlsCaFile",
     "tlsCertFile",
     "tlsKeyFile",
 )
+_OF_BROWSE: Final = ("states", "kinds", "startingTimestamp", "endingTimestamp")
+_OF_STREAMS: Final = (
+    "readerId",
+    "maxItemsPerTrigger",
+    "maxBytesPerTrigger",
+    "pollTimeout",
+    "failOnDataLoss",
+    "onCheckpointMismatch",
+)
+NAMES: Final = (*_OF_ALL, *_OF_BROWSE, *_OF_STREAMS)
 _OF_TABLES: Final = frozenset(
     (
         "collation",
@@ -46,10 +59,14 @@ _OF_TABLES: Final = frozenset(
 _OF_A_TABLE: Final = "option."
 """Before the options of a table, as the catalogue hands them over."""
 RETRY_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 1.0
 MIN_PARTITIONS_MAX: Final = 10_000
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
 _STATES: Final = {state.name.lower(): state for state in ItemState}
+
+
+_MISMATCHES: Final = ("fail", "adopt")
 
 
 class OptionError(ValueError):
@@ -86,9 +103,68 @@ class BrowseOptions(msgspec.Struct, frozen=True):
     retry_seconds: float
 
 
+class StreamOptions(msgspec.Struct, frozen=True):
+    """Of a stream. `max_items` and `max_bytes` are of a micro-batch; `poll_seconds` is how long the
+    driver waits for its first item; `adopts`: a checkpoint that is behind the queue goes on where
+    the queue is. Others as in `BrowseOptions`.
+    """
+
+    target: Target
+    namespace: str
+    queue: str
+    reader_id: str
+    include_value: bool
+    max_items: int
+    max_bytes: int
+    min_partitions: int
+    poll_seconds: float
+    fail_on_data_loss: bool
+    adopts: bool
+    retry_seconds: float
+
+
+def check_options(given: Mapping[str, str]) -> None:
+    """What can be said before it is known what is to be done. Raises OptionError."""
+    if _named(given).keys() & set(_OF_STREAMS):
+        stream_options(given)
+    else:
+        browse_options(given)
+
+
+def stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """Raises OptionError."""
+    options = _named(given)
+    _check_use(options, _OF_BROWSE, "spark.read", "filter the stream")
+    reader_id = _required(
+        options, "readerId", "a name for this query, which the queue remembers across restarts"
+    )
+    if len(reader_id.encode()) > READER_ID_BYTES_MAX:
+        raise OptionError(f"option readerId is {reader_id!r}: {READER_ID_BYTES_MAX} bytes at most")
+    mismatch = options.get("onCheckpointMismatch", _MISMATCHES[0])
+    if mismatch.lower() not in _MISMATCHES:
+        raise OptionError(f"option onCheckpointMismatch is {mismatch!r}: give fail or adopt")
+    return StreamOptions(
+        target=_target(options),
+        namespace=options.get("namespace", ""),
+        queue=_queue(options),
+        reader_id=reader_id,
+        include_value=_truth(options, "includeValue", default=True),
+        max_items=_count(options, "maxItemsPerTrigger", BATCH_ITEMS_DEFAULT, BATCH_ITEMS_MAX),
+        max_bytes=_count(options, "maxBytesPerTrigger", BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
+        min_partitions=_count(options, "minPartitions", 1, MIN_PARTITIONS_MAX),
+        poll_seconds=_number(
+            options, "pollTimeout", default=POLL_SECONDS, least=0, most=60, unit="seconds"
+        ),
+        fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
+        adopts=mismatch.lower() == "adopt",
+        retry_seconds=_retry_seconds(options),
+    )
+
+
 def browse_options(given: Mapping[str, str]) -> BrowseOptions:
     """Raises OptionError."""
     options = _named(given)
+    _check_use(options, _OF_STREAMS, "spark.readStream", "leave it out")
     starting_us = _instant_us(options, "startingTimestamp")
     ending_us = _instant_us(options, "endingTimestamp")
     if starting_us is not None and ending_us is not None and starting_us >= ending_us:
@@ -96,18 +172,14 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
     return BrowseOptions(
         target=_target(options),
         namespace=options.get("namespace", ""),
-        queue=_required(options, "queue", "the name of the queue"),
+        queue=_queue(options),
         include_value=_truth(options, "includeValue", default=True),
         states=_states(options),
         kinds=tuple(_listed(options, "kinds")),
         starting_us=starting_us,
         ending_us=ending_us,
-        min_partitions=int(
-            _number(options, "minPartitions", default=1, least=1, most=MIN_PARTITIONS_MAX)
-        ),
-        retry_seconds=_number(
-            options, "retryTimeout", default=RETRY_SECONDS, least=1, most=86_400, unit="seconds"
-        ),
+        min_partitions=_count(options, "minPartitions", 1, MIN_PARTITIONS_MAX),
+        retry_seconds=_retry_seconds(options),
     )
 
 
@@ -138,6 +210,16 @@ def _required(options: Mapping[str, str], name: str, what: str) -> str:
     if not value:
         raise OptionError(f'option {name} is missing: give {what}, .option("{name}", "…")')
     return value
+
+
+def _queue(options: Mapping[str, str]) -> str:
+    return _required(options, "queue", "the name of the queue")
+
+
+def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, instead: str) -> None:
+    for name in others:
+        if name in options:
+            raise OptionError(f"option {name} is of {whose}: {instead}")
 
 
 def _target(options: Mapping[str, str]) -> Target:
@@ -183,6 +265,16 @@ def _number(
         span = f"a number from {least:g} to {most:g}{unit and ' ' + unit}"
         raise OptionError(f"option {name} is {value!r}: give {span}")
     return number
+
+
+def _count(options: Mapping[str, str], name: str, default: int, most: int) -> int:
+    return int(_number(options, name, default=default, least=1, most=most))
+
+
+def _retry_seconds(options: Mapping[str, str]) -> float:
+    return _number(
+        options, "retryTimeout", default=RETRY_SECONDS, least=1, most=86_400, unit="seconds"
+    )
 
 
 def _listed(options: Mapping[str, str], name: str) -> list[str]:

@@ -4,6 +4,7 @@ from importlib import metadata
 from typing import Final
 
 PYSPARK_LEAST: Final = (4, 2)
+"""Before, `latestOffset` is not told what is committed: a stream could not be exactly once."""
 PYSPARK_BELOW: Final = (4, 4)
 PYARROW_LEAST: Final = (18,)
 _WAY_OUT: Final = "pip install 'querator[spark]' brings one that fits"

@@ -3,8 +3,9 @@
 A process opens its channels when it makes the first call, and keeps them: Spark forks workers and
 uses them again, and a channel does not survive a fork. Whoever leads a partition is asked of the
 nodes at the endpoints; when the leader's address cannot be reached from here, the endpoints
-themselves are used, for any node passes calls on. What is said here only reads, so it is repeated
-until it works, or until nothing has come for the time that the user allows.
+themselves are used, for any node passes calls on. What is said here only reads, or may be said
+again whatever became of it, so it is repeated until it works, or until nothing has come for the
+time that the user allows.
 """
 
 import os
@@ -25,6 +26,8 @@ from querator.v1 import (
     admin_service_pb2_grpc,
     queue_service_pb2,
     queue_service_pb2_grpc,
+    reader_service_pb2,
+    reader_service_pb2_grpc,
 )
 from querator.wire.tls import RESOLVING, Tls
 
@@ -34,6 +37,8 @@ ROUTING_SECONDS: Final = 2.0
 """The same, when a node is asked who leads: any node does, if need be."""
 
 R = TypeVar("R")
+_Place = tuple[str, str, int]
+"""Namespace, queue and partition."""
 _clusters: "dict[tuple[int, Target], Cluster]" = {}
 
 
@@ -88,23 +93,87 @@ class Cluster:
         """All answers of a scan, whatever becomes of leaders meanwhile: after a failure it goes on
         where it was. Cancels the stream when it is closed. Raises RequestError, Unreachable.
         """
-        patience = _Patience(retry_seconds)
         at = queue_service_pb2.BrowseRequest()
         at.CopyFrom(request)
+
+        def open_stream(channel: grpc.Channel) -> Any:
+            return queue_service_pb2_grpc.QueueServiceStub(channel).Browse(at)
+
+        def go_on(response: queue_service_pb2.BrowseResponse) -> bool:
+            at.from_seq, at.upto_seq = response.next_seq, response.upto_seq
+            return response.next_seq <= response.upto_seq
+
+        place = request.namespace, request.queue, request.partition
+        return self._follow(open_stream, go_on, place, retry_seconds)
+
+    def read_batch(
+        self, request: reader_service_pb2.ReadBatchRequest, *, retry_seconds: float
+    ) -> Iterator[reader_service_pb2.ReadBatchResponse]:
+        """The same for a part of an open batch, whose end `request` names."""
+        at = reader_service_pb2.ReadBatchRequest()
+        at.CopyFrom(request)
+
+        def open_stream(channel: grpc.Channel) -> Any:
+            return reader_service_pb2_grpc.ReaderServiceStub(channel).ReadBatch(at)
+
+        def go_on(response: reader_service_pb2.ReadBatchResponse) -> bool:
+            at.from_index = response.next_index
+            return response.next_index < request.upto_index
+
+        place = request.namespace, request.queue, request.partition
+        return self._follow(open_stream, go_on, place, retry_seconds)
+
+    def open_reader(
+        self, request: reader_service_pb2.OpenReaderRequest, *, retry_seconds: float
+    ) -> tuple[reader_service_pb2.OpenReaderResponse, int]:
+        """And how many attempts it took: each may begin a run, the last one counts, and one that
+        comes late ends it. Raises RequestError, Unreachable.
+        """
+        attempts = 0
+
+        def ask(channel: grpc.Channel) -> reader_service_pb2.OpenReaderResponse:
+            nonlocal attempts
+            attempts += 1
+            stub = reader_service_pb2_grpc.ReaderServiceStub(channel)
+            return stub.OpenReader(request, timeout=CALL_SECONDS)
+
+        return self._anywhere(ask, retry_seconds), attempts
+
+    def advance_reader(
+        self, request: reader_service_pb2.AdvanceReaderRequest, *, retry_seconds: float
+    ) -> reader_service_pb2.AdvanceReaderResponse:
+        """Raises RequestError, Unreachable."""
+        seconds = CALL_SECONDS + request.wait_timeout.ToMilliseconds() / 1000
+
+        def ask(channel: grpc.Channel) -> reader_service_pb2.AdvanceReaderResponse:
+            stub = reader_service_pb2_grpc.ReaderServiceStub(channel)
+            return stub.AdvanceReader(request, timeout=seconds)
+
+        return self._anywhere(ask, retry_seconds)
+
+    def _follow(
+        self,
+        open_stream: Callable[[grpc.Channel], Any],
+        go_on: Callable[[Any], bool],
+        place: _Place,
+        retry_seconds: float,
+    ) -> Iterator[Any]:
+        """Answers of a stream, which `open_stream` begins behind the last answer that `go_on` was
+        told of; it says whether there are more.
+        """
+        patience = _Patience(retry_seconds)
         tried: dict[str, str] = {}
         while True:
-            address = self._way(request, tried)
-            stub = queue_service_pb2_grpc.QueueServiceStub(self._channel(address))
-            stream: Any = stub.Browse(at)
+            address = self._way(place, tried)
+            stream = open_stream(self._channel(address))
             try:
                 for response in stream:
                     yield response
                     patience.renew()
                     tried.clear()
-                    at.from_seq, at.upto_seq = response.next_seq, response.upto_seq
-                    if response.next_seq > response.upto_seq:
+                    if not go_on(response):
                         return
-                raise make_error(ErrorCode.UNAVAILABLE, f"{address} ended a scan before its end")
+                raise make_error(ErrorCode.UNAVAILABLE, f"{address} ended a stream before its end")
             except grpc.RpcError as raw:
                 error = _error(raw, address)
             except RequestError as early:
@@ -112,13 +181,13 @@ class Cluster:
             finally:
                 stream.cancel()
             tried[address] = error.message
-            self._wait(error, patience, tried, request.partition)
+            self._wait(error, patience, tried, place[2])
 
     # --- where it is asked ---------------------------------------------------------------------
 
-    def _way(self, request: queue_service_pb2.BrowseRequest, tried: dict[str, str]) -> str:
+    def _way(self, place: _Place, tried: dict[str, str]) -> str:
         """The leader's address, if it is known and was not in vain; else another one."""
-        leader = self.leader(request.namespace, request.queue, request.partition)
+        leader = self.leader(*place)
         ways = [leader, *self._endpoints] if leader else list(self._endpoints)
         for address in ways:
             if address not in tried:

@@ -15,7 +15,14 @@ from pyspark.sql.types import StructType
 
 from querator.spark.browsing import BrowseReader
 from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA
-from querator.spark.options import OptionError, browse_options, is_of_a_table
+from querator.spark.options import (
+    OptionError,
+    browse_options,
+    check_options,
+    is_of_a_table,
+    stream_options,
+)
+from querator.spark.streaming import QueueStreamReader
 
 _RECORDED: Final = "querator"
 """Metadata of a table's first column: its options."""
@@ -26,7 +33,9 @@ class NotSupported(NotImplementedError):
 
 
 class QueratorDataSource(DataSource):
-    """Format `querator`: `spark.read` is a snapshot scan of a queue. See docs/spark.md."""
+    """Format `querator`: `spark.read` is a snapshot scan of a queue, `spark.readStream` takes items
+    out of it, each exactly once. See docs/spark.md.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +47,7 @@ class QueratorDataSource(DataSource):
         Spark asks when a table is created, with its options; when the table is read it hands over
         the schema without them. So they go along with the schema.
         """
-        browse_options(self.options)
+        check_options(self.options)
         if not is_of_a_table(self.options):
             return SPARK_SCHEMA
         schema: StructType = from_arrow_schema(ARROW_SCHEMA)
@@ -47,14 +56,11 @@ class QueratorDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises OptionError."""
-        if schema.fieldNames() != ARROW_SCHEMA.names:
-            raise OptionError(
-                "the schema of a queue is fixed: leave out .schema(…), and select the columns"
-            )
         return BrowseReader(browse_options(_options(schema, self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        _refuse("read a stream from a queue", "read a snapshot with spark.read, or consume with")
+        """Raises OptionError."""
+        return QueueStreamReader(stream_options(_options(schema, self.options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse("write to a queue", "produce in foreachPartition with")
@@ -64,7 +70,11 @@ class QueratorDataSource(DataSource):
 
 
 def _options(schema: StructType, given: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of the query (`SELECT … WITH (…)`) win over those of its table."""
+    """Those of the query (`SELECT … WITH (…)`) win over those of its table. Raises OptionError."""
+    if schema.fieldNames() != ARROW_SCHEMA.names:
+        raise OptionError(
+            "the schema of a queue is fixed: leave out .schema(…), and select the columns"
+        )
     recorded: dict[str, Any] = schema.fields[0].metadata.get(_RECORDED, {})
     return {**recorded, **given}
 

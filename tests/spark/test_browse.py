@@ -186,16 +186,12 @@ def test_a_schema_of_the_users_own(spark, node, filled):
         frame.count()
 
 
-def test_writes_and_streams_say_what_to_do_instead(spark, node, filled):
+def test_writes_say_what_to_do_instead(spark, node, filled):
     options = {"endpoint": node.endpoint, "queue": filled}
     frame = spark.createDataFrame([(b"x",)], "value binary")
     write = frame.write.format("querator").mode("append").options(**options)
     with pytest.raises(PySparkException, match=r"querator\.SyncClient"):
         write.save()
-    stream = spark.readStream.format("querator").options(**options).load()
-    query = stream.writeStream.format("noop").start()
-    with pytest.raises(PySparkException, match=r"querator\.SyncClient"):
-        query.processAllAvailable()
 
 
 # --- without Spark: the calls that it makes --------------------------------------------------

@@ -1,10 +1,20 @@
 """Options are taken in or refused, with the way out."""
 
+from importlib import metadata
+
 import pytest
 
-from querator.spark.options import OptionError, Target, browse_options
+from querator.spark.options import (
+    OptionError,
+    Target,
+    browse_options,
+    check_options,
+    stream_options,
+)
+from querator.spark.requirements import check_requirements
 
 LEAST = {"endpoint": "h:1", "queue": "q"}
+STREAM = {**LEAST, "readerid": "lake"}
 
 
 def test_the_least():
@@ -65,6 +75,7 @@ def test_all_of_them_in_lower_case_as_spark_hands_them_over():
         ({"endingtimestamp": "2026-03-01T00:00:00"}, ["endingTimestamp", "zone"]),
         ({"startingtimestamp": "5", "endingtimestamp": "5"}, ["before endingTimestamp"]),
         ({"tlscertfile": "cert"}, ["tlsCertFile and tlsKeyFile go together"]),
+        ({"maxitemspertrigger": "5"}, ["maxItemsPerTrigger is of spark.readStream"]),
     ],
 )
 def test_what_is_wrong_is_named_with_the_way_out(changes, words):
@@ -72,3 +83,69 @@ def test_what_is_wrong_is_named_with_the_way_out(changes, words):
         browse_options({**LEAST, **changes})
     for word in words:
         assert word in str(caught.value)
+
+
+def test_the_least_of_a_stream():
+    options = stream_options(STREAM)
+    assert (options.target, options.queue, options.reader_id) == (Target(("h:1",)), "q", "lake")
+    assert (options.max_items, options.max_bytes) == (50_000, 64 * 1024 * 1024)
+    assert (options.min_partitions, options.poll_seconds, options.retry_seconds) == (1, 1.0, 60.0)
+    assert (options.fail_on_data_loss, options.adopts, options.include_value) == (True, False, True)
+
+
+def test_all_options_of_a_stream():
+    options = stream_options(
+        {
+            **STREAM,
+            "namespace": "n",
+            "includevalue": "false",
+            "maxitemspertrigger": "7",
+            "maxbytespertrigger": "1000",
+            "minpartitions": "8",
+            "polltimeout": "0.5",
+            "failondataloss": "False",
+            "oncheckpointmismatch": "Adopt",
+            "retrytimeout": "3",
+        }
+    )
+    assert (options.namespace, options.include_value, options.adopts) == ("n", False, True)
+    assert (options.max_items, options.max_bytes, options.min_partitions) == (7, 1000, 8)
+    assert (options.poll_seconds, options.retry_seconds) == (0.5, 3.0)
+    assert not options.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"readerid": ""}, ["option readerId is missing", '.option("readerId", "…")']),
+        ({"readerid": "x" * 129}, ["readerId", "128 bytes"]),
+        ({"reader": "x"}, ["did you mean readerId"]),
+        ({"maxitemspertrigger": "0"}, ["maxItemsPerTrigger", "from 1 to 500000"]),
+        ({"maxbytespertrigger": "2gb"}, ["maxBytesPerTrigger", "'2gb'"]),
+        ({"polltimeout": "61"}, ["pollTimeout", "from 0 to 60 seconds"]),
+        ({"failondataloss": "no"}, ["failOnDataLoss", "true or false"]),
+        ({"oncheckpointmismatch": "ignore"}, ["onCheckpointMismatch", "fail or adopt"]),
+        ({"kinds": "email"}, ["option kinds is of spark.read", "filter the stream"]),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_named_with_the_way_out(changes, words):
+    with pytest.raises(OptionError) as caught:
+        stream_options({**STREAM, **changes})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_options_are_checked_before_it_is_known_what_for():
+    check_options(LEAST)
+    check_options(STREAM)
+    with pytest.raises(OptionError, match="states"):
+        check_options({**LEAST, "states": "gone"})
+    with pytest.raises(OptionError, match="readerId is missing"):
+        check_options({**LEAST, "pollTimeout": "1"})
+
+
+@pytest.mark.parametrize("version", ["4.1.4", "4.0.5", "3.5.1", "5.0.0"])
+def test_a_pyspark_that_does_not_do_is_named(monkeypatch, version):
+    monkeypatch.setattr(metadata, "version", lambda _: version)
+    with pytest.raises(ImportError, match=r"needs PySpark 4\.2 or newer.*querator\[spark\]"):
+        check_requirements()

@@ -1,0 +1,156 @@
+"""A run of a reader, in the driver: from the start of a query to its end.
+
+It begins with the first call that needs the queue: no earlier run does anything from then on, and
+the batches that it left open count as replayed. Advancing acknowledges what Spark has committed,
+and returns what is open then. A call that fails half way is made again: what is open stays open.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from querator.client.errors import (
+    AckMismatch,
+    BatchNotFound,
+    BatchReleased,
+    NotFound,
+    ReaderFenced,
+    ReaderNotFound,
+    RequestError,
+)
+from querator.spark.options import StreamOptions
+from querator.spark.rpc import cluster
+from querator.v1 import reader_service_pb2 as pb
+
+_FIRST_PLACE: Final = 1
+"""The first place in line that a partition gives; a bound of 0 would be none."""
+
+
+class ReaderRun:
+    """Every method raises RequestError, Unreachable; errors say the way out."""
+
+    def __init__(self, options: StreamOptions, *, bounded: bool) -> None:
+        """Opens the reader. `bounded`: only what is in line by then is given out."""
+        self._options = options
+        self._cluster = cluster(options.target)
+        self._bounded = bounded
+        self._open()
+
+    def _open(self) -> None:
+        options = self._options
+        request = pb.OpenReaderRequest(
+            namespace=options.namespace, queue=options.queue, reader_id=options.reader_id
+        )
+        try:
+            opened, attempts = self._cluster.open_reader(
+                request, retry_seconds=options.retry_seconds
+            )
+        except RequestError as error:
+            raise explained(error, options) from None
+        self._epoch = opened.epoch
+        self._doubtful = attempts > 1
+        self._acked = {each.partition: each.acked_seq for each in opened.partitions}
+        # Of an empty partition the first place is the least that can be said.
+        self._bounds = {
+            each.partition: max(_FIRST_PLACE, each.ready_upto) for each in opened.partitions
+        }
+
+    def advance(
+        self, acks: Mapping[int, int], *, max_items: int, max_bytes: int
+    ) -> list[pb.ReaderProgress]:
+        """What is open, by partition, when the batches up to `acks` are acknowledged."""
+        options = self._options
+        if options.adopts:
+            acks = {
+                partition: max(acks.get(partition, 0), self._acked.get(partition, 0))
+                for partition in {*acks, *self._acked}
+            }
+        try:
+            response = self._advance(acks, max_items, max_bytes)
+        except ReaderFenced as error:
+            if not self._doubtful:
+                raise explained(error, options) from None
+            # Perhaps by the run's own first attempt to open, which was given up and came late.
+            self._open()
+            self._doubtful = False
+            return self.advance(acks, max_items=max_items, max_bytes=max_bytes)
+        except RequestError as error:
+            raise explained(error, options) from None
+        self._doubtful = False
+        if self._bounded:
+            for each in response.partitions:
+                # It was made after the run has begun: what it has given is the last of it.
+                self._bounds.setdefault(each.partition, _FIRST_PLACE)
+        return list(response.partitions)
+
+    def _advance(
+        self, acks: Mapping[int, int], max_items: int, max_bytes: int
+    ) -> pb.AdvanceReaderResponse:
+        options = self._options
+        bounds = self._bounds if self._bounded else {}
+        request = pb.AdvanceReaderRequest(
+            namespace=options.namespace,
+            queue=options.queue,
+            reader_id=options.reader_id,
+            epoch=self._epoch,
+            acks=[
+                pb.ReaderAck(
+                    partition=partition,
+                    ack_seq=acks.get(partition, 0),
+                    ready_upto=bounds.get(partition, 0),
+                )
+                for partition in sorted({*acks, *bounds})
+            ],
+            max_items=max_items,
+            max_bytes=max_bytes,
+            skip_released=not options.fail_on_data_loss,
+        )
+        request.wait_timeout.FromMilliseconds(int(options.poll_seconds * 1000))
+        return self._cluster.advance_reader(request, retry_seconds=options.retry_seconds)
+
+
+def explained(error: RequestError, options: StreamOptions) -> RequestError:
+    """The same error, with what to do about it in Spark."""
+    endpoints = ",".join(options.target.endpoints)
+    ways_out: tuple[tuple[type[RequestError], str], ...] = (
+        (
+            AckMismatch,
+            "The checkpoint of this query and the queue do not agree. If the checkpoint was "
+            "deleted or set back, put it back; or go on behind what is acknowledged with "
+            '.option("onCheckpointMismatch", "adopt"); or read under another readerId. If the '
+            "queue or the reader was made anew, begin with a new checkpointLocation. With a new "
+            "checkpoint give file sinks a new path too: they leave out batches whose number they "
+            "have seen",
+        ),
+        (
+            ReaderFenced,
+            f"Another query reads with readerId {options.reader_id!r}, or this stream is in the "
+            "query twice: give each a readerId and a checkpointLocation of its own. If this driver "
+            "was thought dead and started again elsewhere, the other one goes on",
+        ),
+        (
+            BatchReleased,
+            "What this query has made of them may be made of them again by others. To go on "
+            'without them: .option("failOnDataLoss", "false")',
+        ),
+        (
+            BatchNotFound,
+            "The checkpoint was set back behind what the query had committed, or another query "
+            f"reads with readerId {options.reader_id!r}. To go on without these items: "
+            '.option("failOnDataLoss", "false")',
+        ),
+        (
+            ReaderNotFound,
+            "It was removed (`querator reader release --remove`) while the query ran; start the "
+            "query again, with a new checkpointLocation",
+        ),
+        (
+            NotFound,
+            f"Asked of the cluster at {endpoints}; check the options queue, namespace and "
+            "endpoint, or make it with `querator queue create`",
+        ),
+    )
+    for kind, way_out in ways_out:
+        if isinstance(error, kind):
+            error.message = f"{error.message}. {way_out}"
+            break
+    return error

@@ -1,0 +1,161 @@
+"""The stream reader: named batches of a reader, planned on the driver, read by executors from the
+leaders, each item exactly once in what the query makes of it.
+
+    latestOffset(start)     Spark has committed everything up to `start`: it is acknowledged, and
+                            the next batches are reserved; the offset names them
+    (Spark writes the offset into its checkpoint)
+    partitions(start, end)  the batches that `end` names, in parts
+    read(part)              the items of the part, the same as often as Spark asks
+
+After a crash before the checkpoint was written, latestOffset returns the batches that are open;
+after a later one Spark plans the same two offsets again, and what they name is still there.
+`commit` comes one batch late, and never for the last one: nothing depends on it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from querator.client.errors import BatchNotFound, BatchReleased, RequestError
+from querator.spark.columns import to_batch
+from querator.spark.offsets import (
+    BatchPart,
+    Offset,
+    initial_offset,
+    offset_of,
+    pairs_of,
+    parts_between,
+)
+from querator.spark.options import StreamOptions
+from querator.spark.reader_run import ReaderRun, explained
+from querator.spark.rpc import cluster
+from querator.v1 import reader_service_pb2
+
+
+class IncompleteBatch(RuntimeError):
+    """A part of a batch came with another number of items than it has."""
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One instance is the driver's for a run of the query; another one is pickled to executors
+    before it has done anything.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._run: ReaderRun | None = None
+        self._last: Offset | None = None
+
+    # --- on the driver -------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        return initial_offset(self._options)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_items)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes after this is left for the next run. Raises RequestError, Unreachable."""
+        self._run = ReaderRun(self._options, bounded=True)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Acknowledges `start`, and returns where the batches end that are open then; `start`
+        itself if there are none. Waits for some, for `pollTimeout`. Raises RequestError,
+        Unreachable, OffsetError.
+        """
+        options = self._options
+        pairs = pairs_of(options, start)
+        max_items, max_bytes = options.max_items, options.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            max_items = min(max_items, limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            max_bytes = min(max_bytes, limit.max_bytes)
+        progress = self._running().advance(
+            {partition: seq for partition, (seq, _) in pairs.items()},
+            max_items=max_items,
+            max_bytes=max_bytes,
+        )
+        news = {
+            each.partition: (each.batch.seq, each.batch.count)
+            for each in progress
+            if each.HasField("batch")
+        }
+        if news:
+            # What is gone of the queue goes with news: by itself it would be an empty batch.
+            gone = {each.partition for each in progress if each.gone}
+            kept = {partition: pair for partition, pair in pairs.items() if partition not in gone}
+            start = offset_of(options, {**kept, **news})
+        self._last = start
+        return start
+
+    def reportLatestOffset(self) -> Offset | None:
+        """For Spark's progress reports, as often as it likes: asks nobody."""
+        return self._last
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """What is planned follows from the offsets alone. Raises OffsetError, and RequestError when
+        this is the first call of a run that repeats a batch.
+        """
+        options = self._options
+        parts = parts_between(
+            pairs_of(options, start), pairs_of(options, end), least=options.min_partitions
+        )
+        if parts:
+            # A run that repeats a batch begins here: it counts, and the runs before it end.
+            self._running()
+        return parts
+
+    def commit(self, end: Offset) -> None:
+        """Nothing: what is committed is acknowledged by the next `latestOffset`."""
+
+    def _running(self) -> ReaderRun:
+        if self._run is None:
+            self._run = ReaderRun(self._options, bounded=False)
+        return self._run
+
+    # --- on executors --------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Arrow record batches of `ARROW_SCHEMA`. Raises RequestError, Unreachable,
+        IncompleteBatch.
+        """
+        assert isinstance(partition, BatchPart)
+        options = self._options
+        request = reader_service_pb2.ReadBatchRequest(
+            namespace=options.namespace,
+            queue=options.queue,
+            reader_id=options.reader_id,
+            partition=partition.partition,
+            batch_seq=partition.batch_seq,
+            from_index=partition.lo,
+            upto_index=partition.hi,
+            without_value=not options.include_value,
+        )
+        answers = cluster(options.target).read_batch(request, retry_seconds=options.retry_seconds)
+        rows = 0
+        try:
+            for answer in answers:
+                if answer.columns.rows:
+                    rows += answer.columns.rows
+                    yield to_batch(answer.columns, options.queue)
+        except (BatchReleased, BatchNotFound) as lost:
+            if options.fail_on_data_loss:
+                raise explained(lost, options) from None
+            return
+        except RequestError as error:
+            raise explained(error, options) from None
+        finally:
+            answers.close()  # type: ignore[attr-defined]
+        if rows != partition.hi - partition.lo:
+            raise IncompleteBatch(
+                f"batch {partition.batch_seq} of reader {options.reader_id!r} in partition "
+                f"{partition.partition} has {partition.hi - partition.lo} items from index "
+                f"{partition.lo} on, and {rows} came: this is a defect of querator"
+            )

@@ -1,0 +1,211 @@
+"""`spark.readStream.format("querator")` on real PySpark: each item once in what the query makes of
+it, and each fact about the engine on which that rests, by name.
+"""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from querator import SyncClient
+from querator.client import Item
+from tests.spark.conftest import Nodes
+
+NUMBERS = count()
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def client(node: Nodes) -> Iterator[SyncClient]:
+    with SyncClient(node.endpoint) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client: SyncClient) -> str:
+    name = f"lake-{next(NUMBERS)}"
+    client.create_queue(name, partitions=2)
+    return name
+
+
+def produce(client: SyncClient, queue: str, numbers: Any) -> None:
+    items = [Item(b"%d" % number, key=f"{number % 7}") for number in numbers]
+    with client.producer(queue) as producer:
+        producer.produce_many(items)
+
+
+def stream(spark: Any, node: Nodes, queue: str, **options: Any) -> Any:
+    given = {"endpoint": node.endpoint, "queue": queue, "readerId": "lake", **options}
+    return spark.readStream.format("querator").options(**given).load()
+
+
+def to_parquet(frame: Any, home: Path) -> Any:
+    return (
+        frame.writeStream.format("parquet")
+        .option("path", str(home / "out"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+    )
+
+
+def archive(frame: Any, home: Path) -> Any:
+    """A run to the end of what there is."""
+    query = to_parquet(frame, home).trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_S)
+    return query
+
+
+def archived(spark: Any, home: Path) -> list[int]:
+    rows = spark.read.parquet(str(home / "out")).select("value").collect()
+    return sorted(int(bytes(row["value"])) for row in rows)
+
+
+def batches(home: Path, log: str) -> list[int]:
+    folder = home / "checkpoint" / log
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def offset(home: Path, batch: int) -> str:
+    return (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
+
+
+def test_a_queue_is_archived_run_by_run(spark, node, client, queue, tmp_path):
+    produce(client, queue, range(1_000))
+    frame = stream(spark, node, queue, maxItemsPerTrigger="300", minPartitions="4")
+    archive(frame, tmp_path)
+    assert archived(spark, tmp_path) == list(range(1_000))
+    assert len(batches(tmp_path, "commits")) == 4
+    # Its last batch is acknowledged as well: nothing is left for the next run.
+    total = client.stats(queue).total
+    assert (total.acknowledged, total.reserved, total.ready) == (1_000, 0, 0)
+    produce(client, queue, range(1_000, 1_200))
+    archive(frame, tmp_path)
+    assert archived(spark, tmp_path) == list(range(1_200))
+    archive(frame, tmp_path)
+    assert len(batches(tmp_path, "commits")) == 5
+    row = spark.read.parquet(str(tmp_path / "out")).first()
+    assert (row["queue"], row["state"], row["attempts"]) == (queue, "reserved", 0)
+    start = f'{{"v": 1, "q": "{queue}", "r": "lake", "p": {{"0": [1, '
+    assert offset(tmp_path, 0).startswith(start)
+
+
+def test_a_query_that_goes_on_takes_what_comes(spark, node, client, queue, tmp_path):
+    query = to_parquet(stream(spark, node, queue), tmp_path).start()
+    try:
+        for begin in range(0, 300, 100):
+            produce(client, queue, range(begin, begin + 100))
+            query.processAllAvailable()
+            assert len(archived(spark, tmp_path)) == begin + 100
+    finally:
+        query.stop()
+    assert archived(spark, tmp_path) == list(range(300))
+
+
+def test_a_batch_whose_commit_is_lost_is_the_same_again(spark, node, client, queue, tmp_path):
+    """A trigger of one batch ends before it is acknowledged; then its commit is deleted."""
+    produce(client, queue, range(100))
+    frame = stream(spark, node, queue, maxItemsPerTrigger="60")
+    seen: list[list[int]] = []
+
+    def keep(batch: Any, number: int) -> None:
+        assert number == 0
+        seen.append(sorted(int(bytes(row["value"])) for row in batch.collect()))
+
+    for _ in range(2):
+        query = (
+            frame.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        assert batches(tmp_path, "commits") == [0]
+        for name in ("0", ".0.crc"):
+            (tmp_path / "checkpoint" / "commits" / name).unlink()
+        produce(client, queue, range(100, 110))
+    assert len(seen[0]) == 60
+    assert seen[0] == seen[1]
+
+
+def test_a_batch_that_fails_in_the_sink_is_the_same_again(spark, node, client, queue, tmp_path):
+    produce(client, queue, range(50))
+    seen: list[list[int]] = []
+    fails = True
+
+    def keep(batch: Any, number: int) -> None:
+        seen.append(sorted(int(bytes(row["value"])) for row in batch.collect()))
+        if fails:
+            raise ValueError("the sink is full")
+
+    def run() -> None:
+        query = (
+            stream(spark, node, queue)
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(WAIT_S)
+
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        run()
+    fails = False
+    run()
+    assert seen == [list(range(50))] * 2
+
+
+# --- what is wrong ---------------------------------------------------------------------------
+
+
+def failure(frame: Any, home: Path) -> str:
+    with pytest.raises(PySparkException) as caught:
+        archive(frame, home)
+    return str(caught.value)
+
+
+def test_a_stream_needs_a_name(spark, node, queue):
+    options = {"endpoint": node.endpoint, "queue": queue}
+    frame = spark.readStream.format("querator").options(**options).load()
+    query = frame.writeStream.format("noop").start()
+    with pytest.raises(PySparkException, match="option readerId is missing"):
+        query.processAllAvailable()
+
+
+def test_options_of_scans_are_refused(spark, node, queue):
+    with pytest.raises(PySparkException, match=r"option states is of spark\.read"):
+        stream(spark, node, queue, states="ready")
+
+
+def test_a_stream_of_a_queue_that_is_not_there(spark, node, tmp_path):
+    assert "querator queue create" in failure(stream(spark, node, "nowhere"), tmp_path)
+
+
+def test_a_checkpoint_that_was_deleted(spark, node, client, queue, tmp_path):
+    produce(client, queue, range(10))
+    frame = stream(spark, node, queue)
+    archive(frame, tmp_path / "a")
+    produce(client, queue, range(10, 20))
+    assert "onCheckpointMismatch" in failure(frame, tmp_path / "b")
+    adopting = stream(spark, node, queue, onCheckpointMismatch="adopt")
+    archive(adopting, tmp_path / "b")
+    assert archived(spark, tmp_path / "b") == list(range(10, 20))
+
+
+def test_a_second_query_with_the_same_name_ends_the_first(spark, node, client, queue, tmp_path):
+    frame = stream(spark, node, queue)
+    first = to_parquet(frame, tmp_path / "a").start()
+    try:
+        produce(client, queue, range(10))
+        first.processAllAvailable()
+        second = to_parquet(
+            stream(spark, node, queue, onCheckpointMismatch="adopt"), tmp_path / "b"
+        ).start()
+        try:
+            with pytest.raises(StreamingQueryException, match="READER_FENCED"):
+                first.awaitTermination(WAIT_S)
+        finally:
+            second.stop()
+    finally:
+        first.stop()
