@@ -41,7 +41,8 @@ _OF_STREAMS: Final = (
     "failOnDataLoss",
     "onCheckpointMismatch",
 )
-NAMES: Final = (*_OF_ALL, *_OF_BROWSE, *_OF_STREAMS)
+_OF_WRITES: Final = ("guarantee", "dedupeKeyColumn", "txnAppId", "txnVersion")
+NAMES: Final = (*_OF_ALL, *_OF_BROWSE, *_OF_STREAMS, *_OF_WRITES)
 _OF_TABLES: Final = frozenset(
     (
         "collation",
@@ -125,7 +126,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 def check_options(given: Mapping[str, str]) -> None:
     """What can be said before it is known what is to be done. Raises OptionError."""
-    if _named(given).keys() & set(_OF_STREAMS):
+    if named(given).keys() & set(_OF_STREAMS):
         stream_options(given)
     else:
         browse_options(given)
@@ -133,9 +134,9 @@ def check_options(given: Mapping[str, str]) -> None:
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Raises OptionError."""
-    options = _named(given)
+    options = named(given)
     _check_use(options, _OF_BROWSE, "spark.read", "filter the stream")
-    reader_id = _required(
+    reader_id = required(
         options, "readerId", "a name for this query, which the queue remembers across restarts"
     )
     if len(reader_id.encode()) > READER_ID_BYTES_MAX:
@@ -144,7 +145,7 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
     if mismatch.lower() not in _MISMATCHES:
         raise OptionError(f"option onCheckpointMismatch is {mismatch!r}: give fail or adopt")
     return StreamOptions(
-        target=_target(options),
+        target=target(options),
         namespace=options.get("namespace", ""),
         queue=_queue(options),
         reader_id=reader_id,
@@ -152,25 +153,25 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
         max_items=_count(options, "maxItemsPerTrigger", BATCH_ITEMS_DEFAULT, BATCH_ITEMS_MAX),
         max_bytes=_count(options, "maxBytesPerTrigger", BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
         min_partitions=_count(options, "minPartitions", 1, MIN_PARTITIONS_MAX),
-        poll_seconds=_number(
+        poll_seconds=number(
             options, "pollTimeout", default=POLL_SECONDS, least=0, most=60, unit="seconds"
         ),
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
         adopts=mismatch.lower() == "adopt",
-        retry_seconds=_retry_seconds(options),
+        retry_seconds=retry_seconds(options),
     )
 
 
 def browse_options(given: Mapping[str, str]) -> BrowseOptions:
     """Raises OptionError."""
-    options = _named(given)
+    options = named(given)
     _check_use(options, _OF_STREAMS, "spark.readStream", "leave it out")
     starting_us = _instant_us(options, "startingTimestamp")
     ending_us = _instant_us(options, "endingTimestamp")
     if starting_us is not None and ending_us is not None and starting_us >= ending_us:
         raise OptionError("startingTimestamp must be before endingTimestamp")
     return BrowseOptions(
-        target=_target(options),
+        target=target(options),
         namespace=options.get("namespace", ""),
         queue=_queue(options),
         include_value=_truth(options, "includeValue", default=True),
@@ -179,7 +180,7 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
         starting_us=starting_us,
         ending_us=ending_us,
         min_partitions=_count(options, "minPartitions", 1, MIN_PARTITIONS_MAX),
-        retry_seconds=_retry_seconds(options),
+        retry_seconds=retry_seconds(options),
     )
 
 
@@ -188,8 +189,8 @@ def is_of_a_table(given: Mapping[str, str]) -> bool:
     return "provider" in given
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """By the names as they are documented."""
+def named(given: Mapping[str, str]) -> dict[str, str]:
+    """By the names as they are documented. Raises OptionError."""
     options = {}
     for key, value in given.items():
         said = key.lower().removeprefix(_OF_A_TABLE)
@@ -205,7 +206,7 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def _required(options: Mapping[str, str], name: str, what: str) -> str:
+def required(options: Mapping[str, str], name: str, what: str) -> str:
     value = options.get(name, "")
     if not value:
         raise OptionError(f'option {name} is missing: give {what}, .option("{name}", "…")')
@@ -213,7 +214,7 @@ def _required(options: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _queue(options: Mapping[str, str]) -> str:
-    return _required(options, "queue", "the name of the queue")
+    return required(options, "queue", "the name of the queue")
 
 
 def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, instead: str) -> None:
@@ -222,8 +223,8 @@ def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, in
             raise OptionError(f"option {name} is of {whose}: {instead}")
 
 
-def _target(options: Mapping[str, str]) -> Target:
-    endpoint = _required(options, "endpoint", "host:port of a node, or several with commas between")
+def target(options: Mapping[str, str]) -> Target:
+    endpoint = required(options, "endpoint", "host:port of a node, or several with commas between")
     try:
         endpoints = split_addresses(endpoint)
     except ValueError:
@@ -245,7 +246,7 @@ def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _TRUTH[value.lower()]
 
 
-def _number(
+def number(
     options: Mapping[str, str],
     name: str,
     *,
@@ -268,11 +269,11 @@ def _number(
 
 
 def _count(options: Mapping[str, str], name: str, default: int, most: int) -> int:
-    return int(_number(options, name, default=default, least=1, most=most))
+    return int(number(options, name, default=default, least=1, most=most))
 
 
-def _retry_seconds(options: Mapping[str, str]) -> float:
-    return _number(
+def retry_seconds(options: Mapping[str, str]) -> float:
+    return number(
         options, "retryTimeout", default=RETRY_SECONDS, least=1, most=86_400, unit="seconds"
     )
 

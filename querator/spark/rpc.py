@@ -161,7 +161,7 @@ class Cluster:
         """Answers of a stream, which `open_stream` begins behind the last answer that `go_on` was
         told of; it says whether there are more.
         """
-        patience = _Patience(retry_seconds)
+        patience = Patience(retry_seconds)
         tried: dict[str, str] = {}
         while True:
             address = self._way(place, tried)
@@ -215,7 +215,7 @@ class Cluster:
         return ""
 
     def _anywhere(self, ask: Callable[[grpc.Channel], R], retry_seconds: float) -> R:
-        patience = _Patience(retry_seconds)
+        patience = Patience(retry_seconds)
         tried: dict[str, str] = {}
         while True:
             failure: RequestError | None = None
@@ -233,7 +233,7 @@ class Cluster:
     def _wait(
         self,
         error: RequestError,
-        patience: "_Patience",
+        patience: "Patience",
         tried: dict[str, str],
         partition: int | None,
     ) -> None:
@@ -265,7 +265,7 @@ class Cluster:
         return channel
 
 
-class _Patience:
+class Patience:
     """How long attempts go on in vain."""
 
     def __init__(self, seconds: float) -> None:

@@ -1,13 +1,13 @@
 """The data source as Spark knows it. Instances are pickled: they hold the options alone."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -22,7 +22,9 @@ from querator.spark.options import (
     is_of_a_table,
     stream_options,
 )
+from querator.spark.sink_options import SinkOptions, sink_options
 from querator.spark.streaming import QueueStreamReader
+from querator.spark.writing import BatchWriter, StreamWriter
 
 _RECORDED: Final = "querator"
 """Metadata of a table's first column: its options."""
@@ -34,7 +36,8 @@ class NotSupported(NotImplementedError):
 
 class QueratorDataSource(DataSource):
     """Format `querator`: `spark.read` is a snapshot scan of a queue, `spark.readStream` takes items
-    out of it, each exactly once. See docs/spark.md.
+    out of it, each exactly once; `df.write` and `writeStream` put rows into it, each exactly once.
+    See docs/spark.md.
     """
 
     @classmethod
@@ -63,10 +66,30 @@ class QueratorDataSource(DataSource):
         return QueueStreamReader(stream_options(_options(schema, self.options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        _refuse("write to a queue", "produce in foreachPartition with")
+        """Raises NotSupported, OptionError, RowsError, NotFound, Unreachable."""
+        writer = BatchWriter(self._sink_options(schema, overwrite), schema)
+        writer.check_queue()
+        return writer
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        _refuse("write a stream to a queue", "produce in foreachBatch with")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """As `writer`."""
+        writer = StreamWriter(self._sink_options(schema, overwrite), schema)
+        writer.check_queue()
+        return writer
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise NotSupported(
+                "a write never replaces what is in a queue, so there is no mode overwrite and no "
+                "output mode complete; nothing was written. Use append, and empty the queue by "
+                "consuming it or by `querator queue delete`"
+            )
+        # A table is inserted into with all of its columns, and with no option of the query's own
+        # that says where.
+        whole = schema.fieldNames() == ARROW_SCHEMA.names
+        given = self.options
+        of_table = _recorded(schema) if whole and not {"endpoint", "queue"} & set(given) else {}
+        return sink_options(given, of_table=of_table)
 
 
 def _options(schema: StructType, given: Mapping[str, str]) -> Mapping[str, str]:
@@ -75,11 +98,9 @@ def _options(schema: StructType, given: Mapping[str, str]) -> Mapping[str, str]:
         raise OptionError(
             "the schema of a queue is fixed: leave out .schema(…), and select the columns"
         )
+    return {**_recorded(schema), **given}
+
+
+def _recorded(schema: StructType) -> dict[str, Any]:
     recorded: dict[str, Any] = schema.fields[0].metadata.get(_RECORDED, {})
-    return {**recorded, **given}
-
-
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise NotSupported(
-        f"this version of querator does not {what} through Spark; {instead} querator.SyncClient"
-    )
+    return recorded

@@ -186,14 +186,6 @@ def test_a_schema_of_the_users_own(spark, node, filled):
         frame.count()
 
 
-def test_writes_say_what_to_do_instead(spark, node, filled):
-    options = {"endpoint": node.endpoint, "queue": filled}
-    frame = spark.createDataFrame([(b"x",)], "value binary")
-    write = frame.write.format("querator").mode("append").options(**options)
-    with pytest.raises(PySparkException, match=r"querator\.SyncClient"):
-        write.save()
-
-
 # --- without Spark: the calls that it makes --------------------------------------------------
 
 

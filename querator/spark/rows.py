@@ -1,0 +1,284 @@
+"""Rows that are written, as items in the protocol's bytes.
+
+Columns have the names and types of those that are read. An item is encoded from the bytes that
+Arrow has of its fields, without an object for each: a field is its tag, its length and its bytes.
+Null, and empty text, is a field that is not given.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from querator.client.items import ITEMS_FIELD
+from querator.client.values import Priority
+from querator.spark.columns import ARROW_SCHEMA
+from querator.wire import fields
+
+DEDUPE_KEY: Final = "dedupe_key"
+WRITTEN: Final = (
+    "value",
+    "key",
+    "kind",
+    "encoding",
+    "reference",
+    "headers",
+    "priority",
+    "group",
+    "enqueue_at",
+    DEDUPE_KEY,
+    "partition",
+)
+"""What an item is made of."""
+PASSED_OVER: Final = frozenset(ARROW_SCHEMA.names) - frozenset(WRITTEN)
+"""What a queue itself says of an item: rows that were read may be written as they are."""
+_TEXTS: Final = {"kind": 2, "encoding": 3, "reference": 4, "group": 7, "key": 8, DEDUPE_KEY: 12}
+"""Numbers of the fields of `Item`."""
+_VALUE, _HEADERS, _PRIORITY, _ENQUEUE_AT = 1, 5, 6, 9
+_PRIORITIES: Final = {member.name.lower(): fields.varint(int(member)) for member in Priority}
+_HEADS_MAX: Final = 8_192
+_TEXT_TYPES: Final = (StringType, VarcharType, CharType)
+
+
+class RowsError(ValueError):
+    """A column or a value in it cannot be written; the message names it and the way out."""
+
+
+class _Heads(dict[int, bytes]):
+    """What stands before the bytes of a field, by their number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def __missing__(self, size: int) -> bytes:
+        head = fields.prefix(self._number, size)
+        if len(self) < _HEADS_MAX:
+            self[size] = head
+        return head
+
+
+class Layout:
+    """Which columns a frame has, and what they are for. Pickled to executors."""
+
+    def __init__(self, schema: StructType, *, dedupe_key: str = "", unique: bool = False) -> None:
+        """`dedupe_key`: the column that has it, when it is of another name; `unique`: every row
+        must have one. Raises RowsError.
+        """
+        self._unique = unique
+        self._places: dict[str, int] = {}
+        self.names: dict[str, str] = {}
+        """Of the frame's columns, by what they are."""
+        wanted = dedupe_key.lower()
+        for place, field in enumerate(schema.fields):
+            name = field.name.lower()
+            meaning = DEDUPE_KEY if name == wanted else name
+            if meaning in PASSED_OVER or (wanted and name == DEDUPE_KEY != wanted):
+                continue
+            if meaning not in WRITTEN:
+                raise RowsError(_unknown(field.name))
+            if meaning in self._places:
+                raise RowsError(f"column {field.name} is there twice: select one of them")
+            _check_type(field.name, meaning, field.dataType)
+            self._places[meaning] = place
+            self.names[meaning] = field.name
+        if "value" not in self._places:
+            raise RowsError(
+                "there is no column value (binary or string), which is the payload; the columns "
+                f"are {', '.join(schema.fieldNames())}: name one of them so, or make it of several "
+                "by to_json(struct(…)).alias('value')"
+            )
+        if wanted and DEDUPE_KEY not in self._places:
+            raise RowsError(
+                f"option dedupeKeyColumn is {dedupe_key!r}; the columns are "
+                f"{', '.join(schema.fieldNames())}"
+            )
+
+    def __contains__(self, meaning: str) -> bool:
+        return meaning in self._places
+
+    def encode(self, batch: Any, first: int) -> list[bytes]:
+        """Items of the rows, each behind its tag and length; the first row's number is `first`.
+        Raises RowsError.
+        """
+        parts: list[Iterable[bytes]] = []
+        for meaning, place in self._places.items():
+            column = batch.column(place)
+            needed = meaning == "value" or (meaning == DEDUPE_KEY and self._unique)
+            if meaning != "partition" and (needed or column.null_count < len(column)):
+                parts.append(self._encoded(meaning, column, first))
+        heads = _ITEM_HEADS
+        bodies = parts[0] if len(parts) == 1 else map(b"".join, zip(*parts, strict=True))
+        return [heads[len(body)] + body for body in bodies]
+
+    def partitions(self, batch: Any, first: int) -> list[int | None] | None:
+        """The column `partition`; None: no row has one. Raises RowsError."""
+        place = self._places.get("partition")
+        if place is None or batch.column(place).null_count == batch.num_rows:
+            return None
+        numbers: list[int | None] = batch.column(place).to_pylist()
+        for row, number in enumerate(numbers, first):
+            if number is not None and not 0 <= number < 1 << 31:
+                raise RowsError(
+                    f"column {self.names['partition']} is {number} in row {row} of this task: it "
+                    "is the number of a partition of the queue, from 0"
+                )
+        return numbers
+
+    def _encoded(self, meaning: str, column: Any, first: int) -> list[bytes]:
+        name = self.names[meaning]
+        if meaning == "value":
+            return _values(name, column, first)
+        if meaning == "headers":
+            return _each(name, column.to_pylist(), _headers, first)
+        if meaning == "priority":
+            return _each(name, column.to_pylist(), _priority, first)
+        if meaning == "enqueue_at":
+            instants = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            return _each(name, instants.to_pylist(), _enqueue_at, first)
+        if meaning == DEDUPE_KEY and self._unique:
+            _check_unique(name, column, first)
+        heads = _TEXT_HEADS[meaning]
+        return [heads[len(text)] + text if text else b"" for text in _pieces(column)]
+
+
+_ITEM_HEADS: Final = _Heads(ITEMS_FIELD)
+_VALUE_HEADS: Final = _Heads(_VALUE)
+_TEXT_HEADS: Final = {name: _Heads(number) for name, number in _TEXTS.items()}
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), WRITTEN, n=2, cutoff=0.6)
+    way_out = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"there are {', '.join(WRITTEN)}; drop it, or make it part of value by to_json(…)"
+    )
+    return f"an item has no column {name!r}: {way_out}"
+
+
+def _check_type(name: str, meaning: str, kind: DataType) -> None:
+    if not _fits(meaning, kind):
+        raise RowsError(f"column {name} is {kind.simpleString()}: it must be {_wanted(meaning)}")
+
+
+def _fits(meaning: str, kind: DataType) -> bool:
+    if meaning == "value":
+        return isinstance(kind, (BinaryType, *_TEXT_TYPES))
+    if meaning == "headers":
+        return isinstance(kind, ArrayType) and _is_header(kind.elementType)
+    if meaning == "enqueue_at":
+        return isinstance(kind, TimestampType)
+    if meaning == "partition":
+        return isinstance(kind, IntegralType)
+    return isinstance(kind, _TEXT_TYPES)
+
+
+def _is_header(kind: DataType) -> bool:
+    return (
+        isinstance(kind, StructType)
+        and kind.fieldNames() == ["key", "value"]
+        and isinstance(kind.fields[0].dataType, _TEXT_TYPES)
+        and isinstance(kind.fields[1].dataType, (BinaryType, *_TEXT_TYPES))
+    )
+
+
+def _wanted(meaning: str) -> str:
+    return {
+        "value": "binary or string",
+        "headers": "array<struct<key: string, value: binary>>",
+        "enqueue_at": "timestamp",
+        "partition": "int",
+    }.get(meaning, "string")
+
+
+def _values(name: str, column: Any, first: int) -> list[bytes]:
+    if column.null_count:
+        row = first + column.is_null().to_pylist().index(True)
+        raise RowsError(
+            f"column {name} is null in row {row} of this task: an item has a payload, which may be "
+            "empty; filter such rows out, or coalesce"
+        )
+    heads = _VALUE_HEADS
+    return [heads[len(value)] + value if value else b"" for value in _pieces(column)]
+
+
+def _check_unique(name: str, column: Any, first: int) -> None:
+    for row, key in enumerate(_pieces(column), first):
+        if not key:
+            raise RowsError(
+                f"column {name} is null or empty in row {row} of this task: with "
+                "guarantee=idempotent each row has a key of its own, the same for each repeat"
+            )
+
+
+def _pieces(column: Any) -> Iterator[bytes]:
+    """The bytes of each row; none for null."""
+    if column.null_count:
+        column = column.fill_null(b"" if pa.types.is_binary(column.type) else "")
+    _, bounds, data = column.cast(pa.binary()).buffers()
+    at = memoryview(bounds).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
+    if data is None:
+        return iter([b""] * len(column))
+    whole = data.to_pybytes()
+    return (whole[start:end] for start, end in pairwise(at))
+
+
+def _each(
+    name: str, values: Sequence[Any], encode: Callable[[Any], bytes], first: int
+) -> list[bytes]:
+    encoded = []
+    for row, value in enumerate(values, first):
+        try:
+            encoded.append(b"" if value is None else encode(value))
+        except RowsError as error:
+            raise RowsError(f"column {name} {error} in row {row} of this task") from None
+    return encoded
+
+
+def _headers(pairs: Sequence[dict[str, Any] | None]) -> bytes:
+    """A map of texts: each name once."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        if pair is None or pair["key"] is None:
+            raise RowsError("has a header without a key")
+        key, value = pair["key"], pair["value"]
+        if key in found:
+            raise RowsError(f"has the key {key!r} twice")
+        try:
+            found[key] = value.decode() if isinstance(value, bytes) else value or ""
+        except UnicodeDecodeError:
+            raise RowsError(f"has bytes that are not UTF-8 in the value of {key!r}") from None
+    return b"".join(_header(key.encode(), value.encode()) for key, value in found.items())
+
+
+def _header(key: bytes, value: bytes) -> bytes:
+    body = fields.prefix(1, len(key)) + key + fields.prefix(2, len(value)) + value
+    return fields.prefix(_HEADERS, len(body)) + body
+
+
+def _priority(name: str) -> bytes:
+    number = _PRIORITIES.get(name.lower())
+    if number is None:
+        raise RowsError(f"is {name!r}, and is one of {', '.join(_PRIORITIES)},")
+    return fields.varint(_PRIORITY << 3 | fields.VARINT) + number
+
+
+def _enqueue_at(at_us: int) -> bytes:
+    """Instants before 1970 are as much in the past as 1970."""
+    seconds, rest_us = divmod(max(0, at_us), 1_000_000)
+    body = b"\x08" + fields.varint(seconds) + b"\x10" + fields.varint(rest_us * 1_000)
+    return fields.prefix(_ENQUEUE_AT, len(body)) + body

@@ -1,0 +1,215 @@
+"""Items on their way from a task to the nodes: requests of bounded size, several at once.
+
+A node cuts a request by partition and passes the parts on to their leaders, so any node will do;
+tasks begin with different ones. A request that failed goes to the next node, until the time that
+the user allows for it is over.
+"""
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from querator.client.errors import InvalidArgument, NotFound, RequestError
+from querator.client.rpc_errors import from_rpc
+from querator.model.limits import REQUEST_ITEMS_MAX
+from querator.spark.options import Target
+from querator.spark.rpc import Cluster, Patience
+from querator.v1 import admin_service_pb2, admin_service_pb2_grpc
+from querator.v1 import transaction_service_pb2 as pb
+from querator.v1.transaction_service_pb2_grpc import TransactionServiceStub
+
+CALL_SECONDS: Final = 30.0
+"""How long one attempt of a call may take: as long as a commit waits for its decision."""
+REQUEST_BYTES: Final = 2 * 1024 * 1024
+"""Requests are of so many bytes at most, unless one item is larger."""
+WINDOW: Final = 4
+"""Requests of a task that are not answered."""
+STAGE: Final = "/querator.v1.TransactionService/Stage"
+PRODUCE: Final = "/querator.v1.QueueService/Produce"
+_FIELD: Final = re.compile(r"items\[(\d+)\]\.(\w+)")
+_COLUMNS: Final = {"payload": "value", "attributes": "headers", "dedup_key": "dedupe_key"}
+"""Where the protocol has another name for a field."""
+
+A = TypeVar("A", bound=Message, covariant=True)
+
+
+class Answer(Protocol[A]):
+    """A message type."""
+
+    def FromString(self, data: bytes, /) -> A: ...
+
+
+class RowRefused(InvalidArgument):
+    """The queue does not take a row; the message names its column, its number, limit and value."""
+
+
+_senders: "dict[tuple[int, Target], Sender]" = {}
+
+
+def sender(target: Target) -> "Sender":
+    """The connections of this process to a cluster, for writes. Raises TlsError."""
+    key = os.getpid(), target
+    if key not in _senders:
+        _senders[key] = Sender(target)
+    return _senders[key]
+
+
+class Sender(Cluster):
+    """Calls that change something. Each may be repeated as it is, but for a produce without dedupe
+    keys. Every method raises RequestError and Unreachable.
+    """
+
+    def queue(
+        self, namespace: str, queue: str, *, retry_seconds: float
+    ) -> admin_service_pb2.QueueSettings:
+        """Settings of a queue."""
+        request = admin_service_pb2.GetQueueRequest(namespace=namespace, queue=queue)
+
+        def ask(channel: grpc.Channel) -> admin_service_pb2.GetQueueResponse:
+            stub = admin_service_pb2_grpc.AdminServiceStub(channel)
+            return stub.GetQueue(request, timeout=CALL_SECONDS)
+
+        return self._anywhere(ask, retry_seconds).queue.settings
+
+    def commit(self, request: pb.CommitTxnRequest, *, retry_seconds: float) -> None:
+        def ask(channel: grpc.Channel) -> pb.CommitTxnResponse:
+            return TransactionServiceStub(channel).CommitTxn(request, timeout=CALL_SECONDS)
+
+        self._anywhere(ask, retry_seconds)
+
+    def abort(self, request: pb.AbortTxnRequest, *, retry_seconds: float) -> None:
+        def ask(channel: grpc.Channel) -> pb.AbortTxnResponse:
+            return TransactionServiceStub(channel).AbortTxn(request, timeout=CALL_SECONDS)
+
+        self._anywhere(ask, retry_seconds)
+
+    def send(
+        self,
+        path: str,
+        requests: Iterable["Request"],
+        answer: Answer[A],
+        *,
+        first: int,
+        window: int,
+        retry_seconds: float,
+    ) -> Iterator[A]:
+        """Answers in the order of the requests, which are taken as there is room for them among
+        `window` unanswered ones. `first` is the task's number. Raises RowRefused.
+        """
+        flying: deque[_Flight] = deque()
+        try:
+            for request in requests:
+                if len(flying) >= window:
+                    yield answer.FromString(self._land(flying[0], retry_seconds))
+                    flying.popleft()
+                flight = _Flight(path, request, first)
+                self._launch(flight)
+                flying.append(flight)
+            while flying:
+                yield answer.FromString(self._land(flying[0], retry_seconds))
+                flying.popleft()
+        finally:
+            for flight in flying:
+                flight.call.cancel()
+
+    def _launch(self, flight: "_Flight") -> None:
+        flight.address = self._endpoints[flight.way % len(self._endpoints)]
+        call: Any = self._channel(flight.address).unary_unary(flight.path)
+        flight.call = call.future(flight.request.data, timeout=CALL_SECONDS)
+
+    def _land(self, flight: "_Flight", retry_seconds: float) -> bytes:
+        patience = Patience(retry_seconds)
+        tried: dict[str, str] = {}
+        while True:
+            try:
+                data: bytes = flight.call.result()
+                return data
+            except grpc.RpcError as raw:
+                known: Any = raw
+                error = from_rpc(known, address=flight.address, changes=True)
+            _name_row(error, flight.request)
+            tried[flight.address] = error.message
+            self._wait(error, patience, tried, None)
+            flight.way += 1
+            self._launch(flight)
+
+
+class Request:
+    """Bytes of a request, and the rows that are in it, as numbers from the start of the task."""
+
+    __slots__ = ("data", "rows")
+
+    def __init__(self, data: bytes, rows: Sequence[int]) -> None:
+        self.data = data
+        self.rows = rows
+
+
+class _Flight:
+    """A request that is not answered. `way`: which of the endpoints it goes to."""
+
+    __slots__ = ("address", "call", "path", "request", "way")
+
+    def __init__(self, path: str, request: Request, way: int) -> None:
+        self.path = path
+        self.request = request
+        self.way = way
+        self.address = ""
+        self.call: Any = None
+
+
+def cut(items: list[bytes], rows: Sequence[int]) -> Iterator[tuple[list[bytes], Sequence[int]]]:
+    """Items in parts that fit into a request, with their rows."""
+    start = size = 0
+    for at, item in enumerate(items):
+        if at > start and (at - start == REQUEST_ITEMS_MAX or size + len(item) > REQUEST_BYTES):
+            yield items[start:at], rows[start:at]
+            start, size = at, 0
+        size += len(item)
+    if items:
+        yield items[start:], rows[start:]
+
+
+def by_partition(
+    items: list[bytes], rows: Sequence[int], partitions: list[int | None] | None
+) -> Iterator[tuple[int | None, list[bytes], Sequence[int]]]:
+    """Items by the partition that is wished for, in their order."""
+    if partitions is None:
+        yield None, items, rows
+        return
+    order = sorted(range(len(items)), key=lambda at: -1 if (p := partitions[at]) is None else p)
+    for partition, places in groupby(order, key=partitions.__getitem__):
+        chosen = list(places)
+        yield partition, [items[at] for at in chosen], [rows[at] for at in chosen]
+
+
+def _name_row(error: RequestError, request: Request) -> None:
+    """Raises RowRefused for what is wrong with an item, in the words of a frame."""
+    found = _FIELD.fullmatch(error.field)
+    if found is None or not isinstance(error, InvalidArgument):
+        return
+    row, column = request.rows[int(found[1])], _COLUMNS.get(found[2], found[2])
+    bounds = f" (limit {error.limit}, value {error.value})" if error.limit else ""
+    raise RowRefused(
+        error.code,
+        f"row {row} of this task is refused for its column {column}: {error.message}{bounds}; "
+        "filter such rows out, or shorten them, before the write",
+        field=column,
+        limit=error.limit,
+        value=error.value,
+        request_id=error.request_id,
+    ) from None
+
+
+def with_way_out(error: NotFound, queue: str, target: Target) -> NotFound:
+    endpoints = ",".join(target.endpoints)
+    error.message = (
+        f"{error.message} (cluster at {endpoints}); nothing was written. Check the options queue, "
+        f"namespace and endpoint, or make it with `querator queue create {queue}`"
+    )
+    return error

@@ -1,0 +1,356 @@
+"""Writers: what tasks and the driver do of a write, as Spark calls them.
+
+    writer(schema)        driver    options, columns and the queue are checked: nothing has moved
+    write(batches)        executor  once for each attempt at a task; its message says what it staged
+    commit(messages)      driver    one CommitTxn with the attempts that Spark has chosen
+    abort(messages)       driver    drops what is staged, unless it is committed
+
+Transactional writes are named by a producer and a batch. Of a streaming query these are its id and
+the number of the micro-batch, which Spark hands to tasks alone: so messages carry them, and commit
+needs nothing else. A batch write makes up a name in `__init__`: the writer that Spark pickles for
+tasks is the one that commits. With that, each may come again at any point: an attempt at a task is
+another attempt, a batch is committed once, and what is committed is not aborted.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import uuid_utils
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from querator.client.errors import NotFound, RequestError, TransactionAborted
+from querator.model.limits import TXN_CLAIMS_MAX
+from querator.spark.options import OptionError
+from querator.spark.rows import DEDUPE_KEY, Layout, RowsError
+from querator.spark.rpc import Unreachable
+from querator.spark.sending import (
+    PRODUCE,
+    STAGE,
+    WINDOW,
+    Request,
+    by_partition,
+    cut,
+    sender,
+    with_way_out,
+)
+from querator.spark.sink_options import SinkOptions
+from querator.v1 import queue_service_pb2
+from querator.v1 import transaction_service_pb2 as pb
+
+ABORT_SECONDS: Final = 10.0
+"""How long an abort is tried: what is staged expires by itself."""
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What Spark says of a task. `query` and `batch` are those of a streaming query, and of what is
+    written in foreachBatch; else "" and None.
+    """
+
+    number: int
+    query: str = ""
+    batch: int | None = None
+
+    @classmethod
+    def current(cls) -> "Task":
+        """Of the worker that this runs in."""
+        context = TaskContext.get()
+        assert context is not None, "write() is called by Spark's workers"
+        batch = context.getLocalProperty(_BATCH_ID)
+        query = context.getLocalProperty(_QUERY_ID) or ""
+        return cls(context.partitionId(), query, int(batch) if batch else None)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What an attempt at a task has done. `parts`: items and checksum by partition of the queue.
+    `committed`: the batch was already.
+    """
+
+    producer: str
+    batch: int
+    task: int
+    attempt: bytes = b""
+    rows: int = 0
+    committed: bool = False
+    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, parts: Iterable[pb.StagedPart]) -> None:
+        for part in parts:
+            count, checksum = self.parts.get(part.partition, (0, 0))
+            self.parts[part.partition] = count + part.count, (checksum + part.checksum) % 2**32
+
+
+class Sink:
+    """Both writers do this. Pickled: it holds options, and where columns are."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Raises OptionError, RowsError."""
+        self._options = options
+        self._layout = Layout(
+            schema, dedupe_key=options.dedupe_key, unique=options.guarantee == "idempotent"
+        )
+        if options.guarantee == "idempotent" and DEDUPE_KEY not in self._layout:
+            raise OptionError(
+                "guarantee=idempotent needs a key for each row, the same whenever it is written: "
+                f"a column {DEDUPE_KEY}, or its name as option dedupeKeyColumn"
+            )
+
+    def check_queue(self) -> None:
+        """Before data moves. Raises NotFound, OptionError and, as calls do, Unreachable."""
+        options = self._options
+        try:
+            settings = sender(options.target).queue(
+                options.namespace, options.queue, retry_seconds=options.retry_seconds
+            )
+        except NotFound as error:
+            raise with_way_out(error, options.queue, options.target) from None
+        if options.guarantee == "idempotent" and not settings.dedup_window.ToMilliseconds():
+            raise OptionError(
+                f"guarantee=idempotent: queue {options.queue} does not remember dedupe keys; give "
+                f"it a window with `querator queue update {options.queue} --dedup-window 1h`"
+            )
+
+    # --- tasks -------------------------------------------------------------------------------
+
+    def produce(self, task: Task, batches: Iterable[Any]) -> Written:
+        """Writes at once: what is written stays, also when the task is tried again."""
+        options = self._options
+        head = queue_service_pb2.ProduceRequest(namespace=options.namespace, queue=options.queue)
+        start = head.SerializeToString()
+        written = Written("", 0, task.number)
+
+        def requests() -> Iterator[Request]:
+            for items, rows, partition in self._cut(batches):
+                if partition is not None:
+                    raise RowsError(
+                        f"column partition is {partition} in row {rows[0]} of this task: it is for "
+                        f"guarantee=transactional, and this is {options.guarantee}; drop the "
+                        "column, or give a key"
+                    )
+                written.rows += len(items)
+                yield Request(b"".join((start, *items)), rows)
+
+        answers = sender(options.target).send(
+            PRODUCE,
+            requests(),
+            queue_service_pb2.ProduceResponse,
+            first=task.number,
+            # Items of a key keep the order of the rows.
+            window=1 if "key" in self._layout else WINDOW,
+            retry_seconds=options.retry_seconds,
+        )
+        for _ in answers:
+            pass
+        return written
+
+    def stage(self, task: Task, producer: str, batch: int, batches: Iterable[Any]) -> Written:
+        """Stages under an attempt of its own; ends at once when the batch is committed."""
+        options = self._options
+        written = Written(producer, batch, task.number, uuid_utils.uuid7().bytes)
+        answers = sender(options.target).send(
+            STAGE,
+            self._stages(written, batches),
+            pb.StageResponse,
+            first=task.number,
+            window=WINDOW,
+            retry_seconds=options.retry_seconds,
+        )
+        for answer in answers:
+            if answer.already_committed:
+                written.committed = True
+                break
+            written.add(answer.parts)
+        # Requests under way are of no use when the batch is committed.
+        answers.close()  # type: ignore[attr-defined]
+        return written
+
+    def _stages(self, written: Written, batches: Iterable[Any]) -> Iterator[Request]:
+        head = pb.StageRequest(
+            namespace=self._options.namespace,
+            queue=self._options.queue,
+            producer=written.producer,
+            batch=written.batch,
+            task=written.task,
+            attempt=written.attempt,
+        )
+        for sequence, (items, rows, partition) in enumerate(self._cut(batches), start=1):
+            head.sequence = sequence
+            head.ClearField("partition")
+            if partition is not None:
+                head.partition = partition
+            written.rows += len(items)
+            yield Request(b"".join((head.SerializeToString(), *items)), rows)
+
+    def _cut(
+        self, batches: Iterable[Any]
+    ) -> Iterator[tuple[list[bytes], Sequence[int], int | None]]:
+        """Requests of all rows: items, numbers of their rows, partition. Raises RowsError."""
+        begun = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            items = self._layout.encode(batch, begun)
+            partitions = self._layout.partitions(batch, begun)
+            rows = range(begun, begun + len(items))
+            for partition, chosen, of_rows in by_partition(items, rows, partitions):
+                for part, numbers in cut(chosen, of_rows):
+                    yield part, numbers, partition
+            begun += batch.num_rows
+
+    # --- the driver --------------------------------------------------------------------------
+
+    def decide(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commits what the messages say; does nothing when it is. Raises RequestError,
+        Unreachable.
+        """
+        written = _of(messages)
+        if not written or not self._options.transactional or any(one.committed for one in written):
+            return
+        parts = sum(len(one.parts) for one in written)
+        if parts > TXN_CLAIMS_MAX:
+            raise OptionError(
+                f"{len(written)} tasks have written to {parts} partitions together; a commit takes "
+                f"{TXN_CLAIMS_MAX}: write with fewer tasks, by coalesce(…)"
+            )
+        options = self._options
+        request = pb.CommitTxnRequest(
+            namespace=options.namespace,
+            queue=options.queue,
+            producer=written[0].producer,
+            batch=written[0].batch,
+            stages=[_attempt(one) for one in written if one.parts],
+        )
+        try:
+            sender(options.target).commit(request, retry_seconds=options.retry_seconds)
+        except TransactionAborted as error:
+            error.message = (
+                f"{error.message}. Nothing of it is visible. Start the query or the write again: "
+                "it writes the batch anew"
+            )
+            raise
+
+    def drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Aborts, if it can: what is staged is invisible, and expires by itself."""
+        written = _of(messages)
+        if not written or not self._options.transactional:
+            return
+        options = self._options
+        request = pb.AbortTxnRequest(
+            namespace=options.namespace,
+            queue=options.queue,
+            producer=written[0].producer,
+            batch=written[0].batch,
+        )
+        with suppress(RequestError, Unreachable):
+            sender(options.target).abort(
+                request, retry_seconds=min(ABORT_SECONDS, options.retry_seconds)
+            )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`, INSERT, and what is written in foreachBatch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Raises OptionError, RowsError."""
+        self._sink = Sink(options, schema)
+        self._options = options
+        self._name = options.producer or str(uuid_utils.uuid7())
+
+    def check_queue(self) -> None:
+        """As `Sink.check_queue`."""
+        self._sink.check_queue()
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self.write_task(Task.current(), iterator)
+
+    def write_task(self, task: Task, batches: Iterable[Any]) -> Written:
+        """Raises OptionError, RowsError, RequestError, Unreachable."""
+        if not self._options.transactional:
+            return self._sink.produce(task, batches)
+        return self._sink.stage(task, self._name, self._batch(task), batches)
+
+    def _batch(self, task: Task) -> int:
+        if self._options.batch is not None:
+            return self._options.batch
+        if task.batch is None:
+            if self._options.producer:
+                raise OptionError(
+                    "option txnAppId needs txnVersion, the number of this write, outside of "
+                    "foreachBatch"
+                )
+            return 0
+        if not self._options.producer:
+            # By the query's id alone, a second write in the same function would be taken for a
+            # repeat of the first one, and left out.
+            raise OptionError(
+                "a write in foreachBatch needs option txnAppId: a name for this write, other than "
+                "those of other writes, and the same after each restart; so a micro-batch that is "
+                "repeated is written once. Or give guarantee=atLeastOnce"
+            )
+        return task.batch
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Raises RequestError, Unreachable."""
+        self._sink.decide(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._sink.drop(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`. Spark makes one for each micro-batch, and another one to commit it."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Raises OptionError, RowsError."""
+        if options.batch is not None:
+            raise OptionError("option txnVersion is of df.write: a stream numbers its batches")
+        self._sink = Sink(options, schema)
+        self._options = options
+
+    def check_queue(self) -> None:
+        """As `Sink.check_queue`."""
+        self._sink.check_queue()
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self.write_task(Task.current(), iterator)
+
+    def write_task(self, task: Task, batches: Iterable[Any]) -> Written:
+        """Raises RowsError, RequestError, Unreachable."""
+        if not self._options.transactional:
+            return self._sink.produce(task, batches)
+        assert task.batch is not None, "Spark tells tasks of a stream their batch"
+        return self._sink.stage(task, self._options.producer or task.query, task.batch, batches)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Raises RequestError, Unreachable."""
+        self._sink.decide(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self._sink.drop(messages)
+
+
+def _of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Those of tasks that have ended well."""
+    return [one for one in messages if isinstance(one, Written)]
+
+
+def _attempt(written: Written) -> pb.StagedAttempt:
+    return pb.StagedAttempt(
+        task=written.task,
+        attempt=written.attempt,
+        parts=[
+            pb.StagedPart(partition=partition, count=count, checksum=checksum)
+            for partition, (count, checksum) in sorted(written.parts.items())
+        ],
+    )

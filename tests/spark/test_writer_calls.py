@@ -1,0 +1,344 @@
+"""Writers without Spark, in the orders in which Spark calls them, against a real node."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import uuid_utils
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from pyspark.sql.types import StructType
+
+from querator import SyncClient
+from querator.client.errors import NotFound, TransactionAborted
+from querator.spark.browsing import BrowseReader
+from querator.spark.options import browse_options
+from querator.spark.rows import RowsError
+from querator.spark.sending import RowRefused
+from querator.spark.sink_options import sink_options
+from querator.spark.writing import BatchWriter, StreamWriter, Task, Written
+
+SOON = timedelta(seconds=30)
+
+
+def columns(**types: str) -> StructType:
+    schema = StructType()
+    for name, kind in types.items():
+        schema.add(name, kind)
+    return schema
+
+
+VALUE = columns(value="binary")
+TASKS = 3
+
+
+def batches(*texts: str) -> Iterator[Any]:
+    for text in texts:
+        yield pa.record_batch({"value": pa.array([text.encode()], pa.binary())})
+
+
+class Queue:
+    """A queue of a test's own."""
+
+    def __init__(self, node: Any, *, partitions: int = 2, **settings: Any) -> None:
+        self.client = SyncClient(node.endpoint)
+        self.name = f"calls-{uuid_utils.uuid7()}"
+        self.client.create_queue(self.name, partitions=partitions, **settings)
+        self.options = {"endpoint": node.endpoint, "queue": self.name}
+
+    def stream(self, **more: str) -> StreamWriter:
+        return StreamWriter(sink_options({**self.options, **more}, of_table={}), VALUE)
+
+    def batch(self, schema: StructType = VALUE, **more: str) -> BatchWriter:
+        return BatchWriter(sink_options({**self.options, **more}, of_table={}), schema)
+
+    def found(self, least: int) -> Counter[str]:
+        """All values, when there are so many: those of a committed batch are seen in a moment."""
+        leased = 0
+        while leased < least:
+            leased += len(self.client.lease(self.name, max_items=100, wait=SOON))
+        reader = BrowseReader(browse_options(self.options))
+        return Counter(
+            value.decode()
+            for part in reader.partitions()
+            for batch in reader.read(part)
+            for value in batch["value"].to_pylist()
+        )
+
+
+@pytest.fixture
+def queue(node) -> Iterator[Queue]:
+    made = Queue(node)
+    yield made
+    made.client.close()
+
+
+class Calls(RuleBasedStateMachine):
+    """A streaming query that is interrupted anywhere. Attempts at a task write other rows each, so
+    that one which should not count is seen.
+    """
+
+    node: Any = None
+
+    @initialize()
+    def begin(self) -> None:
+        self.queue = Queue(self.node)
+        self.query = str(uuid_utils.uuid7())
+        self.number = 0
+        self.attempts = 0
+        self.staged: dict[int, list[tuple[Written, list[str]]]] = {}
+        self.committed = False
+        self.last: list[Written] = []
+        self.expected: list[str] = []
+
+    def attempt(self, task: int) -> None:
+        self.attempts += 1
+        texts = [f"{self.number}/{task}/{self.attempts}/{row}" for row in range(self.attempts % 4)]
+        writer = self.queue.stream()
+        written = writer.write_task(Task(task, self.query, self.number), batches(*texts))
+        if texts:
+            assert written.committed == self.committed
+        self.staged.setdefault(task, []).append((written, texts))
+
+    @rule(task=st.integers(0, TASKS - 1))
+    def a_task_is_run_once_more(self, task: int) -> None:
+        self.attempt(task)
+
+    @rule(task=st.integers(0, TASKS - 1))
+    def a_task_fails_in_the_middle(self, task: int) -> None:
+        def rows() -> Iterator[Any]:
+            yield from batches(*(f"{self.number}/{task}/failed/{row}" for row in range(6)))
+            raise RuntimeError("the plan failed")
+
+        task_of_spark = Task(task, self.query, self.number)
+        if self.committed:
+            # It ends before it comes to the row that fails.
+            assert self.queue.stream().write_task(task_of_spark, rows()).committed
+            return
+        with pytest.raises(RuntimeError, match="the plan failed"):
+            self.queue.stream().write_task(task_of_spark, rows())
+
+    @rule(data=st.data())
+    def the_driver_commits(self, data: st.DataObject) -> None:
+        chosen = []
+        for task in range(TASKS):
+            if task not in self.staged:
+                self.attempt(task)
+            chosen.append(data.draw(st.sampled_from(self.staged[task])))
+        messages = [written for written, _ in chosen]
+        self.queue.stream().commit(messages, self.number)
+        if not self.committed:
+            self.expected += [text for _, texts in chosen for text in texts]
+        self.committed, self.last = True, messages
+
+    @precondition(lambda self: self.last)
+    @rule(abort=st.booleans())
+    def the_answer_of_a_commit_was_lost(self, abort: bool) -> None:
+        writer = self.queue.stream()
+        if abort:
+            writer.abort(self.last, self.last[0].batch)
+        else:
+            writer.commit(self.last, self.last[0].batch)
+
+    @precondition(lambda self: self.staged and not self.committed)
+    @rule()
+    def the_driver_gives_up(self) -> None:
+        messages = [None, *(attempts[-1][0] for attempts in self.staged.values())]
+        self.queue.stream().abort(messages, self.number)
+        if any(written.parts for written in messages if written):
+            # Another driver that still holds the messages comes too late.
+            with pytest.raises(TransactionAborted):
+                self.queue.stream().commit([one for one in messages if one], self.number)
+        self.staged = {}
+
+    @precondition(lambda self: self.committed)
+    @rule()
+    def the_driver_dies_and_replays_the_batch(self) -> None:
+        self.staged = {}
+
+    @precondition(lambda self: self.committed)
+    @rule()
+    def the_next_batch_begins(self) -> None:
+        self.number += 1
+        self.staged, self.committed = {}, False
+
+    def teardown(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.queue.found(len(self.expected)) == Counter(self.expected)
+            self.queue.client.close()
+
+
+def test_any_order_of_calls_writes_each_batch_once(node):
+    class OnNode(Calls):
+        pass
+
+    OnNode.node = node
+    run_state_machine_as_test(
+        OnNode, settings=settings(max_examples=40, stateful_step_count=12, deadline=None)
+    )
+
+
+# --- orders that matter, one by one ----------------------------------------------------------
+
+
+def test_of_two_attempts_at_a_task_the_one_counts_that_spark_names(queue):
+    writer = queue.batch()
+    first = writer.write_task(Task(0), batches("a"))
+    second = writer.write_task(Task(0), batches("b"))
+    assert first.attempt != second.attempt
+    writer.commit([second])
+    assert queue.found(1) == {"b": 1}
+
+
+def test_a_commit_whose_answer_was_lost_is_aborted_in_vain_and_replayed_for_nothing(queue):
+    writer = queue.stream()
+    messages = [writer.write_task(Task(0, "q", 7), batches("a", "b"))]
+    writer.commit(messages, 7)
+    writer.abort(messages, 7)
+    replayed = queue.stream().write_task(Task(0, "q", 7), batches("c"))
+    assert replayed.committed
+    queue.stream().commit([replayed], 7)
+    assert queue.found(2) == {"a": 1, "b": 1}
+
+
+def test_a_replay_takes_no_more_rows_when_it_learns_that_the_batch_is_committed(queue):
+    writer = queue.stream()
+    writer.commit([writer.write_task(Task(0, "q", 0), batches("a"))], 0)
+    taken = 0
+
+    def rows() -> Iterator[Any]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield from batches("b")
+
+    assert queue.stream().write_task(Task(0, "q", 0), rows()).committed
+    assert taken < 10
+
+
+def test_a_batch_without_rows_is_committed_too(queue):
+    writer = queue.stream()
+    writer.commit([writer.write_task(Task(0, "q", 3), batches())], 3)
+    late = writer.write_task(Task(0, "q", 3), batches("late"))
+    assert late.committed
+    assert queue.found(0) == {}
+
+
+def test_nothing_is_committed_when_there_are_no_messages(queue):
+    queue.batch().commit([])
+    queue.batch().abort([None])
+    assert queue.found(0) == {}
+
+
+def test_messages_of_dropped_attempts_commit_nothing(queue):
+    writer = queue.batch()
+    messages = [writer.write_task(Task(0), batches("a"))]
+    writer.abort([None, *messages])
+    with pytest.raises(TransactionAborted, match="Start the query or the write again"):
+        writer.commit(messages)
+    assert queue.found(0) == {}
+
+
+def test_requests_stay_within_their_limits(queue):
+    small = pa.record_batch({"value": pa.array([b"s"] * 2_500, pa.binary())})
+    large = pa.record_batch({"value": pa.array([b"l" * 900_000] * 7, pa.binary())})
+    writer = queue.batch()
+    written = writer.write_task(Task(0), iter([small, large, small]))
+    assert written.rows == sum(count for count, _ in written.parts.values()) == 5_007
+    writer.commit([written])
+    found = queue.found(5_007)
+    assert (found["s"], found["l" * 900_000]) == (5_000, 7)
+
+
+def test_items_of_a_key_keep_the_order_of_their_rows(queue):
+    texts = [str(number) for number in range(5_000)]
+    batch = pa.record_batch({"value": texts, "key": ["k"] * len(texts)})
+    writer = queue.batch(columns(value="string", key="string"))
+    writer.commit([writer.write_task(Task(0), iter([batch]))])
+    leased: list[str] = []
+    while len(leased) < len(texts):
+        items = queue.client.lease(queue.name, max_items=500, wait=SOON)
+        leased += [bytes(item.payload).decode() for item in items]
+    assert leased == texts
+
+
+def test_an_item_that_is_too_large_is_named_by_its_row_and_column(queue):
+    rows = pa.record_batch({"value": pa.array([b"x", b"y" * (2 << 20)], pa.binary())})
+    writer = queue.batch()
+    with pytest.raises(RowRefused) as caught:
+        writer.write_task(Task(0), iter([rows]))
+    said = str(caught.value)
+    assert "row 1 of this task is refused for its column value" in said
+    assert "1048576" in said
+    assert "2097152" in said
+    assert queue.found(0) == {}
+
+
+def test_a_repeated_write_of_a_version_is_written_once(queue):
+    for text in ("a", "again"):
+        writer = queue.batch(txnAppId="nightly", txnVersion="20260301")
+        writer.commit([writer.write_task(Task(0), batches(text))])
+    assert queue.found(1) == {"a": 1}
+
+
+def test_a_queue_that_is_not_there(queue):
+    with pytest.raises(NotFound, match="nothing was written"):
+        queue.batch(queue="nowhere").check_queue()
+
+
+def test_dedupe_keys_make_a_repeat_harmless(queue):
+    rows = pa.record_batch({"value": ["a", "b"], "order": ["1", "2"]})
+    for _ in range(2):
+        writer = queue.batch(
+            columns(value="string", order="string"),
+            guarantee="idempotent",
+            dedupeKeyColumn="ORDER",
+        )
+        writer.check_queue()
+        writer.commit([writer.write_task(Task(0), iter([rows]))])
+    assert queue.found(2) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_each_row_has_a_dedupe_key_when_that_is_the_guarantee(queue, key):
+    rows = pa.record_batch({"value": ["a", "b"], "dedupe_key": pa.array(["1", key], pa.string())})
+    writer = queue.batch(columns(value="string", dedupe_key="string"), guarantee="idempotent")
+    with pytest.raises(RowsError, match="dedupe_key is null or empty in row 1 of this task"):
+        writer.write_task(Task(0), iter([rows]))
+    assert queue.found(0) == {}
+
+
+def test_at_least_once_is_there_at_once(queue):
+    writer = queue.batch(guarantee="atLeastOnce")
+    message = writer.write_task(Task(0), batches("a"))
+    assert queue.found(1) == {"a": 1}
+    writer.commit([message])
+    writer.abort([message])
+    assert queue.found(0) == {"a": 1}
+
+
+def test_a_write_goes_on_with_the_next_leader(three):
+    made = Queue(three, partitions=3)
+    with made.client:
+        [led, *_] = three.members.by_name.values()
+
+        def rows() -> Iterator[Any]:
+            for number in range(60):
+                if number == 20:
+                    three.run(led.kill())
+                yield from batches(str(number))
+
+        writer = made.batch()
+        written = writer.write_task(Task(0), rows())
+        writer.commit([written])
+        assert made.found(60) == Counter(map(str, range(60)))
