@@ -21,6 +21,7 @@ import pytest
 
 import querator.spark.discovery
 from tests.integration.members import Members
+from tests.spark.killed_driver import JAVA_OPTIONS
 
 T = TypeVar("T")
 JAVA_LEAST = 17
@@ -63,6 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .appName("querator tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))

@@ -305,6 +305,30 @@ def test_a_run_that_is_to_end_and_finds_nothing_leaves_what_comes_later(node, cl
     assert query.trigger() is False
 
 
+def test_a_stream_follows_when_the_queue_gets_partitions(node, client, queue):
+    produce(client, queue, range(20))
+    query = Query(node, queue)
+    assert query.trigger()
+    client.update_queue(queue, partitions=4)
+    produce(client, queue, range(20, 60))
+    while len(query.stored()) < 60:
+        query.trigger()
+    assert query.stored() == list(range(60))
+    assert set(query.logged[-1]["p"]) > {"0", "1"}
+
+
+def test_a_partition_that_the_queue_has_no_more_leaves_the_offset_with_the_next_news(
+    node, client, queue
+):
+    reader = stream_reader(node, queue)
+    start = {**reader.initialOffset(), "p": {"7": [3, 5]}}
+    assert asked(reader, start) == start
+    produce(client, queue, range(20))
+    end = asked(reader, start)
+    assert set(end["p"]) == {"0", "1"}
+    assert sorted(read(reader, reader.partitions(start, end))) == list(range(20))
+
+
 def test_runs_that_repeat_a_batch_are_counted(node, client, queue):
     produce(client, queue, range(5))
     query = Query(node, queue)
@@ -346,6 +370,21 @@ def test_two_drivers_with_one_reader_id(node, client, queue):
     with pytest.raises(ReaderFenced, match="give each a readerId and a checkpointLocation"):
         asked(first, end)
     assert sorted(read(first, second.partitions(start, end))) == list(range(5))
+
+
+def test_a_run_is_not_ended_by_its_own_first_attempt_to_begin(node, client, queue):
+    """Which was given up, and comes late."""
+    produce(client, queue, range(5))
+    reader = stream_reader(node, queue, endpoint=f"127.0.0.1:1,{node.endpoint}")
+    reader.prepareForTriggerAvailableNow()
+    late = reader_service_pb2.OpenReaderRequest(queue=queue, reader_id="lake")
+    connections = cluster(stream_options_of(node, queue).target)
+    connections.open_reader(late, retry_seconds=5)
+    end = asked(reader, reader.initialOffset())
+    assert sorted(read(reader, reader.partitions(reader.initialOffset(), end))) == list(range(5))
+    connections.open_reader(late, retry_seconds=5)
+    with pytest.raises(ReaderFenced):
+        asked(reader, end)
 
 
 def test_a_deleted_checkpoint_is_refused_or_adopted(node, client, queue):
