@@ -281,7 +281,7 @@ async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):
         await cluster.until(lambda view: replicas(view) == Counter(a=2, b=2, c=2), "c")
         await cluster.until_well("c")
         await cluster["a"].kill()
-        out, _ = await cluster.querator("lease", "q", asked="b")
+        out, _ = await cluster.querator("lease", "q", "--wait", "30s", asked="b")
         assert "before" in out
 
         # What has become a node of several is not started alone again.
