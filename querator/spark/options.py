@@ -65,8 +65,6 @@ MIN_PARTITIONS_MAX: Final = 10_000
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
 _STATES: Final = {state.name.lower(): state for state in ItemState}
-
-
 _MISMATCHES: Final = ("fail", "adopt")
 
 

@@ -161,6 +161,51 @@ def test_a_batch_that_fails_in_the_sink_is_the_same_again(spark, node, client, q
     assert seen == [list(range(50))] * 2
 
 
+def test_items_go_from_queue_to_queue_once(spark, node, client, queue, tmp_path):
+    """A trigger of one batch ends before it is acknowledged; its commit is deleted, and it is
+    written again.
+    """
+    target = f"{queue}-copy"
+    client.create_queue(target)
+    produce(client, queue, range(300))
+
+    def copy(**trigger: bool) -> None:
+        query = (
+            stream(spark, node, queue, maxItemsPerTrigger="200")
+            .select("key", "value", "kind")
+            .writeStream.format("querator")
+            .options(endpoint=node.endpoint, queue=target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(**trigger)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+
+    copy(once=True)
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    copy(availableNow=True)
+    copied = spark.read.format("querator").options(endpoint=node.endpoint, queue=target).load()
+    numbers = sorted(int(bytes(row["value"])) for row in copied.select("value").collect())
+    assert numbers == list(range(300))
+    assert client.stats(queue).total.acknowledged == 300
+
+
+def test_batches_without_data_of_queries_with_state(spark, node, client, tmp_path):
+    queue = f"lake-{next(NUMBERS)}"
+    client.create_queue(queue, partitions=1)
+    produce(client, queue, range(50))
+    # Later: they move the watermark on, so that Spark has something to forget in the end.
+    produce(client, queue, range(50, 60))
+    frame = stream(spark, node, queue, maxItemsPerTrigger="50")
+    frame = frame.withWatermark("timestamp", "0 seconds")
+    archive(frame.dropDuplicatesWithinWatermark(["id"]), tmp_path)
+    assert archived(spark, tmp_path) == list(range(60))
+    first, second, third = (offset(tmp_path, batch) for batch in batches(tmp_path, "offsets"))
+    assert first != second == third
+    assert client.stats(queue).total.acknowledged == 60
+
+
 @pytest.mark.timeout(240)
 def test_each_item_is_archived_once_though_the_driver_is_killed(
     spark, node, client, queue, tmp_path
