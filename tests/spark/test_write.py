@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from querator import SyncClient
+from querator.client.transactions import TxnState
 from tests.spark.test_browse import load
 
 EVERYTHING = (
@@ -30,9 +31,13 @@ def save(frame: Any, options: dict[str, str], **more: Any) -> None:
 
 
 def settled(node: Any, queue: str) -> None:
-    """Until what is committed is seen, which is in a moment."""
+    """Until what is committed is seen, which is in a moment. Attempts that do not count may stay
+    staged.
+    """
     with SyncClient(node.endpoint) as client:
-        while client.staged_batches(queue).batches:
+        while any(
+            batch.state is not TxnState.STAGED for batch in client.staged_batches(queue).batches
+        ):
             pass
 
 
