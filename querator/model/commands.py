@@ -11,6 +11,7 @@ Item sequences travel as ranges `(first_seq, count)`.
 import msgspec
 
 from querator.model.errors import ErrorCode
+from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.specials import ItemSpecial as ItemSpecial
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
@@ -295,45 +296,6 @@ class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
     passed: bytes
 
 
-class OpenReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=20):
-    """Makes a reader known, or opens another epoch of it: earlier ones are refused from then on.
-
-    `epoch` 0: the one after the last; else this one, unless the partition knows a later one.
-    """
-
-    reader_id: str
-    epoch: int = 0
-
-
-class AdvanceReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=21):
-    """Acknowledges the reader's open batch, if `ack_seq` names it, and reserves the next one; an
-    open batch that is not acknowledged stays what it is, and is the answer.
-
-    `max_items` 0: nothing is reserved. Of several items the bytes are at most `max_bytes`.
-    `upto_position`: only items that had this place in line, or one before it; 0: all.
-    `skip_released`: a batch whose items were released counts as acknowledged.
-    """
-
-    reader_id: str
-    epoch: int
-    ack_seq: int
-    max_items: int
-    max_bytes: int
-    upto_position: int = 0
-    skip_released: bool = False
-
-
-class ReleaseReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=22):
-    """Gives the items of the reader's open batch back, if it is `batch_seq`, their attempt counted.
-
-    `remove`: and forgets the reader, unless another batch is open.
-    """
-
-    reader_id: str
-    batch_seq: int
-    remove: bool = False
-
-
 Command = (
     Produce
     | Lease
@@ -351,9 +313,7 @@ Command = (
     | Adopt
     | MoveElsewhere
     | Unhold
-    | OpenReader
-    | AdvanceReader
-    | ReleaseReader
+    | ReaderCommand
     | TxnCommand
 )
 
@@ -450,30 +410,6 @@ class Done(msgspec.Struct, frozen=True, gc=False):
     """The answer to commands without a result of their own; `changed` counts what they touched."""
 
     changed: int = 0
-
-
-class NamedBatch(msgspec.Struct, frozen=True, gc=False):
-    """Items reserved for a reader under a number that names no other batch of the reader in the
-    partition. `replays`: how many epochs were opened while it was open.
-    """
-
-    seq: int
-    count: int
-    bytes: int
-    opened_at_ms: int
-    replays: int
-
-
-class ReaderResult(msgspec.Struct, frozen=True, gc=False):
-    """A reader as a command has left it. `position`: the last place in line that any item has got;
-    `now_ms` the state time.
-    """
-
-    epoch: int
-    acked_seq: int
-    batch: NamedBatch | None
-    position: int
-    now_ms: int
 
 
 Result = (

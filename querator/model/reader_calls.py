@@ -2,8 +2,8 @@
 
 import msgspec
 
-from querator.model.commands import NamedBatch
 from querator.model.errors import ErrorCode
+from querator.model.readers import NamedBatch
 
 
 class OpenReaderCall(msgspec.Struct, frozen=True):

@@ -15,7 +15,6 @@ import msgspec
 from querator.model.commands import (
     Activate,
     Adopt,
-    AdvanceReader,
     Command,
     Complete,
     Configure,
@@ -28,13 +27,11 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
-    OpenReader,
     PartitionEffects,
     Produce,
     ProduceResult,
     Redrive,
     Refusal,
-    ReleaseReader,
     Result,
     Retry,
     Route,
@@ -42,6 +39,7 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Applied, Entry, Proposal
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
     Begin,

@@ -6,10 +6,11 @@ As in `queries`: one committed state, nothing changes, the work of a call is bou
 import msgspec
 
 from querator.model.calls import ItemRun
-from querator.model.commands import AdvanceReader, ReaderResult, Refusal
+from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.model.reader_calls import ReaderState
+from querator.model.readers import AdvanceReader, ReaderResult
 from querator.partition import masks
 from querator.partition.browse import run_of
 from querator.partition.readers import (

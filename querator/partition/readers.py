@@ -20,21 +20,20 @@ from hashlib import blake2b
 
 import msgspec
 
-from querator.model.commands import (
-    AdvanceReader,
-    Done,
-    NamedBatch,
-    OpenReader,
-    ReaderResult,
-    Refusal,
-    ReleaseReader,
-)
+from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
     BATCH_BYTES_MAX,
     BATCH_ITEMS_MAX,
     BATCH_SEGMENTS_MAX,
     READERS_MAX,
+)
+from querator.model.readers import (
+    AdvanceReader,
+    NamedBatch,
+    OpenReader,
+    ReaderResult,
+    ReleaseReader,
 )
 from querator.partition import masks
 from querator.partition.dead import become_ready, kill, worn

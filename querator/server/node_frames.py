@@ -19,7 +19,6 @@ from querator.model.commands import (
     LeasedSegment,
     LeaseGrant,
     ProduceResult,
-    ReaderResult,
     RedriveResult,
     Refusal,
     SettleResult,
@@ -27,6 +26,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
+from querator.model.readers import ReaderResult
 from querator.model.transactions import StageResult, TxnResult
 from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage

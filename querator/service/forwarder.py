@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import msgspec
 
 from querator.model.calls import LoadedItems
-from querator.model.commands import AdvanceReader, LeaseResult
+from querator.model.commands import LeaseResult
 from querator.model.ids import GroupId, QueueId
+from querator.model.readers import AdvanceReader
 from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.txn_steps import TransactionQuery
 

@@ -11,12 +11,12 @@ from querator.model.commands import (
     LeaseResult,
     Produce,
     ProduceResult,
-    ReaderResult,
     RedriveResult,
     Refusal,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.readers import ReaderResult
 from querator.model.transactions import StageResult, TxnResult
 from querator.placement.commands import DeleteQueue, UpdateQueue
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from querator.model.commands import AdvanceReader, Done, OpenReader, ReaderResult, ReleaseReader
+from querator.model.commands import Done
 from querator.model.errors import ERRORS, ErrorCode, QueratorError, invalid
 from querator.model.limits import (
     READER_LOOK_MS_MAX,
@@ -41,6 +41,7 @@ from querator.model.reader_calls import (
     ReleasedReader,
     ReleaseReaderCall,
 )
+from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition.lease import fair_shares
 from querator.partition.reader_queries import Outlook
 from querator.partition.readers import unknown_reader

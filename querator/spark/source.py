@@ -30,7 +30,7 @@ _RECORDED: Final = "querator"
 """Metadata of a table's first column: its options."""
 
 
-class NotSupported(NotImplementedError):
+class NotSupported(ValueError):
     """Something that Spark can do with other sources; the message says what to do instead."""
 
 

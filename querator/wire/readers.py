@@ -1,7 +1,6 @@
 """What ReaderService speaks of."""
 
 from querator.model import limits
-from querator.model.commands import NamedBatch
 from querator.model.errors import invalid, over_limit
 from querator.model.reader_calls import (
     AdvancedReader,
@@ -16,6 +15,7 @@ from querator.model.reader_calls import (
     ReleasedReader,
     ReleaseReaderCall,
 )
+from querator.model.readers import NamedBatch
 from querator.v1 import errors_pb2
 from querator.v1 import reader_service_pb2 as pb
 from querator.wire import door

@@ -12,29 +12,27 @@ into the history; what must hold is checked here, while it happens and at the en
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from struct import pack
 from typing import Any
 
 from querator.model.commands import (
-    AdvanceReader,
     Complete,
     Lease,
     LeaseCaller,
     LeaseItems,
     LeaseResult,
-    OpenReader,
     Produce,
     ProduceResult,
-    ReaderResult,
     Refusal,
-    ReleaseReader,
     SettleResult,
 )
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
+from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import queries, reader_queries
 from querator.partition.reader_queries import BatchPart
 from querator.raft.handover import Call
@@ -50,7 +48,7 @@ _ALL_BYTES = 1 << 40
 Done = Callable[[Any, SimulatedNode], None]
 
 
-class Actor:
+class Actor(ABC):
     """One call at a time, repeated until it is answered, then a pause."""
 
     def __init__(self, shore: "Shore", name: str, *, pause_us: int) -> None:
@@ -66,9 +64,9 @@ class Actor:
         self._try = 0
         self._plan()
 
+    @abstractmethod
     def work(self) -> None:
         """Makes a call, or says that there is none to be made (`free`)."""
-        raise NotImplementedError
 
     def free(self) -> None:
         self.busy = False

@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from querator.model.commands import OpenReader, Produce
+from querator.model.commands import Produce
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
+from querator.model.readers import OpenReader
 from querator.partition import invariants, queries
 from querator.raft.handover import Call, Outcome
 from querator.raft.machine import Machine

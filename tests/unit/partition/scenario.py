@@ -21,21 +21,18 @@ from struct import pack
 from typing import Any
 
 from querator.model.commands import (
-    AdvanceReader,
     Complete,
     Extend,
     ItemSpecial,
     Lease,
     LeaseItems,
-    OpenReader,
     Produce,
     ProduceResult,
-    ReaderResult,
     Refusal,
-    ReleaseReader,
     Retry,
     SettleOutcome,
 )
+from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import masks, queries
 from querator.partition.readers import load_reader
 from querator.partition.rows import decode_reserved

@@ -7,7 +7,6 @@ import pytest
 from querator.model.commands import (
     Activate,
     Adopt,
-    AdvanceReader,
     Complete,
     Configure,
     DeadTarget,
@@ -25,18 +24,17 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
-    OpenReader,
     OutcomeFact,
     Produce,
     ProducerFact,
     Redrive,
-    ReleaseReader,
     Retry,
     Route,
     Unhold,
 )
 from querator.model.entries import Proposal
 from querator.model.limits import BLOCK_BYTES_MAX
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
     Begin,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from querator.model.commands import AdvanceReader, ItemSpecial, Lease, LeaseItems, OpenReader, Retry
+from querator.model.commands import ItemSpecial, Lease, LeaseItems, Retry
 from querator.model.entries import Proposal
+from querator.model.readers import AdvanceReader, OpenReader
 from querator.partition import invariants
 from querator.partition.rows import decode_state, encode
 from querator.storage import tables

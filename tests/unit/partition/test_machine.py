@@ -2,22 +2,20 @@
 
 from querator.model.commands import (
     Activate,
-    AdvanceReader,
     Complete,
     Configure,
     Done,
     Expire,
     Lease,
     LeaseItems,
-    OpenReader,
     Produce,
     Refusal,
-    ReleaseReader,
     Retry,
 )
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.limits import APPLY_SEGMENTS_MAX
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition.machine import PartitionMachine
 from querator.partition.rows import ItemState
 from querator.partition.states import TRANSITIONS, table_markdown

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.model.commands import (
-    AdvanceReader,
     Complete,
     Configure,
     Extend,
@@ -16,11 +15,10 @@ from querator.model.commands import (
     LeaseItems,
     Move,
     MoveDone,
-    OpenReader,
     Refusal,
-    ReleaseReader,
     Retry,
 )
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import ItemState, decode_segment
 from querator.storage.memory_environment import MemoryEnvironment

@@ -4,17 +4,10 @@ from typing import Any
 
 import pytest
 
-from querator.model.commands import (
-    AdvanceReader,
-    LeaseItems,
-    NamedBatch,
-    OpenReader,
-    Refusal,
-    ReleaseReader,
-    Retry,
-)
+from querator.model.commands import LeaseItems, Refusal, Retry
 from querator.model.errors import ErrorCode
 from querator.model.limits import READERS_MAX
+from querator.model.readers import AdvanceReader, NamedBatch, OpenReader, ReleaseReader
 from querator.partition import reader_queries
 from querator.partition.readers import oldest_batch_at
 from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of

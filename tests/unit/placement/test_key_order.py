@@ -14,18 +14,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from querator.model.commands import (
     NO_SLOT,
-    AdvanceReader,
     Complete,
     ItemSpecial,
     LeaseItems,
-    OpenReader,
     ProduceResult,
     Refusal,
-    ReleaseReader,
     Retry,
     Route,
     Unhold,
 )
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import facts, holds, masks
 from querator.partition.facts import Closure, ClosureQuery
 from querator.partition.rows import ItemState, decode_segment, decode_settings

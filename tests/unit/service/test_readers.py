@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from querator.model.commands import AdvanceReader, OpenReader
 from querator.model.errors import ErrorCode
 from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
 from querator.model.reader_calls import (
@@ -16,6 +15,7 @@ from querator.model.reader_calls import (
     ReaderProgress,
     ReleaseReaderCall,
 )
+from querator.model.readers import AdvanceReader, OpenReader
 from querator.partition import invariants
 from querator.service.queue_service import QueueService
 from querator.v1 import items_pb2

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from querator.model.commands import NamedBatch
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
 from querator.model.reader_calls import (
@@ -17,6 +16,7 @@ from querator.model.reader_calls import (
     ReaderProgress,
     ReaderState,
 )
+from querator.model.readers import NamedBatch
 from querator.v1 import errors_pb2, items_pb2
 from querator.v1 import reader_service_pb2 as pb
 from querator.wire import readers
