@@ -1,0 +1,55 @@
+"""Pictures of reports: SVG that shows what it is given, and nothing that its text could ask for."""
+
+from xml.etree import ElementTree
+
+from querator.spark.report.charts import bars, columns, heat
+
+FOREIGN = "<script>$x^2$\x1b注文</script>"
+
+
+def texts(svg: bytes) -> list[str]:
+    """All that can be read in a picture."""
+    return [text.strip() for text in ElementTree.fromstring(svg).itertext() if text.strip()]
+
+
+def test_labels_are_text_whatever_is_in_them():
+    shown = FOREIGN.replace("\x1b", "")
+    for svg in (
+        columns([FOREIGN], {FOREIGN: [1], "b": [2]}, x=FOREIGN, y="items"),
+        bars([FOREIGN], {FOREIGN: [1]}),
+        heat([FOREIGN], [FOREIGN], [[1.0]], x=FOREIGN),
+    ):
+        assert shown in texts(svg)
+        assert b"<script" not in svg
+
+
+def test_columns_name_series_and_places():
+    svg = columns(["< 1 s", "1 s – 10 s"], {"ready": [1, 2], "leased": [0, 7]}, x="age", y="items")
+    assert {"ready", "leased", "age", "items", "< 1 s", "1 s –", "10 s"} <= set(texts(svg))
+    many = columns([str(number) for number in range(400)], {"ready": range(400)}, x="p", y="items")
+    assert {"0", "13", "26"} <= set(texts(many))
+    assert "1" not in texts(many)
+
+
+def test_a_series_has_its_colour_wherever_it_is_drawn():
+    order = ("ready", "leased")
+    both = columns(["a"], {"ready": [1], "leased": [1]}, x="", y="", order=order)
+    one = columns(["a"], {"leased": [1]}, x="", y="", order=order)
+    assert b"#e08e2b" in both
+    assert b"#e08e2b" in one
+    assert b"#2f6db5" not in one
+
+
+def test_bars_say_their_values():
+    svg = bars(["a", "b" * 40], {"items": [1_234, 5], "MiB": [0.25, 3]}, decimals=2)
+    assert {"1,234", "5", "0.25", "3.00", "a", "b" * 27 + "…", "items", "MiB"} <= set(texts(svg))
+
+
+def test_a_heat_map_leaves_out_what_is_not_there():
+    svg = heat(["UA", "F9"], ["5", "6"], [[1.4, None], [-20.0, 3.0]], x="hour")
+    assert {"1", "-20", "3", "UA", "F9"} <= set(texts(svg))
+
+
+def test_the_same_is_drawn_the_same():
+    first, second = (bars(["a"], {"items": [1]}) for _ in range(2))
+    assert first == second
