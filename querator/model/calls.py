@@ -264,7 +264,7 @@ class ItemRun(msgspec.Struct, frozen=True):
 
     `states` has an `ItemState` of the protocol by byte. `due_at_ms` is empty when none is
     scheduled. `overlays` name items by their position in the run. `items` are the items' wire
-    bytes, tagged and length-prefixed.
+    bytes, tagged and length-prefixed: of each so many as `lengths` says.
     """
 
     seqs: Sequence[int]
@@ -274,6 +274,7 @@ class ItemRun(msgspec.Struct, frozen=True):
     produced_at_ms: int
     overlays: tuple[Overlay, ...]
     items: bytes
+    lengths: Sequence[int]
 
 
 class BrowseCall(msgspec.Struct, frozen=True):

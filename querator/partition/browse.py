@@ -4,7 +4,9 @@ A page goes by whole blocks, from one committed state; the next page sees anothe
 never change, so no item is met twice, and one that is there all the while is not missed.
 """
 
-from itertools import groupby
+from array import array
+from collections.abc import Sequence
+from itertools import chain, groupby
 
 import msgspec
 
@@ -128,27 +130,43 @@ def run_of(
     mask = 0
     for _, part in parts:
         mask |= part
-    by_item = _by_item(parts)
-    scheduled = any(segment.state == ItemState.SCHEDULED for segment, _ in parts)
+    states, attempts, due_at_ms = _of_segments(parts)
+    runs = list(masks.runs(mask))
     return ItemRun(
-        seqs=[first_seq + ordinal for ordinal in masks.ordinals(mask)],
-        states=bytes([segment.state for segment in by_item]),
-        attempts=[segment.attempt for segment in by_item],
-        due_at_ms=[_due_at_ms(segment) for segment in by_item] if scheduled else (),
+        seqs=_seqs(first_seq, runs),
+        states=states,
+        attempts=attempts,
+        due_at_ms=due_at_ms,
         produced_at_ms=block.produced_at_ms,
         overlays=overlays_of(txn, group, first_seq, mask) if overlaid else (),
         items=cut(block, stored, mask),
+        lengths=block.lengths(runs),
     )
 
 
-def _by_item(parts: list[tuple[Segment, int]]) -> list[Segment]:
-    """The segment of each item, by sequence."""
+def _seqs(first_seq: int, runs: list[tuple[int, int]]) -> Sequence[int]:
+    ranges = [range(first_seq + start, first_seq + start + count) for start, count in runs]
+    return ranges[0] if len(ranges) == 1 else list(chain.from_iterable(ranges))
+
+
+def _of_segments(
+    parts: list[tuple[Segment, int]],
+) -> tuple[bytes, Sequence[int], Sequence[int]]:
+    """States, attempts and, if any is scheduled, instants of the items, by sequence."""
+    scheduled = any(segment.state == ItemState.SCHEDULED for segment, _ in parts)
     if len(parts) == 1:
         [(segment, part)] = parts
-        return [segment] * part.bit_count()
+        count = part.bit_count()
+        due_at_ms = [segment.locator] * count if scheduled else []
+        return bytes((segment.state,)) * count, array("i", (segment.attempt,)) * count, due_at_ms
     pairs = [(ordinal, segment) for segment, part in parts for ordinal in masks.ordinals(part)]
     pairs.sort(key=lambda pair: pair[0])
-    return [segment for _, segment in pairs]
+    by_item = [segment for _, segment in pairs]
+    return (
+        bytes([segment.state for segment in by_item]),
+        array("i", [segment.attempt for segment in by_item]),
+        [_due_at_ms(segment) for segment in by_item] if scheduled else [],
+    )
 
 
 def _due_at_ms(segment: Segment) -> int:

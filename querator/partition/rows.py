@@ -3,8 +3,10 @@
 Layouts are msgpack arrays; masks are little-endian bytes (`masks`). Replicas write the same bytes.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
-from struct import Struct
+from operator import sub
+from struct import Struct, unpack
 
 import msgspec
 
@@ -170,6 +172,15 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
     def offset(self, ordinal: int) -> int:
         return int.from_bytes(self.offsets[ordinal * 4 : ordinal * 4 + 4], "little")
+
+    def lengths(self, runs: Iterable[tuple[int, int]]) -> list[int]:
+        """Bytes of each item of a set, which is given by its runs."""
+        offsets = unpack(f"<{self.count + 1}I", self.offsets)
+        found: list[int] = []
+        for start, count in runs:
+            chosen = offsets[start : start + count + 1]
+            found += map(sub, chosen[1:], chosen)
+        return found
 
     def size(self, mask: int) -> int:
         """Bytes of the items of a set that is not empty."""

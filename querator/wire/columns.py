@@ -1,7 +1,8 @@
 """Items by column: `ItemColumns`, whose fields are the buffers of Apache Arrow arrays.
 
-Stored items are parsed by the block, in C, and each column is made by one pass over them. The bytes
-of payloads, which are nearly all there is, go from the parsed items into the answer as they are.
+Stored items are taken by the block. Those that are alike but for their payloads are cut into them
+(`wire.alike`); others are parsed, in C, and each column is made by one pass over them. The bytes of
+payloads, which are nearly all there is, go from there into the answer as they are.
 https://arrow.apache.org/docs/format/Columnar.html
 """
 
@@ -9,12 +10,14 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, compress
+from typing import Generic, TypeVar
 
 import msgspec
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.model.calls import ItemRun, Overlay
 from querator.v1 import items_pb2
+from querator.wire.alike import Alike, cut_alike
 from querator.wire.fields import prefix
 
 _US_PER_MS = 1_000
@@ -23,6 +26,10 @@ _NANOS_PER_US = 1_000
 _VALUE = items_pb2.ItemColumns.VALUE_FIELD_NUMBER
 _OFFSETS = items_pb2.ByteColumn.OFFSETS_FIELD_NUMBER
 _DATA = items_pb2.ByteColumn.DATA_FIELD_NUMBER
+_TEXTS = ("key", "kind", "encoding", "reference", "group")
+"""Fields of `Item`, and columns."""
+
+T = TypeVar("T")
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -41,56 +48,96 @@ def encode_columns(
 ) -> Columns:
     """The items of the runs, in their order; those of some kinds, if any are named."""
     known = _known(runs)
-    given = _Given()
+    given = _Given(with_value=with_value)
     wanted: list[bool] = []
     for run in runs:
+        count = len(run.seqs)
+        alike = cut_alike(run.items, run.lengths)
+        if alike is not None:
+            chosen = not kinds or alike.sample.kind in kinds
+            wanted += [chosen] * count
+            if chosen:
+                given.take_alike(alike)
+            continue
         # By the block: of more items at a time the collector would look for garbage.
         items: Sequence[items_pb2.Item] = items_pb2.LeasedBatch.FromString(run.items).items
-        assert len(items) == len(run.seqs), "a run has as many items as it says"
+        assert len(items) == count, "a run has as many items as it says"
         if kinds:
-            chosen = [item.kind in kinds for item in items]
-            wanted += chosen
-            items = list(compress(items, chosen))
-        given.take(list(items), with_value=with_value)
+            of_kinds = [item.kind in kinds for item in items]
+            wanted += of_kinds
+            items = list(compress(items, of_kinds))
+        given.take(list(items))
     if kinds:
         known = known.of(wanted)
     head = _head(partition, given, known)
-    value = _value(given.payload) if with_value else []
+    value = _value(given.payloads) if with_value else []
     return Columns(len(known.seq), b"".join((head, *value)))
+
+
+class _Column(Generic[T]):
+    """What producers have said of the items, by row; nothing of those between."""
+
+    def __init__(self, nothing: T) -> None:
+        self._nothing = nothing
+        self._values: list[T] = []
+
+    def put(self, row: int, values: Sequence[T]) -> None:
+        """Of rows from `row` on."""
+        if any(values):
+            self._pad(row)
+            self._values += values
+
+    def put_same(self, row: int, value: T, count: int) -> None:
+        """Of `count` rows from `row` on."""
+        if value:
+            self._pad(row)
+            self._values += [value] * count
+
+    def of(self, rows: int) -> list[T]:
+        """Of all rows; empty: nothing was said of any."""
+        if self._values:
+            self._pad(rows)
+        return self._values
+
+    def _pad(self, rows: int) -> None:
+        self._values += [self._nothing] * (rows - len(self._values))
 
 
 class _Given:
     """What producers have said of the items, by column; of attributes the pairs."""
 
-    def __init__(self) -> None:
-        self.payload: list[bytes] = []
-        self.key: list[str] = []
-        self.kind: list[str] = []
-        self.encoding: list[str] = []
-        self.reference: list[str] = []
-        self.group: list[str] = []
-        self.priority: list[int] = []
-        self.enqueue_at: list[int] = []
-        self.attributes: list[Sequence[tuple[str, str]]] = []
+    def __init__(self, *, with_value: bool) -> None:
+        self._with_value = with_value
+        self.rows = 0
+        self.payloads: list[bytes] = []
+        self.texts: dict[str, _Column[str]] = {name: _Column("") for name in _TEXTS}
+        self.priority: _Column[int] = _Column(0)
+        self.enqueue_at: _Column[int] = _Column(0)
+        self.attributes: _Column[Sequence[tuple[str, str]]] = _Column(())
 
-    def take(self, items: Sequence[items_pb2.Item], *, with_value: bool) -> None:
+    def take_alike(self, alike: Alike) -> None:
+        sample, count = alike.sample, len(alike.payloads)
+        if self._with_value:
+            self.payloads += alike.payloads
+        for name, column in self.texts.items():
+            column.put_same(self.rows, getattr(sample, name), count)
+        self.priority.put_same(self.rows, sample.priority, count)
+        self.enqueue_at.put_same(self.rows, _us(sample.enqueue_at), count)
+        self.attributes.put_same(self.rows, sorted(sample.attributes.items()), count)
+        self.rows += count
+
+    def take(self, items: Sequence[items_pb2.Item]) -> None:
         """Adds items of one block."""
-        if with_value:
-            self.payload += [item.payload for item in items]
-        self.key += [item.key for item in items]
-        self.kind += [item.kind for item in items]
-        self.encoding += [item.encoding for item in items]
-        self.reference += [item.reference for item in items]
-        self.group += [item.group for item in items]
-        self.priority += [item.priority for item in items]
+        if self._with_value:
+            self.payloads += [item.payload for item in items]
+        for name, column in self.texts.items():
+            column.put(self.rows, [getattr(item, name) for item in items])
+        self.priority.put(self.rows, [item.priority for item in items])
         if any([item.HasField("enqueue_at") for item in items]):
-            self.enqueue_at += [_us(item.enqueue_at) for item in items]
-        else:
-            self.enqueue_at += [0] * len(items)
+            self.enqueue_at.put(self.rows, [_us(item.enqueue_at) for item in items])
         if any([len(item.attributes) for item in items]):
-            self.attributes += [sorted(item.attributes.items()) for item in items]
-        else:
-            self.attributes += [()] * len(items)
+            self.attributes.put(self.rows, [sorted(item.attributes.items()) for item in items])
+        self.rows += len(items)
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -126,7 +173,7 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
             overlays += [by_index.get(index) for index in range(count)]
         seq.extend(run.seqs)
         attempts.extend(run.attempts)
-        produced_at.extend([run.produced_at_ms * _US_PER_MS] * count)
+        produced_at.extend(array("q", [run.produced_at_ms * _US_PER_MS]) * count)
         if scheduled:
             due_at.extend([ms * _US_PER_MS for ms in run.due_at_ms] or [0] * count)
     states = b"".join([run.states for run in runs])
@@ -135,23 +182,23 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
 
 def _head(partition: int, given: _Given, known: _Known) -> bytes:
     """All of an `ItemColumns` but the payloads."""
+    rows = len(known.seq)
     columns = items_pb2.ItemColumns(
         partition=partition,
-        rows=len(known.seq),
+        rows=rows,
         seq=_packed(known.seq),
         state=known.state,
         attempts=_numbers("i", known.attempts),
         produced_at=_packed(known.produced_at),
         due_at=_numbers("q", known.due_at),
-        key=_texts(given.key),
-        kind=_texts(given.kind),
-        encoding=_texts(given.encoding),
-        reference=_texts(given.reference),
-        group=_texts(given.group),
-        priority=_numbers("b", given.priority),
-        enqueue_at=_numbers("q", given.enqueue_at),
-        attributes=_attributes(given.attributes),
+        priority=_numbers("b", given.priority.of(rows)),
+        enqueue_at=_numbers("q", given.enqueue_at.of(rows)),
+        attributes=_attributes(given.attributes.of(rows)),
     )
+    for name, column in given.texts.items():
+        texts = _texts(column.of(rows))
+        if texts is not None:
+            getattr(columns, name).CopyFrom(texts)
     if any(overlay is not None and overlay.errors for overlay in known.overlays):
         columns.errors.CopyFrom(_errors(known.overlays))
     if any(overlay is not None and overlay.dead_letter for overlay in known.overlays):

@@ -27,7 +27,11 @@ def columns(*items: items_pb2.Item, with_value: bool = True, **known: Any) -> it
         "overlays": (),
         **known,
     }
-    run = ItemRun(items=items_pb2.LeasedBatch(items=items).SerializeToString(), **fields)
+    run = ItemRun(
+        items=items_pb2.LeasedBatch(items=items).SerializeToString(),
+        lengths=[items_pb2.LeasedBatch(items=[item]).ByteSize() for item in items],
+        **fields,
+    )
     return items_pb2.ItemColumns.FromString(encode_columns(3, [run], with_value=with_value).data)
 
 

@@ -1,5 +1,6 @@
 """Items by column: what is in the columns is what was in the items, and what is known of them."""
 
+from collections.abc import Sequence
 from struct import unpack
 
 from hypothesis import given
@@ -38,9 +39,26 @@ letters = st.builds(
 errors = st.lists(texts, max_size=3).map(tuple)
 
 
+def lengths_of(items: Sequence[items_pb2.Item]) -> list[int]:
+    return [items_pb2.LeasedBatch(items=[item]).ByteSize() for item in items]
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[items_pb2.Item]:
+    """Items with nothing but their payloads to tell them apart."""
+    sample = draw(items)
+    there = []
+    for payload in draw(st.lists(st.binary(max_size=200), min_size=1, max_size=4)):
+        item = items_pb2.Item()
+        item.CopyFrom(sample)
+        item.payload = payload
+        there.append(item)
+    return there
+
+
 @st.composite
 def runs(draw: st.DrawFn) -> ItemRun:
-    there = draw(st.lists(items, min_size=1, max_size=4))
+    there = draw(st.lists(items, min_size=1, max_size=4) | alike())
     rows = range(len(there))
     scheduled = draw(st.booleans())
     seqs = draw(st.lists(st.integers(1, 2**62), min_size=len(there), max_size=len(there)))
@@ -55,6 +73,7 @@ def runs(draw: st.DrawFn) -> ItemRun:
             for index in sorted(draw(st.sets(st.sampled_from(rows))))
         ),
         items=items_pb2.LeasedBatch(items=there).SerializeToString(),
+        lengths=lengths_of(there),
     )
 
 
@@ -181,8 +200,9 @@ def test_payloads_stay_behind_when_they_are_not_wanted(some: list[ItemRun]):
 
 def test_a_column_that_no_row_has_takes_no_space():
     payloads = [b"x" * 100] * 200
-    items = items_pb2.LeasedBatch(items=[items_pb2.Item(payload=each) for each in payloads])
-    run = ItemRun(range(1, 201), b"\1" * 200, [0] * 200, (), 1, (), items.SerializeToString())
+    there = [items_pb2.Item(payload=each) for each in payloads]
+    items = items_pb2.LeasedBatch(items=there).SerializeToString()
+    run = ItemRun(range(1, 201), b"\1" * 200, [0] * 200, (), 1, (), items, lengths_of(there))
     message = items_pb2.ItemColumns.FromString(encode_columns(0, [run]).data)
     assert {field.name for field, _ in message.ListFields()} == {
         "rows",
