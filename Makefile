@@ -182,6 +182,13 @@ chaos: SEED ?= 0
 chaos: setup ## three nodes under load and random faults, then every checker (MINUTES=5 SEED=n)
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
+# The last line is the summary. What does not balance is kept.
+.PHONY: spark-chaos
+spark-chaos: MINUTES ?= 10
+spark-chaos: SEED ?= 0
+spark-chaos: setup $(VENV)/.spark ## two streams of Spark while driver, workers and nodes are killed (MINUTES=10 SEED=n)
+	$(PY) -m tests.spark_chaos --minutes $(MINUTES) --seed $(SEED)
+
 # The last line is the summary. With SHORT=1 it takes a minute.
 .PHONY: grow
 grow: setup $(VENV)/.demo ## nodes and partitions come and go under 3,000 flights a second, and the books balance

@@ -43,12 +43,17 @@ def _java() -> int:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def java() -> None:
+    """Skips what needs it, where it is missing."""
+    if _java() < JAVA_LEAST:
+        pytest.skip(f"Java {JAVA_LEAST} is not installed")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for all: it takes seconds to start. The format is found by its name, as where the
     wheel is installed.
     """
-    if _java() < JAVA_LEAST:
-        pytest.skip(f"Java {JAVA_LEAST} is not installed")
     home = tmp_path_factory.mktemp("spark")
     discovery = Path(querator.spark.discovery.__file__).parent
     (home / "path").mkdir()

@@ -1,0 +1,168 @@
+"""The driver that is killed: `python -m tests.spark_chaos.driver SETTINGS`, JSON of `Settings`.
+
+Two queries run on until standard input ends: LAKE to Parquet, and WELL through a shuffle to COPY.
+One that fails is started again. Then both run to the end of what there is, and the archive, as
+Spark reads it, is written to HOME/archived. What happens is told in lines of JSON behind `SAYS`.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.spark.killed_driver import JAVA_OPTIONS
+
+LAKE, WELL, COPY = "lake", "well", "copy"
+QUERIES = (LAKE, WELL)
+SAYS = "driver says "
+PAUSE_S = 0.1
+WORDS = 4_000
+
+
+class Settings(msgspec.Struct):
+    """`items`: of a micro-batch, at most."""
+
+    home: str
+    endpoint: str
+    items: int
+
+
+class Said(msgspec.Struct):
+    """`event` is `started`, `failed` (a query, with its error), `drained` (then it ends)."""
+
+    event: str
+    query: str = ""
+    words: str = ""
+
+
+def checkpoint(home: Path, query: str) -> Path:
+    return home / f"checkpoint-{query}"
+
+
+def say(event: str, query: str = "", words: str = "") -> None:
+    line = msgspec.json.encode(Said(event, query, words[:WORDS])).decode()
+    sys.stdout.write(f"{SAYS}{line}\n")
+    sys.stdout.flush()
+
+
+class Queries:
+    def __init__(self, spark: Any, settings: Settings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._home = Path(settings.home)
+        self._writers: dict[str, Callable[[], Any]] = {LAKE: self._archive, WELL: self._copy}
+        self._running: dict[str, Any] = {}
+
+    def _stream(self, queue: str) -> Any:
+        settings = self._settings
+        return (
+            self._spark.readStream.format("querator")
+            .options(endpoint=settings.endpoint, queue=queue, readerId=queue)
+            .option("maxItemsPerTrigger", settings.items)
+            .load()
+        )
+
+    def _archive(self) -> Any:
+        stream = self._stream(LAKE).select("id", "value")
+        return stream.writeStream.format("parquet").option("path", str(self._home / "lake"))
+
+    def _copy(self) -> Any:
+        # The shuffle: tasks that are tried again do not have the same rows in the same order.
+        stream = self._stream(WELL).select("value").repartition(3)
+        options = {"endpoint": self._settings.endpoint, "queue": COPY}
+        return stream.writeStream.format("querator").options(**options)
+
+    def start(self, query: str, **trigger: bool) -> Any:
+        writer = self._writers[query]()
+        writer = writer.option("checkpointLocation", str(checkpoint(self._home, query)))
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def tend(self) -> None:
+        """Starts what does not run."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        for query in self._writers:
+            running = self._running.get(query)
+            if running is not None and not running.isActive:
+                say("failed", query, str(running.exception()))
+                del self._running[query]
+            if query not in self._running:
+                try:
+                    self._running[query] = self.start(query)
+                except (PySparkException, Py4JJavaError) as error:
+                    # Columns are asked for in a worker too.
+                    say("failed", query, str(error))
+
+    def stop(self) -> None:
+        for running in self._running.values():
+            running.stop()
+
+    def drain(self) -> None:
+        """What was in line when it began, each in a run that ends by itself."""
+        for query in self._writers:
+            self.start(query, availableNow=True).awaitTermination()
+
+    def keep_archive(self) -> None:
+        import pyarrow as pa
+
+        archive = self._spark.read.parquet(str(self._home / "lake")).select("id", "value")
+        table = archive.toArrow()
+        with pa.OSFile(str(self._home / "archived"), "wb") as file:
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+
+
+def until_told(queries: Queries) -> None:
+    told = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.read()
+        told.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    queries.tend()
+    say("started")
+    while not told.wait(PAUSE_S):
+        queries.tend()
+
+
+def main(settings: Settings) -> None:
+    # Before gRPC is loaded: see tests/spark/conftest.py.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from querator.spark import QueratorDataSource
+
+    spark: Any = (
+        # A task is tried four times: its worker may be killed.
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    spark.dataSource.register(QueratorDataSource)
+    # The first tasks of two queries at once can spoil Java's deserialization for the life of the
+    # process (OptionalDataException in every task from then on): so one goes first, alone.
+    spark.range(1).repartition(1).count()
+    queries = Queries(spark, settings)
+    until_told(queries)
+    queries.stop()
+    queries.drain()
+    queries.keep_archive()
+    say("drained")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Settings))
