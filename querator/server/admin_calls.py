@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from querator.server.answers import Context, Unary
+from querator.server.answers import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
 from querator.wire import queues
 
@@ -60,14 +60,17 @@ class AdminCalls:
         await self._service.delete_queue(asked.namespace, asked.name)
         return queues.encode_deleted_queue()
 
-    async def get_queue_stats(self, data: bytes, _: Context) -> bytes:
+    async def get_queue_stats(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_queue_stats(data)
         stats = await self._service.queue_stats(
-            asked.queue.namespace, asked.queue.name, stale=asked.stale
+            asked.queue.namespace,
+            asked.queue.name,
+            stale=asked.stale,
+            timeout_ms=answer_within_ms(context),
         )
         return queues.encode_queue_stats(stats)
 
-    async def peek_items(self, data: bytes, _: Context) -> bytes:
+    async def peek_items(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_peek_items(data)
         page = await self._service.peek_items(
             asked.queue.namespace,
@@ -76,10 +79,11 @@ class AdminCalls:
             asked.page_size,
             asked.page_token,
             stale=asked.stale,
+            timeout_ms=answer_within_ms(context),
         )
         return queues.encode_peeked_items(page)
 
-    async def list_dead_letters(self, data: bytes, _: Context) -> bytes:
+    async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_list_dead_letters(data)
         page = await self._service.list_dead_letters(
             asked.queue.namespace,
@@ -87,12 +91,16 @@ class AdminCalls:
             asked.page_size,
             asked.page_token,
             stale=asked.stale,
+            timeout_ms=answer_within_ms(context),
         )
         return queues.encode_dead_letters(page)
 
-    async def redrive_dead_letters(self, data: bytes, _: Context) -> bytes:
+    async def redrive_dead_letters(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_redrive(data)
         count = await self._service.redrive_dead_letters(
-            asked.queue.namespace, asked.queue.name, asked.item_ids
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.item_ids,
+            timeout_ms=answer_within_ms(context),
         )
         return queues.encode_redriven(count)

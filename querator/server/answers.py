@@ -165,12 +165,17 @@ def remaining_ms(context: Context) -> int:
     return max(1, min(int(remaining_s * 1000), limits.REQUEST_TIMEOUT_MS_MAX))
 
 
-def within_deadline(call: T, context: Context) -> T:
-    """The call with a timeout that ends before the client's deadline, so that the client still
-    hears why.
+def answer_within_ms(context: Context) -> int:
+    """What is left until an answer must be on its way, so that the client still hears why there is
+    nothing; 0 when it has no deadline.
     """
     left_ms = remaining_ms(context)
-    left_ms -= min(_REASON_MARGIN_MS, left_ms // 4)
+    return left_ms - min(_REASON_MARGIN_MS, left_ms // 4)
+
+
+def within_deadline(call: T, context: Context) -> T:
+    """The call with a timeout that ends before the client's deadline."""
+    left_ms = answer_within_ms(context)
     if not left_ms or 0 < call.timeout_ms <= left_ms:
         return call
     return msgspec.structs.replace(call, timeout_ms=left_ms)

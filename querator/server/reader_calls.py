@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-from querator.server.answers import Context, Unary, waiting_within_deadline, within_deadline
+from querator.server.answers import (
+    Context,
+    Unary,
+    answer_within_ms,
+    waiting_within_deadline,
+    within_deadline,
+)
 from querator.service.readers import ReaderService
 from querator.wire import readers
 
@@ -19,9 +25,11 @@ def reader_calls(service: ReaderService) -> Mapping[str, Unary]:
         call = waiting_within_deadline(call, context)
         return readers.encode_advanced(await service.advance(call))
 
-    async def list_readers(data: bytes, _: Context) -> bytes:
+    async def list_readers(data: bytes, context: Context) -> bytes:
         queue, stale = readers.parse_list_readers(data)
-        found = await service.list(queue.namespace, queue.name, stale=stale)
+        found = await service.list(
+            queue.namespace, queue.name, stale=stale, timeout_ms=answer_within_ms(context)
+        )
         return readers.encode_readers(found)
 
     async def release_reader(data: bytes, context: Context) -> bytes:

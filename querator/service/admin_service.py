@@ -26,7 +26,7 @@ from querator.partition.rows import ItemState
 from querator.service import paging
 from querator.service.forwarder import LettersQuery, PeekQuery
 from querator.service.reads import Reads
-from querator.service.router import Router
+from querator.service.router import Router, deadline_after
 from querator.service.validate import (
     check_between,
     check_name,
@@ -53,7 +53,9 @@ _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
 
 
 class AdminService:
-    """Every method raises QueratorError, and runs on the event loop of the host."""
+    """Every method raises QueratorError, and runs on the event loop of the host. `timeout_ms`: the
+    latest that it says why there is no answer; 0 for when it has waited long enough for a leader.
+    """
 
     def __init__(
         self, *, placement: "Placement", router: Router, reads: Reads, durable: bool
@@ -130,12 +132,16 @@ class AdminService:
 
     # --- looking -----------------------------------------------------------------------------
 
-    async def queue_stats(self, namespace: str, name: str, *, stale: bool = False) -> QueueStats:
+    async def queue_stats(
+        self, namespace: str, name: str, *, stale: bool = False, timeout_ms: int = 0
+    ) -> QueueStats:
         """Exact, each partition as of a moment of its own; `stale`: as a replica at hand has it."""
+        deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
+        stats = await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
         counts = tuple(
             msgspec.structs.replace(each, partition=partition)
-            for partition, each in enumerate(await self._reads.stats(queue.groups, stale=stale))
+            for partition, each in enumerate(stats)
         )
         return QueueStats(queue, total_of(counts), counts, self._durable)
 
@@ -148,8 +154,10 @@ class AdminService:
         page_token: str,
         *,
         stale: bool = False,
+        timeout_ms: int = 0,
     ) -> PeekedPage:
         """Items by partition and sequence, without leasing them; `state` 0: of any state."""
+        deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         limit = page_items(page_size)
         if state and state not in ItemState.__members__.values():
@@ -158,14 +166,23 @@ class AdminService:
         def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> PeekQuery:
             return PeekQuery(group, state, after_seq, limit, bytes_max, stale)
 
-        return await self._page(queue, f"items/{queue.id}/{state}", limit, page_token, query)
+        scope = f"items/{queue.id}/{state}"
+        return await self._page(queue, scope, limit, page_token, query, deadline)
 
     async def list_dead_letters(
-        self, namespace: str, name: str, page_size: int, page_token: str, *, stale: bool = False
+        self,
+        namespace: str,
+        name: str,
+        page_size: int,
+        page_token: str,
+        *,
+        stale: bool = False,
+        timeout_ms: int = 0,
     ) -> PeekedPage:
         """The letters of a queue, as items of its dead queue; of a queue without a dead queue, the
         letters that are in it itself, from wherever.
         """
+        deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         limit = page_items(page_size)
         origin = name if queue.settings.dead_queue else None
@@ -174,7 +191,8 @@ class AdminService:
         def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> LettersQuery:
             return LettersQuery(group, origin, after_seq, limit, bytes_max, stale)
 
-        return await self._page(dead, f"dead/{queue.id}/{dead.id}", limit, page_token, query)
+        scope = f"dead/{queue.id}/{dead.id}"
+        return await self._page(dead, scope, limit, page_token, query, deadline)
 
     async def _page(
         self,
@@ -183,13 +201,15 @@ class AdminService:
         limit: int,
         page_token: str,
         query: _Query,
+        deadline: float | None,
     ) -> PeekedPage:
         partition, after_seq = paging.decode_item(scope, page_token) if page_token else (0, 0)
         items: list[tuple[int, int, PeekedItem]] = []
         left_bytes = REPLY_BYTES_DEFAULT
         while partition < len(queue.groups) and len(items) < limit and left_bytes > 0:
             group = queue.groups[partition]
-            page = await self._reads.page(query(group, after_seq, limit - len(items), left_bytes))
+            asked = query(group, after_seq, limit - len(items), left_bytes)
+            page = await self._reads.page(asked, deadline=deadline)
             items += [(group, partition, item) for item in page.items]
             left_bytes -= sum(len(item.item) for item in page.items)
             after_seq = page.after_seq
@@ -202,13 +222,16 @@ class AdminService:
 
     # --- redrive -----------------------------------------------------------------------------
 
-    async def redrive_dead_letters(self, namespace: str, name: str, item_ids: Sequence[str]) -> int:
+    async def redrive_dead_letters(
+        self, namespace: str, name: str, item_ids: Sequence[str], *, timeout_ms: int = 0
+    ) -> int:
         """Sends dead letters of the queue home: those named (as items of the dead queue), or all.
 
         Returns how many are on their way. Letters that are leased or scheduled stay, ids that name
         no letter of the queue are passed over. After an error, call again: what has been sent is
         not sent twice.
         """
+        deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         if not queue.settings.dead_queue:
             raise invalid("queue", f"{name} has no dead queue", value=name)
@@ -218,19 +241,26 @@ class AdminService:
             for partition, group in enumerate(queue.groups[: queue.taking])
         )
         if not item_ids:
-            return sum([await self._redrive(group, name, homes, ()) for group in dead.groups])
-        redriven = 0
-        for partition, seqs in sorted(_by_partition(item_ids, dead).items()):
-            redriven += await self._redrive(dead.groups[partition], name, homes, tuple(seqs))
-        return redriven
+            each: list[tuple[GroupId, tuple[int, ...]]] = [(group, ()) for group in dead.groups]
+        else:
+            by_partition = sorted(_by_partition(item_ids, dead).items())
+            each = [(dead.groups[partition], tuple(seqs)) for partition, seqs in by_partition]
+        return sum(
+            [await self._redrive(group, name, homes, seqs, deadline) for group, seqs in each]
+        )
 
     async def _redrive(
-        self, group: GroupId, name: str, homes: tuple[DeadTarget, ...], seqs: tuple[int, ...]
+        self,
+        group: GroupId,
+        name: str,
+        homes: tuple[DeadTarget, ...],
+        seqs: tuple[int, ...],
+        deadline: float | None,
     ) -> int:
         redriven = after_seq = 0
         while True:
             command = Redrive(name, homes, seqs, after_seq)
-            result = await self._router.call(self._router.view(group), command)
+            result = await self._router.call(self._router.view(group), command, deadline=deadline)
             assert isinstance(result, RedriveResult)
             redriven += result.redriven
             after_seq = result.next_seq

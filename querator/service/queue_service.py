@@ -61,7 +61,7 @@ from querator.service.producing import Producing
 from querator.service.readers import ReaderService
 from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
-from querator.service.router import Router
+from querator.service.router import Router, deadline_after
 from querator.service.subscriptions import Subscription
 from querator.service.transactions import Transactions
 from querator.service.validate import (
@@ -192,7 +192,7 @@ class QueueService:
         self._produces.enter(size)
         try:
             return await self._producing.produce(
-                queue, call, deadline=self._deadline(call.timeout_ms)
+                queue, call, deadline=deadline_after(call.timeout_ms)
             )
         finally:
             self._produces.leave(size)
@@ -205,7 +205,7 @@ class QueueService:
         size = len(call.items)
         self._produces.enter(size)
         try:
-            deadline = self._deadline(call.timeout_ms)
+            deadline = deadline_after(call.timeout_ms)
             return await self._transactions.stage(queue, call, deadline=deadline)
         finally:
             self._produces.leave(size)
@@ -214,7 +214,7 @@ class QueueService:
         queue = await self._queue(call)
         self._settles.enter()
         try:
-            deadline = self._deadline(call.timeout_ms)
+            deadline = deadline_after(call.timeout_ms)
             return await self._transactions.commit(queue, call, deadline=deadline)
         finally:
             self._settles.leave()
@@ -223,7 +223,7 @@ class QueueService:
         queue = await self._queue(call)
         self._settles.enter()
         try:
-            deadline = self._deadline(call.timeout_ms)
+            deadline = deadline_after(call.timeout_ms)
             return await self._transactions.abort(queue, call, deadline=deadline)
         finally:
             self._settles.leave()
@@ -370,7 +370,7 @@ class QueueService:
         self._settles.enter()
         try:
             return await settle.settle(
-                self._router, queue, call, deadline=self._deadline(call.timeout_ms)
+                self._router, queue, call, deadline=deadline_after(call.timeout_ms)
             )
         finally:
             self._settles.leave()
@@ -390,13 +390,10 @@ class QueueService:
                 queue,
                 call,
                 clock=self._clock,
-                deadline=self._deadline(call.timeout_ms),
+                deadline=deadline_after(call.timeout_ms),
             )
         finally:
             self._settles.leave()
-
-    def _deadline(self, timeout_ms: int) -> float | None:
-        return self._loop.time() + timeout_ms / 1000 if timeout_ms else None
 
     # --- what the node says ------------------------------------------------------------------
 

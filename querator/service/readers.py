@@ -49,7 +49,7 @@ from querator.service.admission import Admission
 from querator.service.forwarder import AdvanceQuery, BatchQuery
 from querator.service.outcomes import each, refused
 from querator.service.reads import Reads
-from querator.service.router import Router
+from querator.service.router import Router, deadline_after
 from querator.service.validate import check_partition
 from querator.service.views import PartitionView
 
@@ -71,13 +71,14 @@ class ReaderService:
 
     async def open(self, call: OpenReaderCall) -> OpenedReader:
         queue = await self._queue(call.namespace, call.queue)
-        return await open_reader(self._router, queue, call, deadline=_deadline(call.timeout_ms))
+        deadline = deadline_after(call.timeout_ms)
+        return await open_reader(self._router, queue, call, deadline=deadline)
 
     async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
         queue = await self._queue(call.namespace, call.queue)
         self._calls.enter()
         try:
-            deadline = _deadline(call.timeout_ms)
+            deadline = deadline_after(call.timeout_ms)
             return await advance_reader(self._router, queue, call, deadline=deadline)
         finally:
             self._calls.leave()
@@ -90,22 +91,21 @@ class ReaderService:
         self._scans.enter()
         return BatchReading(call, view, router=self._router, left=self._scans.leave)
 
-    async def list(self, namespace: str, name: str, *, stale: bool) -> tuple[Reader, ...]:
+    async def list(
+        self, namespace: str, name: str, *, stale: bool, timeout_ms: int = 0
+    ) -> tuple[Reader, ...]:
         """By name."""
+        deadline = deadline_after(timeout_ms)
         queue = await self._queue(namespace, name)
-        return await list_readers(self._reads, queue, stale=stale)
+        return await list_readers(self._reads, queue, stale=stale, deadline=deadline)
 
     async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
         queue = await self._queue(call.namespace, call.queue)
-        deadline = _deadline(call.timeout_ms)
+        deadline = deadline_after(call.timeout_ms)
         return await release_reader(self._router, self._reads, queue, call, deadline=deadline)
 
     async def _queue(self, namespace: str, name: str) -> Queue:
         return await self._reads.existing(lambda: self._router.queue(namespace, name))
-
-
-def _deadline(timeout_ms: int) -> float | None:
-    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
 
 
 class BatchReading:
@@ -357,10 +357,13 @@ async def _ready(router: Router, call: AdvanceReaderCall, piece: _Piece, until: 
     return False
 
 
-async def list_readers(reads: Reads, queue: Queue, *, stale: bool) -> tuple[Reader, ...]:
+async def list_readers(
+    reads: Reads, queue: Queue, *, stale: bool, deadline: float | None
+) -> tuple[Reader, ...]:
     """By name. Raises QueratorError."""
     found: dict[str, list[tuple[int, ReaderState]]] = {}
-    for partition, states in enumerate(await reads.readers(queue.groups, stale=stale)):
+    states_of = await reads.readers(queue.groups, stale=stale, deadline=deadline)
+    for partition, states in enumerate(states_of):
         for state in states:
             found.setdefault(state.reader_id, []).append((partition, state))
     return tuple(Reader(reader_id, tuple(found[reader_id])) for reader_id in sorted(found))

@@ -62,9 +62,11 @@ class Reads:
 
     # --- anywhere ------------------------------------------------------------------------------
 
-    async def stats(self, groups: Sequence[GroupId], *, stale: bool) -> list[PartitionStats]:
+    async def stats(
+        self, groups: Sequence[GroupId], *, stale: bool, deadline: float | None = None
+    ) -> list[PartitionStats]:
         """Of each partition, in order. Raises QueratorError."""
-        return await self._all([StatsQuery(group, stale) for group in groups])
+        return await self._all([StatsQuery(group, stale) for group in groups], deadline)
 
     async def readers(
         self, groups: Sequence[GroupId], *, stale: bool, deadline: float | None = None
@@ -72,9 +74,11 @@ class Reads:
         """Of each partition, in order. Raises QueratorError."""
         return await self._all([ReadersQuery(group, stale) for group in groups], deadline)
 
-    async def page(self, query: PeekQuery | LettersQuery) -> ItemPage:
+    async def page(
+        self, query: PeekQuery | LettersQuery, *, deadline: float | None = None
+    ) -> ItemPage:
         """Raises QueratorError."""
-        [page] = await self._all([query])
+        [page] = await self._all([query], deadline)
         assert isinstance(page, ItemPage)
         return page
 

@@ -477,6 +477,11 @@ class Router:
             await asyncio.sleep(0)
 
 
+def deadline_after(timeout_ms: int) -> float | None:
+    """By the loop's clock; 0: there is none."""
+    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
+
+
 async def _nothing(query: Any) -> Any:
     raise AssertionError(f"nobody answers {query}")
 

@@ -10,6 +10,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import QueueSettings
 from querator.service import reads
 from querator.service.forwarder import LettersQuery, PeekQuery
+from querator.service.readers import list_readers
 from tests.unit.service.serving import LONG_MS, code, refusal
 from tests.unit.service.stage import Stage, staged
 
@@ -60,6 +61,23 @@ async def test_a_read_waits_for_a_leader():
         stage.lead(group_of(stage), "a")
         [counts] = await reading
         assert counts.ready == 0
+
+
+async def test_a_read_says_before_its_deadline_that_nobody_leads():
+    async with staged("a", "b", "c", partitions=2) as stage:
+        stage.lead(group_of(stage, 1), None)
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        reads_of_b = stage.members["b"].reads
+        peek = PeekQuery(group_of(stage, 1), 0, 0, 2, 1_000)
+        for reading in (
+            lambda by: reads_of_b.stats(queue.groups, stale=False, deadline=by),
+            lambda by: reads_of_b.page(peek, deadline=by),
+            lambda by: list_readers(reads_of_b, queue, stale=False, deadline=by),
+        ):
+            error = await refusal(reading(asyncio.get_running_loop().time() + 0.05))
+            assert error.code is ErrorCode.DEADLINE_EXCEEDED
+            assert "partition 1 of queue q has no leader" in error.message
 
 
 async def test_a_queue_that_another_node_has_just_made_is_found():
