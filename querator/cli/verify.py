@@ -34,6 +34,7 @@ from querator.placement import rows as placement_rows
 from querator.raft.journal import GroupDeleted, Journal
 from querator.raft.log_rows import read_applied
 from querator.storage import attachments, generations, identity
+from querator.storage.data_file import check_pages
 from querator.storage.environment import (
     ReadTransaction,
     StorageCorrupt,
@@ -41,7 +42,7 @@ from querator.storage.environment import (
     StorageLocked,
 )
 from querator.storage.identity import DirectoryRefused, Empty
-from querator.storage.lmdb_environment import check_pages, open_lmdb
+from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.tables import ATTACHMENTS, SETTINGS, STATE
 
 PROBLEMS_SHOWN_MAX = 50

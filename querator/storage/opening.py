@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from querator.model.limits import MIB
 from querator.storage.environment import Environment
 from querator.storage.identity import Empty, Identity, check_directory, claim
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
+
+DATA_FILE_BYTES = 64 * MIB
+"""Of a node's data file from the beginning; about what the log of one busy partition takes."""
 
 
 def opened(
@@ -28,7 +32,9 @@ def opened(
         environment = given
     elif data_dir is not None:
         check_directory(data_dir, empty=empty)
-        environment = open_lmdb(data_dir, quota_bytes=quota_bytes or None)
+        environment = open_lmdb(
+            data_dir, quota_bytes=quota_bytes or None, room_bytes=DATA_FILE_BYTES
+        )
     else:
         environment = MemoryEnvironment(quota_bytes=quota_bytes or MEMORY_QUOTA_BYTES_DEFAULT)
     try:

@@ -16,7 +16,8 @@ from random import Random
 
 import pytest
 
-from querator.storage.lmdb_environment import check_pages, open_lmdb
+from querator.storage.data_file import check_pages
+from querator.storage.lmdb_environment import open_lmdb
 from tests.powerloss import journal
 from tests.powerloss.disk import Disk, Kept
 from tests.powerloss.journal import Kind
@@ -35,7 +36,7 @@ def mark():
     os.truncate(Path(sys.argv[1], "mark"), next(numbers))
 
 for life in range(2):
-    environment = open_lmdb(data)
+    environment = open_lmdb(data, room_bytes=100_000)
     for number in range({COMMITS // 2}):
         change(environment, life * {COMMITS // 2} + number)
         mark()

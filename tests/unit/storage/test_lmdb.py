@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from querator.model.limits import MIB
 from querator.storage import attachments
+from querator.storage.data_file import check_pages
 from querator.storage.environment import (
     Environment,
     StorageCorrupt,
@@ -16,7 +18,7 @@ from querator.storage.environment import (
     StorageFull,
     StorageLocked,
 )
-from querator.storage.lmdb_environment import check_pages, open_lmdb
+from querator.storage.lmdb_environment import open_lmdb
 
 WRITER = """
 import sys
@@ -165,6 +167,48 @@ def test_an_empty_data_file_is_refused(path):
     os.truncate(path / "data.mdb", 0)
     with pytest.raises(StorageCorrupt, match="empty"):
         open_lmdb(path)
+
+
+def test_a_data_file_has_room_from_the_beginning_and_only_then(path):
+    open_lmdb(path, quota_bytes=100 * MIB, room_bytes=MIB).close()
+    data = path / "data.mdb"
+    assert data.stat().st_size == MIB
+    # On the disk, and no hole.
+    assert data.stat().st_blocks * 512 >= MIB
+    environment = open_lmdb(path, quota_bytes=100 * MIB, room_bytes=2 * MIB)
+    write(environment, b"row", bytes(10_000))
+    assert environment.usage().used_bytes < MIB // 4
+    environment.close()
+    assert data.stat().st_size == MIB
+    assert check_pages(path) == []
+
+
+def test_room_is_a_small_part_of_a_small_quota(path):
+    open_lmdb(path, quota_bytes=16 * MIB, room_bytes=64 * MIB).close()
+    assert (path / "data.mdb").stat().st_size == MIB
+
+
+def test_room_in_the_file_counts_as_free(path, monkeypatch):
+    free = 16 * MIB
+
+    def small_disk(_: object) -> os.statvfs_result:
+        return os.statvfs_result((4096, 4096, 10**6, 0, free // 4096, 9, 9, 9, 0, 255))
+
+    open_lmdb(path, quota_bytes=100 * MIB, room_bytes=MIB).close()
+    monkeypatch.setattr(os, "statvfs", small_disk)
+    environment = open_lmdb(path, quota_bytes=100 * MIB)
+    usage = environment.usage()
+    assert usage.free_bytes == free + MIB - usage.used_bytes
+    environment.close()
+
+
+def test_a_disk_that_is_nearly_full_gives_little_room(path, monkeypatch):
+    def small_disk(_: object) -> os.statvfs_result:
+        return os.statvfs_result((4096, 4096, 10**6, 0, MIB * 16 // 4096, 9, 9, 9, 0, 255))
+
+    monkeypatch.setattr(os, "statvfs", small_disk)
+    open_lmdb(path, room_bytes=64 * MIB).close()
+    assert (path / "data.mdb").stat().st_size == MIB
 
 
 def test_a_data_file_that_was_not_finished_is_made_anew(path):
