@@ -41,7 +41,7 @@ _OF_STREAMS: Final = (
     "failOnDataLoss",
     "onCheckpointMismatch",
 )
-_OF_WRITES: Final = ("guarantee", "dedupeKeyColumn", "txnAppId", "txnVersion")
+_OF_WRITES: Final = ("guarantee", "dedupeKeyColumn", "txnAppId", "txnVersion", "oversizePolicy")
 NAMES: Final = (*_OF_ALL, *_OF_BROWSE, *_OF_STREAMS, *_OF_WRITES)
 _OF_TABLES: Final = frozenset(
     (

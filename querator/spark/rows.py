@@ -110,6 +110,10 @@ class Layout:
     def __contains__(self, meaning: str) -> bool:
         return meaning in self._places
 
+    def values(self, batch: Any) -> Any:
+        """The column of payloads."""
+        return batch.column(self._places["value"])
+
     def encode(self, batch: Any, first: int) -> list[bytes]:
         """Items of the rows, each behind its tag and length; the first row's number is `first`.
         Raises RowsError.

@@ -16,6 +16,7 @@ from querator.spark.options import (
 )
 
 Guarantee = Literal["transactional", "idempotent", "atLeastOnce"]
+OVERSIZE_POLICIES: Final = ("fail", "skip")
 GUARANTEES: Final[tuple[Guarantee, ...]] = ("transactional", "idempotent", "atLeastOnce")
 _OF_SINKS: Final = (
     "endpoint",
@@ -25,6 +26,7 @@ _OF_SINKS: Final = (
     "dedupeKeyColumn",
     "txnAppId",
     "txnVersion",
+    "oversizePolicy",
     "retryTimeout",
     "tlsCaFile",
     "tlsCertFile",
@@ -36,7 +38,8 @@ _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname"))
 
 class SinkOptions(msgspec.Struct, frozen=True):
     """`producer` and `batch` are the user's names for what is written, "" and None when not given;
-    `dedupe_key` is a column. `retry_seconds` is how long one request may be tried.
+    `dedupe_key` is a column. `skips_oversized`: rows whose payload is too large are left out.
+    `retry_seconds` is how long one request may be tried.
     """
 
     target: Target
@@ -46,6 +49,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
     dedupe_key: str
     producer: str
     batch: int | None
+    skips_oversized: bool
     retry_seconds: float
 
     @property
@@ -82,6 +86,7 @@ def sink_options(given: Mapping[str, str], *, of_table: Mapping[str, str]) -> Si
         dedupe_key=options.get("dedupeKeyColumn", ""),
         producer=producer,
         batch=_batch(options),
+        skips_oversized=_oversize_policy(options) == "skip",
         retry_seconds=retry_seconds(options),
     )
 
@@ -92,6 +97,15 @@ def _guarantee(options: Mapping[str, str]) -> Guarantee:
         if name.lower() == said.lower():
             return name
     raise OptionError(f"option guarantee is {said!r}: there are {', '.join(GUARANTEES)}")
+
+
+def _oversize_policy(options: Mapping[str, str]) -> str:
+    said = options.get("oversizePolicy", OVERSIZE_POLICIES[0]).lower()
+    if said not in OVERSIZE_POLICIES:
+        raise OptionError(
+            f"option oversizePolicy is {said!r}: there are {', '.join(OVERSIZE_POLICIES)}"
+        )
+    return said
 
 
 def _batch(options: Mapping[str, str]) -> int | None:

@@ -12,6 +12,7 @@ tasks is the one that commits. With that, each may come again at any point: an a
 another attempt, a batch is committed once, and what is committed is not aborted.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from pyspark.sql.types import StructType
 from querator.client.errors import NotFound, RequestError, TransactionAborted
 from querator.model.limits import TXN_CLAIMS_MAX
 from querator.spark.options import OptionError
+from querator.spark.oversize import left_out, oversized, refusal, without
 from querator.spark.rows import DEDUPE_KEY, Layout, RowsError
 from querator.spark.rpc import Unreachable
 from querator.spark.sending import (
@@ -74,7 +76,8 @@ class Task:
 @dataclass
 class Written(WriterCommitMessage):
     """What an attempt at a task has done. `parts`: items and checksum by partition of the queue.
-    `committed`: the batch was already.
+    `committed`: the batch was already. `skipped` rows were too large and left out, the first of
+    them `skipped_first`.
     """
 
     producer: str
@@ -84,6 +87,8 @@ class Written(WriterCommitMessage):
     rows: int = 0
     committed: bool = False
     parts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    skipped: int = 0
+    skipped_first: int = 0
 
     def add(self, parts: Iterable[pb.StagedPart]) -> None:
         for part in parts:
@@ -131,7 +136,7 @@ class Sink:
         written = Written("", 0, task.number)
 
         def requests() -> Iterator[Request]:
-            for items, rows, partition in self._cut(batches):
+            for items, rows, partition in self._cut(written, batches):
                 if partition is not None:
                     raise RowsError(
                         f"column partition is {partition} in row {rows[0]} of this task: it is for "
@@ -184,7 +189,7 @@ class Sink:
             task=written.task,
             attempt=written.attempt,
         )
-        for sequence, (items, rows, partition) in enumerate(self._cut(batches), start=1):
+        for sequence, (items, rows, partition) in enumerate(self._cut(written, batches), start=1):
             head.sequence = sequence
             head.ClearField("partition")
             if partition is not None:
@@ -193,20 +198,39 @@ class Sink:
             yield Request(b"".join((head.SerializeToString(), *items)), rows)
 
     def _cut(
-        self, batches: Iterable[Any]
+        self, written: Written, batches: Iterable[Any]
     ) -> Iterator[tuple[list[bytes], Sequence[int], int | None]]:
         """Requests of all rows: items, numbers of their rows, partition. Raises RowsError."""
         begun = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
+            large = self._oversized(written, batch, begun)
             items = self._layout.encode(batch, begun)
             partitions = self._layout.partitions(batch, begun)
-            rows = range(begun, begun + len(items))
+            rows: Sequence[int] = range(begun, begun + len(items))
+            if large:
+                items, rows = without(large, items), without(large, rows)
+                partitions = partitions and without(large, partitions)
             for partition, chosen, of_rows in by_partition(items, rows, partitions):
                 for part, numbers in cut(chosen, of_rows):
                     yield part, numbers, partition
             begun += batch.num_rows
+
+    def _oversized(self, written: Written, batch: Any, begun: int) -> list[int]:
+        """Places in a batch of rows to be left out. Raises RowsError."""
+        values = self._layout.values(batch)
+        places = oversized(values)
+        if not places:
+            return []
+        row = begun + places[0]
+        if not self._options.skips_oversized:
+            size = len(values[places[0]].as_buffer())
+            raise refusal(self._layout.names["value"], size, row)
+        if not written.skipped:
+            written.skipped_first = row
+        written.skipped += len(places)
+        return places
 
     # --- the driver --------------------------------------------------------------------------
 
@@ -215,6 +239,7 @@ class Sink:
         Unreachable.
         """
         written = _of(messages)
+        _tell_skipped(written)
         if not written or not self._options.transactional or any(one.committed for one in written):
             return
         parts = sum(len(one.parts) for one in written)
@@ -343,6 +368,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     """Those of tasks that have ended well."""
     return [one for one in messages if isinstance(one, Written)]
+
+
+def _tell_skipped(written: Sequence[Written]) -> None:
+    """In the driver's log."""
+    skipped = [one for one in written if one.skipped]
+    if skipped:
+        first = f"row {skipped[0].skipped_first} of task {skipped[0].task}"
+        sys.stderr.write(left_out(sum(one.skipped for one in skipped), first))
 
 
 def _attempt(written: Written) -> pb.StagedAttempt:

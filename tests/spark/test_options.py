@@ -4,6 +4,7 @@ from importlib import metadata
 
 import pytest
 
+import querator.spark
 from querator.spark.options import (
     OptionError,
     Target,
@@ -149,3 +150,31 @@ def test_a_pyspark_that_does_not_do_is_named(monkeypatch, version):
     monkeypatch.setattr(metadata, "version", lambda _: version)
     with pytest.raises(ImportError, match=r"needs PySpark 4\.2 or newer.*querator\[spark\]"):
         check_requirements()
+    # Who imports the source is told, instead of what PySpark has not got.
+    with pytest.raises(ImportError, match=r"needs PySpark 4\.2 or newer"):
+        _ = querator.spark.QueratorDataSource
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({}, r"needs pyspark; pip install 'querator\[spark\]'"),
+        ({"pyspark": "4.3.0"}, "needs pyarrow"),
+        ({"pyspark": "4.2.1", "pyarrow": "17.0.0"}, "needs PyArrow 18 or newer; this is 17.0"),
+    ],
+)
+def test_what_is_not_installed_or_too_old_is_named(monkeypatch, versions: dict[str, str], words):
+    def version(package: str) -> str:
+        if package not in versions:
+            raise metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(ImportError, match=words):
+        check_requirements()
+
+
+def test_versions_that_do(monkeypatch):
+    versions = {"pyspark": "4.2.0", "pyarrow": "18.0.0"}
+    monkeypatch.setattr(metadata, "version", versions.__getitem__)
+    check_requirements()

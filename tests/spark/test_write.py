@@ -223,6 +223,11 @@ def test_a_stream_that_would_replace_is_refused(spark, node, texts):
         ("'a' AS value", {"guarantee": "exactlyOnce"}, "transactional, idempotent, atLeastOnce"),
         ("'a' AS value", {"txnVersion": "1"}, "give both"),
         ("'a' AS value", {"txnAppId": "a", "txnVersion": "-1"}, "option txnVersion is '-1'"),
+        (
+            "'a' AS value",
+            {"oversizePolicy": "drop"},
+            "option oversizePolicy is 'drop': .*fail, skip",
+        ),
         ("'a' AS value", {"states": "ready"}, "option states is of reads"),
         ("'a' AS value", {"garantee": "x"}, "did you mean guarantee"),
         ("'a' AS value", {"queue": "nowhere"}, "there is no queue nowhere.*nothing was written"),
@@ -254,7 +259,7 @@ def test_overwrite_is_refused(spark, node):
     ("columns", "words"),
     [
         ("cast(nullif(id, 2) AS string) AS value", "column value is null in row 2 of this task"),
-        ("repeat('x', 2000000) AS value", "row 0 of this task is refused for its column value"),
+        ("repeat('x', 2000000) AS value", "column value has 2,000,000 bytes in row 0 of this task"),
         ("'a' AS value, 'urgent' AS priority", "column priority is 'urgent'"),
         ("'a' AS value, repeat('k', 600) AS key", "refused for its column key.*512"),
         (

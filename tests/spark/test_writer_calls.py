@@ -20,10 +20,13 @@ from hypothesis.stateful import (
 from pyspark.sql.types import StructType
 
 from querator import SyncClient
+from querator.cli.local_nodes import free_ports
 from querator.client.errors import NotFound, TransactionAborted
+from querator.model.limits import PAYLOAD_BYTES_MAX
 from querator.spark.browsing import BrowseReader
 from querator.spark.options import browse_options
 from querator.spark.rows import RowsError
+from querator.spark.rpc import Unreachable
 from querator.spark.sending import RowRefused
 from querator.spark.sink_options import sink_options
 from querator.spark.writing import BatchWriter, StreamWriter, Task, Written
@@ -272,15 +275,47 @@ def test_items_of_a_key_keep_the_order_of_their_rows(queue):
     assert leased == texts
 
 
-def test_an_item_that_is_too_large_is_named_by_its_row_and_column(queue):
-    rows = pa.record_batch({"value": pa.array([b"x", b"y" * (2 << 20)], pa.binary())})
-    writer = queue.batch()
+@pytest.mark.parametrize("size", [PAYLOAD_BYTES_MAX + 1, 9 << 20, 70 << 20])
+def test_a_value_that_is_too_large_is_named_with_the_ways_out(queue, size):
+    """Also one that no request could carry."""
+    rows = pa.record_batch({"Value": pa.array([b"x", b"y" * size, None], pa.binary())})
+    writer = queue.batch(columns(Value="binary"))
+    with pytest.raises(RowsError) as caught:
+        writer.write_task(Task(0), iter([rows.slice(0, 1), rows.slice(1)]))
+    said = str(caught.value)
+    assert f"column Value has {size:,} bytes in row 1 of this task" in said
+    assert "1,048,576 at most" in said
+    assert '.where("octet_length(Value) <= 1048576")' in said
+    assert '.option("oversizePolicy", "skip")' in said
+    assert queue.found(0) == {}
+
+
+@pytest.mark.parametrize("guarantee", ["transactional", "atLeastOnce"])
+def test_values_that_are_too_large_are_left_out_when_that_is_the_policy(queue, capsys, guarantee):
+    large, most = b"y" * (PAYLOAD_BYTES_MAX + 1), b"z" * PAYLOAD_BYTES_MAX
+    rows = pa.record_batch({"value": [b"a", large, most, large, b"b"], "key": list("abcde")})
+    schema = columns(value="binary", key="string")
+    writer = queue.batch(schema, oversizePolicy="Skip", guarantee=guarantee)
+    written = [writer.write_task(Task(0), iter([rows.slice(4)]))]
+    written += [writer.write_task(Task(task), iter([rows, rows])) for task in (1, 2)]
+    assert [one.rows for one in written] == [1, 6, 6]
+    writer.commit(written)
+    expected = Counter({"a": 4, "b": 5, most.decode(): 4})
+    assert queue.found(expected.total()) == expected
+    said = capsys.readouterr().err
+    assert "has left out 8 rows" in said
+    assert "1,048,576 bytes; one of them is row 1 of task 1" in said
+
+
+def test_an_item_that_the_queue_refuses_is_named_by_its_row_and_column(queue):
+    rows = pa.record_batch({"value": ["x", "y"], "key": ["k", "k" * 513]})
+    writer = queue.batch(columns(value="string", key="string"))
     with pytest.raises(RowRefused) as caught:
         writer.write_task(Task(0), iter([rows]))
     said = str(caught.value)
-    assert "row 1 of this task is refused for its column value" in said
-    assert "1048576" in said
-    assert "2097152" in said
+    assert "row 1 of this task is refused for its column key" in said
+    assert "512" in said
+    assert "513" in said
     assert queue.found(0) == {}
 
 
@@ -294,6 +329,15 @@ def test_a_repeated_write_of_a_version_is_written_once(queue):
 def test_a_queue_that_is_not_there(queue):
     with pytest.raises(NotFound, match="nothing was written"):
         queue.batch(queue="nowhere").check_queue()
+
+
+def test_a_cluster_that_cannot_be_reached(queue):
+    [port] = free_ports(1)
+    writer = queue.batch(endpoint=f"127.0.0.1:{port}", retryTimeout="1")
+    with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}: .*--advertise-client"):
+        writer.check_queue()
+    with pytest.raises(Unreachable, match="--advertise-client"):
+        writer.write_task(Task(0), batches("a"))
 
 
 def test_dedupe_keys_make_a_repeat_harmless(queue):

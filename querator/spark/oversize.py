@@ -1,0 +1,45 @@
+"""Rows whose payload is larger than an item's may be, found before they are sent: an error, or left
+out and counted, as the user has chosen.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from querator.model.limits import PAYLOAD_BYTES_MAX
+from querator.spark.rows import RowsError
+
+
+def oversized(values: Any) -> list[int]:
+    """Places of the values (binary or string; null is none) that are too large."""
+    sizes = pc.binary_length(values)
+    if (pc.max(sizes).as_py() or 0) <= PAYLOAD_BYTES_MAX:
+        return []
+    places: list[int] = pc.indices_nonzero(pc.greater(sizes, PAYLOAD_BYTES_MAX)).to_pylist()
+    return places
+
+
+def refusal(name: str, size: int, row: int) -> RowsError:
+    """`name`: of the column."""
+    return RowsError(
+        f"column {name} has {size:,} bytes in row {row} of this task: the payload of an item has "
+        f"{PAYLOAD_BYTES_MAX:,} at most. Store such values elsewhere and write where they are, or "
+        f'write what fits, .where("octet_length({name}) <= {PAYLOAD_BYTES_MAX}"); '
+        '.option("oversizePolicy", "skip") leaves such rows out, and tells how many in the log of '
+        "the driver"
+    )
+
+
+def left_out(rows: int, first: str) -> str:
+    """What the driver's log says of them; `first`: which one, in words."""
+    return (
+        f"querator: oversizePolicy=skip has left out {rows:,} rows, whose payload is larger than "
+        f"{PAYLOAD_BYTES_MAX:,} bytes; one of them is {first}\n"
+    )
+
+
+def without(places: Sequence[int], of: Sequence[Any]) -> list[Any]:
+    """What is not at `places`."""
+    gone = set(places)
+    return [each for place, each in enumerate(of) if place not in gone]
