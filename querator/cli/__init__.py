@@ -7,9 +7,10 @@ others load neither the storage nor the Raft engine.
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -29,6 +30,7 @@ _COMMANDS: Final = {
     "stats": "stats:stats",
     "cluster": "cluster:cluster",
     "node": "node:node",
+    "spark": "spark:spark",
     "verify": "verify:verify",
     "demo": "demo:demo",
     "bench": "bench:bench",
@@ -36,22 +38,29 @@ _COMMANDS: Final = {
 """Name of the command → its module in this package and its name there."""
 
 
-class _Commands(click.Group):
+class LazyGroup(click.Group):
     """Commands by name, loaded on first use."""
 
+    def __init__(self, *args: Any, table: Mapping[str, str], **kwargs: Any) -> None:
+        """`table` is as `_COMMANDS`."""
+        super().__init__(*args, **kwargs)
+        self._table = table
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self._table:
             return None
-        module, name = _COMMANDS[cmd_name].split(":")
+        module, name = self._table[cmd_name].split(":")
         command = getattr(import_module(f"{__name__}.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(version("querator"), prog_name="querator")
 def querator() -> None:
     """A lease queue: acknowledged items are on disk, and each is under at most one live lease.

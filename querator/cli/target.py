@@ -120,44 +120,14 @@ def server_options(command: _Command) -> _Command:
         target = Target(address, namespace, request_timeout, shown)
         return command(*args, target=target, **kwargs)
 
-    options = (
-        click.option(
-            "--address",
-            envvar="QUERATOR_ADDRESS",
-            default="127.0.0.1:4470",
-            show_default=True,
-            show_envvar=True,
-            metavar="HOST:PORT",
-            help="Server to talk to; any of a cluster, or several, separated by commas.",
-        ),
-        click.option(
-            "--namespace",
-            envvar="QUERATOR_NAMESPACE",
-            default="default",
-            show_default=True,
-            show_envvar=True,
-            metavar="NAME",
-            help="Namespace of the queue.",
-        ),
-        click.option(
-            "--request-timeout",
-            type=DURATION,
-            default="30s",
-            show_default=True,
-            help="How long a request is repeated before it counts as failed.",
-        ),
-        click.option(
-            "--tls",
-            is_flag=True,
-            envvar="QUERATOR_TLS",
-            show_envvar=True,
-            help="Connect by TLS; any of the next three means that too.",
-        ),
-        _tls_file("ca", "Authorities to trust; default: those that gRPC knows."),
-        _tls_file("cert", "Certificate to show, when the server asks who you are."),
-        _tls_file("key", "Key of --tls-cert."),
+    tls_flag = click.option(
+        "--tls",
+        is_flag=True,
+        envvar="QUERATOR_TLS",
+        show_envvar=True,
+        help="Connect by TLS; any of the next three means that too.",
     )
-    return cast(_Command, _decorated(wrapper, options))
+    return cast(_Command, decorated(wrapper, (*WHERE, tls_flag, *TLS_FILES)))
 
 
 def _tls_file(what: str, text: str) -> Callable[[Any], Any]:
@@ -171,6 +141,41 @@ def _tls_file(what: str, text: str) -> Callable[[Any], Any]:
     )
 
 
+WHERE = (
+    click.option(
+        "--address",
+        envvar="QUERATOR_ADDRESS",
+        default="127.0.0.1:4470",
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Server to talk to; any of a cluster, or several, separated by commas.",
+    ),
+    click.option(
+        "--namespace",
+        envvar="QUERATOR_NAMESPACE",
+        default="default",
+        show_default=True,
+        show_envvar=True,
+        metavar="NAME",
+        help="Namespace of the queue.",
+    ),
+    click.option(
+        "--request-timeout",
+        type=DURATION,
+        default="30s",
+        show_default=True,
+        help="How long a request is repeated before it counts as failed.",
+    ),
+)
+"""Of the server, the namespace, and how long to try."""
+TLS_FILES = (
+    _tls_file("ca", "Authorities to trust; default: those that gRPC knows."),
+    _tls_file("cert", "Certificate to show, when the server asks who you are."),
+    _tls_file("key", "Key of --tls-cert."),
+)
+
+
 def stale_option(command: _Command) -> _Command:
     """--stale, as the argument `stale`."""
     option = click.option(
@@ -181,6 +186,15 @@ def stale_option(command: _Command) -> _Command:
     return option(command)
 
 
+OUTPUT = click.option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or for machines: one JSON document, for streams one a line.",
+)
+
+
 def output_option(command: _Command) -> _Command:
     """--output, as the argument `as_json`."""
 
@@ -188,17 +202,11 @@ def output_option(command: _Command) -> _Command:
     def wrapper(*args: Any, output: str, **kwargs: Any) -> Any:
         return command(*args, as_json=output == "json", **kwargs)
 
-    option = click.option(
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="For people, or for machines: one JSON document, for streams one a line.",
-    )
-    return cast(_Command, _decorated(wrapper, (option,)))
+    return cast(_Command, decorated(wrapper, (OUTPUT,)))
 
 
-def _decorated(wrapper: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
+def decorated(wrapper: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
+    """With the options, in this order."""
     for option in reversed(options):
         wrapper = option(wrapper)
     return wrapper

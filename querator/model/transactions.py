@@ -152,6 +152,14 @@ class TxnResult(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
 
 
+class ProducerTotals(msgspec.Struct, frozen=True, gc=False):
+    """What is committed of a producer: its last batch (-1: none), the items of that, and of all."""
+
+    batch: int = -1
+    batch_items: int = 0
+    items: int = 0
+
+
 class StagedBatch(msgspec.Struct, frozen=True):
     """What is staged of a batch, or of it in one partition, for operators. `state` PREPARING: some
     of it is pinned; COMMITTED: it is being published.

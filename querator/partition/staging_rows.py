@@ -51,6 +51,7 @@ class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TxnProducerRow(msgspec.Struct, array_like=True):
     """Up to `committed` its batches are (-1: none). `open`: its transaction that is not decided, or
     whose abort is not carried out. The last abort is remembered for those who ask later.
+    `batch_items` are those of batch `committed`, `items` those of all that were committed.
     """
 
     producer: str
@@ -61,6 +62,8 @@ class TxnProducerRow(msgspec.Struct, array_like=True):
     aborted: int = 0
     code: int = 0
     message: str = ""
+    batch_items: int = 0
+    items: int = 0
 
 
 class TxnRow(msgspec.Struct, array_like=True):

@@ -145,6 +145,8 @@ def _decide(turn: Turn, command: Decide, row: TxnRow) -> None:
         assert row.batch > producer.committed, "a batch is committed once"
         row.state = TxnState.COMMITTED
         producer.committed, producer.open = row.batch, 0
+        producer.batch_items = sum(claim.count for one in row.participants for claim in one.claims)
+        producer.items += producer.batch_items
     producer.last_ms = turn.now_ms
     _put_producer(turn, producer)
     TXNS.put(turn.txn, turn.group, command.txn, value=encode(row))

@@ -23,6 +23,7 @@ from querator.model.transactions import (
     Decide,
     Discard,
     Prepare,
+    ProducerTotals,
     Publish,
     StagedBatch,
     TxnResult,
@@ -77,6 +78,13 @@ class CommittedQuery(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     producer: str
 
 
+class ProducerQuery(msgspec.Struct, frozen=True, array_like=True, tag="u"):
+    """`ProducerTotals` of a producer."""
+
+    group: int
+    producer: str
+
+
 class StagedQuery(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     """A `StagedPage`."""
 
@@ -91,7 +99,7 @@ class StagedPage(msgspec.Struct, frozen=True):
     more: bool
 
 
-TransactionQuery = TxnQuery | CommittedQuery | StagedQuery
+TransactionQuery = TxnQuery | CommittedQuery | ProducerQuery | StagedQuery
 
 
 def open_numbers(txn: ReadTransaction, group: int) -> tuple[int, ...]:
@@ -164,7 +172,9 @@ def oldest_stage_ms(txn: ReadTransaction, group: int) -> int:
     return 0
 
 
-def answer(txn: ReadTransaction, query: TransactionQuery) -> TxnResult | int | StagedPage:
+def answer(
+    txn: ReadTransaction, query: TransactionQuery
+) -> TxnResult | int | ProducerTotals | StagedPage:
     """As things stand."""
     view = generations.view(txn, query.group)
     match query:
@@ -173,6 +183,11 @@ def answer(txn: ReadTransaction, query: TransactionQuery) -> TxnResult | int | S
         case CommittedQuery():
             row = load_producer(view, query.group, query.producer)
             return -1 if row is None else row.committed
+        case ProducerQuery():
+            row = load_producer(view, query.group, query.producer)
+            if row is None:
+                return ProducerTotals()
+            return ProducerTotals(row.committed, row.batch_items, row.items)
         case StagedQuery():
             return _staged(view, query)
 

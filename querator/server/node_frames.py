@@ -27,11 +27,17 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
-from querator.model.transactions import StageResult, TxnResult
+from querator.model.transactions import ProducerTotals, StageResult, TxnResult
 from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
-from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
+from querator.partition.txn_steps import (
+    CommittedQuery,
+    ProducerQuery,
+    StagedPage,
+    StagedQuery,
+    TxnQuery,
+)
 from querator.placement import commands as placement
 from querator.service.forwarder import (
     AdvanceQuery,
@@ -236,6 +242,7 @@ _REPLIES: dict[type, Any] = {
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,
     TxnQuery: msgspec.msgpack.Decoder(TxnResult).decode,
     CommittedQuery: msgspec.msgpack.Decoder(int).decode,
+    ProducerQuery: msgspec.msgpack.Decoder(ProducerTotals).decode,
     StagedQuery: msgspec.msgpack.Decoder(StagedPage).decode,
     ClosureQuery: msgspec.msgpack.Decoder(Closure).decode,
 }

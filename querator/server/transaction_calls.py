@@ -26,9 +26,14 @@ def transaction_calls(service: QueueService, request_limits: RequestLimits) -> M
     async def list_txns(data: bytes, _: Context) -> bytes:
         return transactions.encode_list(await service.staged(*transactions.parse_list(data)))
 
+    async def get_producer(data: bytes, _: Context) -> bytes:
+        totals = await service.producer_totals(*transactions.parse_producer(data))
+        return transactions.encode_totals(totals)
+
     return {
         "Stage": stage,
         "CommitTxn": commit,
         "AbortTxn": abort,
         "ListTxns": list_txns,
+        "GetTxnProducer": get_producer,
     }

@@ -40,6 +40,7 @@ from querator.model.limits import (
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.model.transactions import ProducerTotals
 from querator.model.txn_calls import (
     AbortCall,
     AbortReply,
@@ -231,6 +232,10 @@ class QueueService:
     async def staged(self, namespace: str, name: str) -> TxnList:
         queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
         return await self._transactions.staged(queue)
+
+    async def producer_totals(self, namespace: str, name: str, producer: str) -> ProducerTotals:
+        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+        return await self._transactions.totals(queue, producer)
 
     # --- lease -------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from querator.model.transactions import (
     Begin,
     DropStages,
     Participant,
+    ProducerTotals,
     Stage,
     StageClaim,
     StagedBatch,
@@ -45,7 +46,13 @@ from querator.model.txn_calls import (
     StageReply,
     TxnList,
 )
-from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
+from querator.partition.txn_steps import (
+    CommittedQuery,
+    ProducerQuery,
+    StagedPage,
+    StagedQuery,
+    TxnQuery,
+)
 from querator.service import produce as parts
 from querator.service.outcomes import each
 from querator.service.producing import Producing
@@ -264,6 +271,14 @@ class Transactions:
                 batches[key] = batches[key].joined(one) if key in batches else one
         ordered = sorted(batches.values(), key=lambda one: (one.begun_ms, one.producer, one.batch))
         return TxnList(tuple(ordered[:TXN_LIST_MAX]), more or len(ordered) > TXN_LIST_MAX)
+
+    async def totals(self, queue: Queue, producer: str) -> ProducerTotals:
+        """What the queue has counted of a producer's batches."""
+        latest = self._loop.time() + LEADER_WAIT_MS_MAX / 1000
+        group = queue.groups[0]
+        query = ProducerQuery(group, producer)
+        totals: ProducerTotals = await self._router.read(group, query, deadline=latest)
+        return totals
 
 
 def participants(queue: Queue, call: CommitCall) -> tuple[Participant, ...]:

@@ -77,6 +77,17 @@ class Sender(Cluster):
 
         return self._anywhere(ask, retry_seconds).queue.settings
 
+    def totals(
+        self, namespace: str, queue: str, producer: str, *, retry_seconds: float
+    ) -> pb.GetTxnProducerResponse:
+        """What the queue has counted of a producer's batches."""
+        request = pb.GetTxnProducerRequest(namespace=namespace, queue=queue, producer=producer)
+
+        def ask(channel: grpc.Channel) -> pb.GetTxnProducerResponse:
+            return TransactionServiceStub(channel).GetTxnProducer(request, timeout=CALL_SECONDS)
+
+        return self._anywhere(ask, retry_seconds)
+
     def commit(self, request: pb.CommitTxnRequest, *, retry_seconds: float) -> None:
         def ask(channel: grpc.Channel) -> pb.CommitTxnResponse:
             return TransactionServiceStub(channel).CommitTxn(request, timeout=CALL_SECONDS)

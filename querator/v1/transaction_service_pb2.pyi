@@ -463,3 +463,65 @@ class ListTxnsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTxnsResponse: _TypeAlias = ListTxnsResponse  # noqa: Y015
+
+@_typing.final
+class GetTxnProducerRequest(_message.Message):
+    """GetTxnProducerRequest names a producer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    producer: _builtins.str
+    """Whose batches they are."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        producer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "producer", b"producer", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTxnProducerRequest: _TypeAlias = GetTxnProducerRequest  # noqa: Y015
+
+@_typing.final
+class GetTxnProducerResponse(_message.Message):
+    """GetTxnProducerResponse says what is committed. Items that repeated a dedup_key count as well."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    BATCH_ITEMS_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    batch: _builtins.int
+    """The last batch; unset: the queue remembers none of this producer."""
+    batch_items: _builtins.int
+    """Items of the last batch."""
+    items: _builtins.int
+    """Items of all batches, the last one included, for as long as the producer is remembered."""
+    def __init__(
+        self,
+        *,
+        batch: _builtins.int | None = ...,
+        batch_items: _builtins.int = ...,
+        items: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "batch", b"batch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "batch", b"batch", "batch_items", b"batch_items", "items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch: _TypeAlias = _typing.Literal["batch"]  # noqa: Y015
+    _WhichOneofArgType__batch: _TypeAlias = _typing.Literal["_batch", b"_batch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch) -> _WhichOneofReturnType__batch | None: ...
+
+Global___GetTxnProducerResponse: _TypeAlias = GetTxnProducerResponse  # noqa: Y015

@@ -57,6 +57,11 @@ class TransactionServiceStub:
                 request_serializer=querator_dot_v1_dot_transaction__service__pb2.ListTxnsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_transaction__service__pb2.ListTxnsResponse.FromString,
                 _registered_method=True)
+        self.GetTxnProducer = channel.unary_unary(
+                '/querator.v1.TransactionService/GetTxnProducer',
+                request_serializer=querator_dot_v1_dot_transaction__service__pb2.GetTxnProducerRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_transaction__service__pb2.GetTxnProducerResponse.FromString,
+                _registered_method=True)
 
 
 class TransactionServiceServicer:
@@ -94,6 +99,13 @@ class TransactionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTxnProducer(self, request, context):
+        """Returns how far a producer is: what the queue has counted of its batches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TransactionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -116,6 +128,11 @@ def add_TransactionServiceServicer_to_server(servicer, server):
                     servicer.ListTxns,
                     request_deserializer=querator_dot_v1_dot_transaction__service__pb2.ListTxnsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_transaction__service__pb2.ListTxnsResponse.SerializeToString,
+            ),
+            'GetTxnProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTxnProducer,
+                    request_deserializer=querator_dot_v1_dot_transaction__service__pb2.GetTxnProducerRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_transaction__service__pb2.GetTxnProducerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -229,6 +246,33 @@ class TransactionService:
             '/querator.v1.TransactionService/ListTxns',
             querator_dot_v1_dot_transaction__service__pb2.ListTxnsRequest.SerializeToString,
             querator_dot_v1_dot_transaction__service__pb2.ListTxnsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTxnProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.TransactionService/GetTxnProducer',
+            querator_dot_v1_dot_transaction__service__pb2.GetTxnProducerRequest.SerializeToString,
+            querator_dot_v1_dot_transaction__service__pb2.GetTxnProducerResponse.FromString,
             options,
             channel_credentials,
             insecure,

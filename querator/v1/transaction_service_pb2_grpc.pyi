@@ -46,6 +46,8 @@ class TransactionServiceStub:
     """Drops what is staged of a batch that is not committed. Does nothing to one that is."""
     ListTxns: _grpc.UnaryUnaryMultiCallable[_transaction_service_pb2.ListTxnsRequest, _transaction_service_pb2.ListTxnsResponse]
     """Returns what is staged in a queue, by batch, for operators."""
+    GetTxnProducer: _grpc.UnaryUnaryMultiCallable[_transaction_service_pb2.GetTxnProducerRequest, _transaction_service_pb2.GetTxnProducerResponse]
+    """Returns how far a producer is: what the queue has counted of its batches."""
 
 @_typing.type_check_only
 class TransactionServiceAsyncStub(TransactionServiceStub):
@@ -65,6 +67,8 @@ class TransactionServiceAsyncStub(TransactionServiceStub):
     """Drops what is staged of a batch that is not committed. Does nothing to one that is."""
     ListTxns: _aio.UnaryUnaryMultiCallable[_transaction_service_pb2.ListTxnsRequest, _transaction_service_pb2.ListTxnsResponse]  # type: ignore[assignment]
     """Returns what is staged in a queue, by batch, for operators."""
+    GetTxnProducer: _aio.UnaryUnaryMultiCallable[_transaction_service_pb2.GetTxnProducerRequest, _transaction_service_pb2.GetTxnProducerResponse]  # type: ignore[assignment]
+    """Returns how far a producer is: what the queue has counted of its batches."""
 
 class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
     """TransactionService puts batches of items into a queue exactly once, all of a batch or nothing. A batch is
@@ -105,5 +109,13 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_service_pb2.ListTxnsResponse, _abc.Awaitable[_transaction_service_pb2.ListTxnsResponse]]:
         """Returns what is staged in a queue, by batch, for operators."""
+
+    @_abc_1.abstractmethod
+    def GetTxnProducer(
+        self,
+        request: _transaction_service_pb2.GetTxnProducerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_transaction_service_pb2.GetTxnProducerResponse, _abc.Awaitable[_transaction_service_pb2.GetTxnProducerResponse]]:
+        """Returns how far a producer is: what the queue has counted of its batches."""
 
 def add_TransactionServiceServicer_to_server(servicer: TransactionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

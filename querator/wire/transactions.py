@@ -2,7 +2,7 @@
 
 from querator.model import limits
 from querator.model.errors import invalid
-from querator.model.transactions import StagedBatch
+from querator.model.transactions import ProducerTotals, StagedBatch
 from querator.model.txn_calls import (
     AbortCall,
     AbortReply,
@@ -116,6 +116,22 @@ def encode_list(found: TxnList) -> bytes:
     return pb.ListTxnsResponse(txns=map(_txn, found.batches), more=found.more).SerializeToString()
 
 
+def parse_producer(data: bytes) -> tuple[str, str, str]:
+    """A `GetTxnProducerRequest`: namespace and name of the queue, and the producer."""
+    message = door.parse_message(pb.GetTxnProducerRequest, data)
+    namespace = door.check_namespace(message.namespace)
+    return namespace, door.check_name(message.queue, field="queue"), _producer(message.producer)
+
+
+def encode_totals(totals: ProducerTotals) -> bytes:
+    """A `GetTxnProducerResponse`."""
+    return pb.GetTxnProducerResponse(
+        batch=None if totals.batch < 0 else totals.batch,
+        batch_items=totals.batch_items,
+        items=totals.items,
+    ).SerializeToString()
+
+
 def _txn(one: StagedBatch) -> pb.Txn:
     return pb.Txn(
         producer=one.producer,
@@ -135,11 +151,15 @@ def _batch(
 ) -> tuple[str, str, str, int]:
     namespace = door.check_namespace(message.namespace)
     queue = door.check_name(message.queue, field="queue")
-    if not message.producer:
-        raise invalid("producer", "must not be empty")
-    producer = door.check_chars(message.producer, limits.TXN_PRODUCER_CHARS_MAX, field="producer")
+    producer = _producer(message.producer)
     batch = door.check_range(message.batch, field="batch", least=0, most=limits.TXN_NUMBER_MAX)
     return namespace, queue, producer, batch
+
+
+def _producer(name: str) -> str:
+    if not name:
+        raise invalid("producer", "must not be empty")
+    return door.check_chars(name, limits.TXN_PRODUCER_CHARS_MAX, field="producer")
 
 
 def _task(number: int, field: str) -> int:

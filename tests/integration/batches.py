@@ -87,6 +87,13 @@ class Pipeline:
         self.repeats += response.repeated_answer
         return True
 
+    async def totals(self) -> tuple[int, int]:
+        """The last batch that is committed, and the items of all, as the queue has counted them."""
+        request = pb.GetTxnProducerRequest(queue="q", producer=self.producer)
+        response = await self.call(lambda stub: stub.GetTxnProducer(request, timeout=CALL_S))
+        assert response.HasField("batch")
+        return response.batch, response.items
+
     async def write(
         self,
         batch: int,

@@ -58,6 +58,9 @@ async def test_batches_while_the_coordinator_and_participants_are_killed(tmp_pat
             other = Pipeline(addresses, "other pipeline", chance)
             try:
                 await _write(cluster, pipeline, other, chance)
+                items = sum(len(task) for batch in range(BATCHES) for task in tasks_of(batch))
+                assert await pipeline.totals() == (BATCHES - 1, items)
+                assert await other.totals() == (BATCHES - 1, BATCHES)
             finally:
                 await pipeline.close()
                 await other.close()

@@ -120,3 +120,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 def three(tmp_path: Path) -> Iterator[Nodes]:
     """A cluster of three nodes of the test's own."""
     yield from _cluster(tmp_path, "abc")
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """A cluster of three nodes for the tests of a module: each takes queues of its own."""
+    yield from _cluster(tmp_path_factory.mktemp("trio"), "abc")

@@ -44,6 +44,9 @@ def test_the_reference_page_is_that_of_these_commands() -> None:
     )
 
 
+ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -63,9 +66,29 @@ def test_the_reference_page_is_that_of_these_commands() -> None:
         (["stats", "--interval", "0"], "--interval"),
         (["lease", "q", "--wait", "5"], "duration"),
         (["lease", "q", "--request-timeout", "1h"], "at most 15m"),
+        (["spark", "ingest", "in", "q"], "--format"),
+        (["spark", "ingest", "in", "q", "--format", "xml"], "'xml' is not one of"),
+        (["spark", "ingest", "in", "q", "--format", "csv", "--continuous"], "needs a checkpoint"),
+        (["spark", "ingest", "in", "", "--format", "csv"], "is empty: give"),
+        (["spark", "archive", "q", "/lake"], "--reader-id"),
+        ([*ARCHIVE, "--reader-id", "x" * 129], "128 bytes at most"),
+        ([*ARCHIVE, "--partition-by", "two words"], "name=SQL expression"),
+        ([*ARCHIVE, "--max-items", "500001"], "1<=x<=500000"),
+        ([*ARCHIVE, "--conf", "spark.driver.memory"], "name=value"),
+        ([*ARCHIVE, "--address", ","], "host:port"),
+        ([*ARCHIVE, "--tls-cert", "cert.pem"], "go together"),
+        (["spark", "copy", "q", "other", "--reader-id", "r"], "--checkpoint"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(arguments: list[str], words: str) -> None:
     outcome = CliRunner().invoke(querator, arguments)
     assert outcome.exit_code == 2
     assert words in outcome.output
+
+
+def test_where_spark_or_java_is_missing_a_line_says_what_to_install() -> None:
+    outcome = CliRunner().invoke(querator, ARCHIVE, env={"JAVA_HOME": "/nowhere"})
+    assert outcome.exit_code == 1
+    [line] = outcome.output.splitlines()
+    assert line.startswith("Error: ")
+    assert "pip install 'querator[spark]'" in line

@@ -14,6 +14,7 @@ from querator.model.transactions import (
     Finish,
     Participant,
     Prepare,
+    ProducerTotals,
     Publish,
     StageClaim,
     StageResult,
@@ -24,6 +25,7 @@ from querator.partition import staging, transactions
 from querator.partition.txn_steps import (
     CommittedQuery,
     PinnedTxn,
+    ProducerQuery,
     TxnQuery,
     answer,
     open_txns,
@@ -57,6 +59,23 @@ def stage_all(queue: Partitions, batch: int = 0, attempt_number: int = 1) -> Cla
 def ask(queue: Partitions, query):
     with queue.environment.snapshot() as txn:
         return answer(txn, query)
+
+
+def test_what_a_producer_has_committed_is_counted():
+    queue, claims = staged()
+    assert ask(queue, ProducerQuery(11, SPARK)) == ProducerTotals()
+    queue.begin(claims)
+    assert ask(queue, ProducerQuery(11, SPARK)) == ProducerTotals()
+    assert queue.carry()
+    assert ask(queue, ProducerQuery(11, SPARK)) == ProducerTotals(0, 6, 6)
+    queue.begin(claims)
+    assert ask(queue, ProducerQuery(11, SPARK)) == ProducerTotals(0, 6, 6), "a repeat counts once"
+    queue.begin({}, batch=5)
+    assert queue.carry()
+    assert ask(queue, ProducerQuery(11, SPARK)) == ProducerTotals(5, 0, 6)
+    queue.begin(stage_all(queue, batch=7), batch=7)
+    assert queue.carry()
+    assert ask(queue, ProducerQuery(11, SPARK)) == ProducerTotals(7, 6, 12)
 
 
 def test_a_batch_is_committed_by_one_row_and_then_published():

@@ -37,6 +37,7 @@ from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.model.transactions import (
     Begin,
     Participant,
+    ProducerTotals,
     Stage,
     StageClaim,
     StagedBatch,
@@ -45,7 +46,13 @@ from querator.model.transactions import (
     TxnState,
 )
 from querator.partition.queries import ItemPage, LeasePage
-from querator.partition.txn_steps import CommittedQuery, StagedPage, StagedQuery, TxnQuery
+from querator.partition.txn_steps import (
+    CommittedQuery,
+    ProducerQuery,
+    StagedPage,
+    StagedQuery,
+    TxnQuery,
+)
 from querator.placement import commands as placement
 from querator.server import node_frames as frames
 from querator.service.forwarder import (
@@ -108,6 +115,7 @@ ANSWERS: list[tuple[Any, Any]] = [
     (EpochQuery(), 17),
     (TxnQuery(GROUP, 3, "p", 2**62, 500), TxnResult(3, TxnState.COMMITTED)),
     (CommittedQuery(GROUP, "p"), -1),
+    (ProducerQuery(GROUP, "p"), ProducerTotals(3, 4, 5)),
     (
         StagedQuery(GROUP, 10),
         StagedPage((StagedBatch("p", 1, 2, 3, 4, 5, 6, TxnState.PREPARING),), True),

@@ -6,7 +6,7 @@ import pytest
 
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.transactions import StagedBatch, TxnState
+from querator.model.transactions import ProducerTotals, StagedBatch, TxnState
 from querator.model.txn_calls import (
     AbortCall,
     AbortReply,
@@ -145,6 +145,21 @@ def test_aborts_and_lists() -> None:
     assert transactions.parse_list(listed.SerializeToString()) == ("n", "orders")
     with pytest.raises(QueratorError):
         transactions.parse_list(b"")
+
+
+def test_producers() -> None:
+    request = pb.GetTxnProducerRequest(queue="orders", producer="query")
+    asked = transactions.parse_producer(request.SerializeToString())
+    assert asked == ("default", "orders", "query")
+    with pytest.raises(QueratorError) as caught:
+        transactions.parse_producer(pb.GetTxnProducerRequest(queue="orders").SerializeToString())
+    assert caught.value.field == "producer"
+    totals = transactions.encode_totals(ProducerTotals(0, 3, 4))
+    assert pb.GetTxnProducerResponse.FromString(totals) == pb.GetTxnProducerResponse(
+        batch=0, batch_items=3, items=4
+    )
+    unknown = pb.GetTxnProducerResponse.FromString(transactions.encode_totals(ProducerTotals()))
+    assert not unknown.HasField("batch")
 
 
 def test_answers() -> None:

@@ -1,0 +1,63 @@
+"""Ready pipelines between queues and files, each a function and a command `querator spark …`.
+
+    ingest      files → queue          archive     queue → Parquet
+    copy        queue → queue          redrive     dead letters → the queue they came from
+    replay      archive → queue
+
+    from querator.spark.pipelines import ArchiveSettings, QueuePlace, archive
+    orders = QueuePlace("a.example:4470", "orders")
+    summary = archive(spark, ArchiveSettings(orders, "lake", "/lake/orders"))
+    assert summary.balanced
+
+Each takes a SparkSession and its settings, which are checked before data moves, and returns a
+`Summary`: what was taken and what was made of it, counted by two that know nothing of each other.
+What goes from queue to queue or from files to a queue is written by transactions, what is taken out
+of a queue goes through a checkpoint: so each may be killed at any point, and when it is run again
+it goes on, without an item lost or doubled. See docs/spark.md.
+
+They need a session in whose process they run (not Spark Connect), for they look at checkpoints.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from querator.spark.pipelines.archiving import archive
+    from querator.spark.pipelines.copying import copy
+    from querator.spark.pipelines.failures import PipelineFailed
+    from querator.spark.pipelines.ingesting import ingest
+    from querator.spark.pipelines.session import open_session
+    from querator.spark.pipelines.settings import (
+        ArchiveSettings,
+        Columns,
+        CopySettings,
+        IngestSettings,
+        QueuePlace,
+        SettingsError,
+    )
+    from querator.spark.pipelines.summary import Control, Count, Progress, Summary
+
+__all__ = [
+    "ArchiveSettings", "Columns", "Control", "CopySettings", "Count", "IngestSettings",
+    "PipelineFailed", "Progress", "QueuePlace", "SettingsError", "Summary", "archive", "copy",
+    "ingest", "open_session",
+]  # fmt: skip
+
+_HOMES: Final = {
+    "archive": "archiving",
+    "copy": "copying",
+    "ingest": "ingesting",
+    "open_session": "session",
+    "PipelineFailed": "failures",
+    "Control": "summary",
+    "Count": "summary",
+    "Progress": "summary",
+    "Summary": "summary",
+}
+"""Modules of names that are not of `settings`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'settings')}"), name)

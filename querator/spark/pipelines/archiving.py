@@ -1,0 +1,162 @@
+"""Queue → Parquet, each item exactly once.
+
+Spark's file sink writes down which files belong to the archive, by batch (`_spark_metadata`): what
+a batch that was killed has left behind is not read, and a batch that comes again is left out. So
+what the archive has got of a run is counted in the files that this log names, by their footers.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import functions as F
+
+from querator.spark.pipelines import books
+from querator.spark.pipelines.failures import checked, explained
+from querator.spark.pipelines.files import Files
+from querator.spark.pipelines.following import MicroBatch, Tally, follow, trigger
+from querator.spark.pipelines.settings import (
+    ArchiveSettings,
+    SettingsError,
+    partition_column,
+)
+from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+
+_TAKEN: Final = "items taken, by the queue"
+_MADE: Final = "rows in the archive, by the footers of its files"
+_LOG: Final = "_spark_metadata"
+_COMPACT: Final = ".compact"
+
+
+def archive(spark: Any, settings: ArchiveSettings, control: Control | None = None) -> Summary:
+    """Takes items out of a queue into a directory of Parquet files, each exactly once: those that
+    are there when it begins, or whatever comes. All columns of reads but `state`.
+
+    Raises as `ingest`.
+    """
+    control = control or Control()
+    clock = Clock()
+    source, stream = settings.source, settings.stream
+    books.check_source(source)
+    with explained():
+        frame = spark.readStream.format("querator").options(**stream.options(source)).load()
+    frame, names = _partitioned(frame.drop("state"), settings)
+    log = SinkLog(spark, settings.path)
+    before = log.newest()
+    _check_checkpoint(Files(spark), stream.checkpoint, settings.path, before)
+    done = log.files(before)
+    tally = Tally()
+    repeated = 0
+
+    def each(batch: MicroBatch) -> None:
+        nonlocal repeated
+        count = books.batch_items(batch.start, batch.end)
+        if batch.number <= before:
+            repeated = count
+        tally.add(batch, taken=count, left_out=0)
+        control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
+
+    writer = frame.writeStream.format("parquet").option("path", settings.path)
+    if names:
+        writer = writer.partitionBy(*names)
+    writer = writer.option("checkpointLocation", stream.checkpoint)
+    follow(writer.trigger(**trigger(continuous=stream.continuous)), control, each)
+    made = 0
+    if tally.batches:
+        # A batch that came again is in files that an earlier run has written, behind its sink and
+        # before its commit. Spark may have cleaned up the log by which they are told from others.
+        whole = log.whole(tally.first - 1)
+        if repeated and whole:
+            done = log.files(tally.first - 1)
+        made = log.rows(log.files(tally.last) - done) + (0 if whole else repeated)
+    return tally.summary("archive", _TAKEN, Count(made, _MADE), clock)
+
+
+def _partitioned(frame: Any, settings: ArchiveSettings) -> tuple[Any, list[str]]:
+    """With the columns that name directories, and their names. Raises SettingsError."""
+    names = []
+    for each in settings.partition_by:
+        name, expression = partition_column(each)
+        with checked(f"partition_by {each}"):
+            if expression != f"`{name}`":
+                if name in frame.columns:
+                    raise SettingsError(
+                        f"partition_by has {each!r}: items have a column {name}; give another name"
+                    )
+                frame = frame.withColumn(name, F.expr(expression))
+            frame.select(name)
+        names.append(name)
+    return frame, names
+
+
+def _check_checkpoint(files: Files, checkpoint: str, path: str, stored: int) -> None:
+    """The sink leaves out batches whose number it has: under another checkpoint, that would be
+    items which are taken and not stored. Raises SettingsError.
+    """
+    names = files.names(f"{checkpoint.rstrip('/')}/offsets")
+    planned = max((int(name) for name in names if name.isdecimal()), default=-1)
+    if stored > planned:
+        raise SettingsError(
+            f"path {path} has {stored + 1} batches, and checkpoint {checkpoint} has {planned + 1}: "
+            "it is of another one, or was deleted. Put it back, or give a new path with the "
+            "new checkpoint"
+        )
+
+
+class _Entry(msgspec.Struct):
+    """A line of the log."""
+
+    path: str
+    action: str = "add"
+
+
+class SinkLog:
+    """What Spark's file sink has written down of a directory: which files, by batch."""
+
+    def __init__(self, spark: Any, path: str) -> None:
+        self._spark = spark
+        self._files = Files(spark)
+        self._home = f"{path.rstrip('/')}/{_LOG}"
+
+    def newest(self) -> int:
+        """The last batch; -1: there is none."""
+        return max(self._parts(), default=-1)
+
+    def whole(self, upto: int) -> bool:
+        """Whether it still says which files were there after this batch."""
+        numbers = {number for number in self._parts() if number <= upto}
+        begin = max((each for each in numbers if self._parts()[each].endswith(_COMPACT)), default=0)
+        return numbers >= set(range(begin, upto + 1))
+
+    def files(self, upto: int) -> frozenset[str]:
+        """Of all batches up to this one."""
+        parts = {number: name for number, name in self._parts().items() if number <= upto}
+        compact = [number for number, name in parts.items() if name.endswith(_COMPACT)]
+        begin = max(compact, default=0)
+        found: set[str] = set()
+        for number, name in parts.items():
+            if number >= begin:
+                found.update(self._read(name))
+        return frozenset(found)
+
+    def rows(self, files: frozenset[str]) -> int:
+        """By the footers alone: no column is read."""
+        if not files:
+            return 0
+        with explained():
+            frame = self._spark.read.schema("value binary").parquet(*sorted(files))
+            return int(frame.count())
+
+    def _parts(self) -> dict[int, str]:
+        found = {}
+        for name in self._files.names(self._home):
+            number = name.removesuffix(_COMPACT)
+            # A batch may have both, and the compact one has all.
+            if number.isdecimal() and (int(number) not in found or name.endswith(_COMPACT)):
+                found[int(number)] = name
+        return found
+
+    def _read(self, name: str) -> list[str]:
+        """The first line is a version."""
+        lines = self._files.read(f"{self._home}/{name}").splitlines()[1:]
+        entries = [msgspec.json.decode(line, type=_Entry) for line in lines if line]
+        return [entry.path for entry in entries if entry.action == "add"]

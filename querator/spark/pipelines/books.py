@@ -1,0 +1,81 @@
+"""Counts of those who do not know what Spark has counted: the queues themselves."""
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from querator.client.errors import NotFound, RequestError
+from querator.spark.options import target
+from querator.spark.pipelines.following import Tally
+from querator.spark.pipelines.settings import QueuePlace
+from querator.spark.rpc import Unreachable
+from querator.spark.sending import sender
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What a queue has counted of a producer: its last batch (-1: none), items of it and of all."""
+
+    batch: int = -1
+    batch_items: int = 0
+    items: int = 0
+
+
+class _Offset(msgspec.Struct):
+    """Of `querator.spark.offsets`: by partition, number of a batch and of its items."""
+
+    p: dict[str, tuple[int, int]]
+
+
+def totals(place: QueuePlace, producer: str) -> Totals:
+    """Raises RequestError, Unreachable."""
+    if not producer:
+        return Totals()
+    found = sender(target(place.options())).totals(
+        place.namespace, place.queue, producer, retry_seconds=place.retry_seconds
+    )
+    if not found.HasField("batch"):
+        return Totals()
+    return Totals(found.batch, found.batch_items, found.items)
+
+
+def committed_items(before: Totals, after: Totals, tally: Tally) -> int:
+    """Items of the batches that a run has gone through, by what the queue had counted before and
+    after them.
+
+    A batch that is repeated, for an earlier run has died behind its commit, counts: Spark reads it
+    again. One behind the last was stopped behind its commit, and is for the next run.
+    """
+    if not tally.batches:
+        return 0
+    upto = after.items - (after.batch_items if after.batch > tally.last else 0)
+    done = before.items - (before.batch_items if before.batch >= tally.first else 0)
+    return upto - done
+
+
+def batch_items(start: str, end: str) -> int:
+    """Items of the named batches between two offsets of a stream, as the queue has counted them."""
+    before, after = (
+        msgspec.json.decode(offset or "null", type=_Offset | None) or _Offset({})
+        for offset in (start, end)
+    )
+    return sum(pair[1] for name, pair in after.p.items() if before.p.get(name) != pair)
+
+
+def waiting(place: QueuePlace) -> int | None:
+    """Items that are ready; None: nobody says so at once."""
+    calls: Any = sender(target(place.options()))
+    with suppress(RequestError, Unreachable):
+        stats = calls.stats(place.namespace, place.queue, retry_seconds=1)
+        return int(sum(each.ready for each in stats.partitions))
+    return None
+
+
+def check_source(place: QueuePlace) -> None:
+    """Raises RequestError, naming the queue that is not there, and Unreachable."""
+    calls = sender(target(place.options()))
+    try:
+        calls.queue(place.namespace, place.queue, retry_seconds=place.retry_seconds)
+    except NotFound as error:
+        error.message = f"{error.message} (cluster at {place.endpoint}); nothing was taken"
+        raise

@@ -1,0 +1,58 @@
+"""Queue → queue, each item exactly once."""
+
+from typing import Any, Final
+
+from querator.spark.pipelines import books, mapping
+from querator.spark.pipelines.failures import explained
+from querator.spark.pipelines.files import Files
+from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
+from querator.spark.pipelines.settings import CopySettings, SettingsError
+from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.rows import DEDUPE_KEY, WRITTEN
+
+_AS_THEY_ARE: Final = {
+    name: f"`{name}`" for name in WRITTEN if name not in (DEDUPE_KEY, "partition")
+}
+"""What of an item another queue may have as well. Its partition is that of its key there."""
+_TAKEN: Final = "items taken, by the source queue"
+_MADE: Final = "items committed, by the target queue"
+
+
+def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> Summary:
+    """Takes items out of a queue and puts them into another one, each exactly once, changed as
+    `columns` say: those that are there when it begins, or whatever comes.
+
+    Items begin anew there: their attempts and errors stay behind, and so do `expire_timeout`,
+    `lease_timeout` and dedupe keys, which Spark does not see. Raises as `ingest`.
+    """
+    control = control or Control()
+    source, target = settings.source, settings.target
+    if (source.endpoint, source.namespace, source.queue) == (
+        target.endpoint,
+        target.namespace,
+        target.queue,
+    ):
+        raise SettingsError(f"source and target are both queue {source.queue}: it would never end")
+    clock = Clock()
+    files = Files(spark)
+    stream = settings.stream
+    books.check_source(source)
+    with explained():
+        frame = spark.readStream.format("querator").options(**stream.options(source)).load()
+    kept = mapping.filtered(frame, settings.where)
+    items = mapping.to_items(kept, settings.columns, _AS_THEY_ARE)
+    mapping.check_target(items, target)
+    before = books.totals(target, query_id(files, stream.checkpoint))
+    tally = Tally()
+
+    def each(batch: MicroBatch) -> None:
+        count = books.batch_items(batch.start, batch.end)
+        tally.add(batch, taken=count, left_out=mapping.left_out(batch.observed))
+        control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
+
+    writer = items.writeStream.format("querator").options(**target.options())
+    writer = writer.option("checkpointLocation", stream.checkpoint)
+    follow(writer.trigger(**trigger(continuous=stream.continuous)), control, each)
+    after = books.totals(target, query_id(files, stream.checkpoint))
+    made = Count(books.committed_items(before, after, tally), _MADE)
+    return tally.summary("copy", _TAKEN, made, clock)

@@ -1,0 +1,115 @@
+"""A streaming query from its start to its end, batch by batch as Spark reports them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from querator.spark.pipelines.failures import PipelineFailed, explained
+from querator.spark.pipelines.files import Files
+from querator.spark.pipelines.summary import Clock, Control, Count, Summary
+
+POLL_SECONDS: Final = 0.3
+"""How often Spark is asked; it keeps its last 100 reports, and a batch takes longer than 10 ms."""
+
+
+class MicroBatch(msgspec.Struct, frozen=True):
+    """One that Spark has committed. `rows` were read; `start` and `end` are offsets of the source,
+    JSON; `observed` are the metrics of the observation "querator".
+    """
+
+    number: int
+    rows: int
+    seconds: float
+    start: str
+    end: str
+    observed: Mapping[str, int]
+
+
+class Tally:
+    """What the batches of a run come to; `first` and `last` are their numbers."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.first = self.last = -1
+        self.taken = self.left_out = 0
+
+    def add(self, batch: MicroBatch, *, taken: int, left_out: int) -> None:
+        if not self.batches:
+            self.first = batch.number
+        self.batches += 1
+        self.last = batch.number
+        self.taken += taken
+        self.left_out += left_out
+
+    def summary(self, pipeline: str, words: str, made: Count, clock: Clock) -> Summary:
+        taken = Count(self.taken, words)
+        return Summary(pipeline, taken, made, self.left_out, self.batches, clock.seconds)
+
+
+class Metadata(msgspec.Struct):
+    """What Spark writes into `metadata` of a checkpoint."""
+
+    id: str
+
+
+def follow(writer: Any, control: Control, each: Callable[[MicroBatch], None]) -> None:
+    """Starts the query and tells of each batch, until it has ended or is to stop. What is under way
+    then is done again by the next run. Raises PipelineFailed.
+    """
+    with explained():
+        query = writer.start()
+    last = -1
+    ended = False
+    try:
+        while not ended:
+            try:
+                with explained():
+                    ended = bool(query.awaitTermination(POLL_SECONDS))
+            except PipelineFailed:
+                _tell(query, last, each)
+                # Ctrl-C goes to processes of Spark as well, and the query may hear of it first.
+                if not control.stop.is_set():
+                    raise
+                ended = True
+            if control.stop.is_set() and not ended:
+                query.stop()
+                ended = True
+            last = _tell(query, last, each)
+    finally:
+        if query.isActive:
+            query.stop()
+
+
+def _tell(query: Any, last: int, each: Callable[[MicroBatch], None]) -> int:
+    for progress in query.recentProgress:
+        # A trigger that found nothing is reported under the number of the next batch.
+        if progress.batchId > last and "addBatch" in progress.durationMs:
+            last = progress.batchId
+            each(_batch(progress))
+    return last
+
+
+def _batch(progress: Any) -> MicroBatch:
+    observed = progress.observedMetrics.get("querator")
+    source = progress.sources[0]
+    return MicroBatch(
+        progress.batchId,
+        progress.numInputRows,
+        progress.batchDuration / 1000,
+        source.startOffset or "",
+        source.endOffset or "",
+        observed.asDict() if observed is not None else {},
+    )
+
+
+def query_id(files: Files, checkpoint: str) -> str:
+    """Of the query whose checkpoint it is; "": it has not begun."""
+    path = f"{checkpoint.rstrip('/')}/metadata"
+    if not files.exists(path):
+        return ""
+    return msgspec.json.decode(files.read(path), type=Metadata).id
+
+
+def trigger(*, continuous: bool) -> dict[str, Any]:
+    return {"processingTime": "0 seconds"} if continuous else {"availableNow": True}

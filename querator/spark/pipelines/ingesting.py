@@ -1,0 +1,95 @@
+"""Files → queue."""
+
+from typing import Any, Final
+
+import uuid_utils
+from pyspark.sql import Observation
+
+from querator.spark.pipelines import books, mapping
+from querator.spark.pipelines.failures import checked, explained
+from querator.spark.pipelines.files import Files
+from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
+from querator.spark.pipelines.settings import IngestSettings, SettingsError
+from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+
+_STRICT: Final = {"csv": {"header": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
+"""A record that cannot be read fails the run, unless the user's own options say otherwise."""
+_READ: Final = "rows read by Spark"
+_MADE: Final = "items committed, by the queue"
+
+
+def ingest(spark: Any, settings: IngestSettings, control: Control | None = None) -> Summary:
+    """Makes an item of each row of files, exactly once: all of `path` in one transaction, or with a
+    checkpoint each file that was not there in an earlier run. Without `columns.value` the payload
+    is the line (text), or all columns as JSON.
+
+    Raises SettingsError, OptionError, RequestError and Unreachable before data moves, and
+    PipelineFailed.
+    """
+    control = control or Control()
+    files = Files(spark)
+    if not files.found(settings.path):
+        raise SettingsError(f"path is {settings.path}: there is nothing")
+    if settings.checkpoint:
+        return _new_files(spark, files, settings, control)
+    return _all_files(spark, settings, control)
+
+
+def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summary:
+    clock = Clock()
+    with checked(f"path is {settings.path}"):
+        frame = _reader(spark.read, settings, settings.schema).load(settings.path)
+    seen = Observation(mapping.OBSERVED)
+    frame = _items(frame, settings, seen)
+    # A name that nobody has used: what is committed under it is what this run has made.
+    producer = str(uuid_utils.uuid7())
+    place = settings.target
+    with explained():
+        frame.write.format("querator").mode("append").options(
+            **place.options(txnAppId=producer, txnVersion="0")
+        ).save()
+    read, left_out = mapping.rows(seen.get), mapping.left_out(seen.get)
+    made = books.totals(place, producer).items
+    control.report(Progress(0, made, clock.seconds))
+    return Summary("ingest", Count(read, _READ), Count(made, _MADE), left_out, 1, clock.seconds)
+
+
+def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Control) -> Summary:
+    clock = Clock()
+    schema = settings.schema
+    if not schema:
+        with checked(f"path is {settings.path}"):
+            schema = _reader(spark.read, settings, "").load(settings.path).schema
+    reader = _reader(spark.readStream, settings, schema)
+    with checked(f"path is {settings.path}"):
+        frame = reader.option("maxBytesPerTrigger", settings.max_bytes).load(settings.path)
+    frame = _items(frame, settings, mapping.OBSERVED)
+    place = settings.target
+    before = books.totals(place, query_id(files, settings.checkpoint))
+    tally = Tally()
+
+    def each(batch: MicroBatch) -> None:
+        tally.add(batch, taken=batch.rows, left_out=mapping.left_out(batch.observed))
+        control.report(Progress(batch.number, batch.rows, batch.seconds))
+
+    writer = frame.writeStream.format("querator").options(**place.options())
+    writer = writer.option("checkpointLocation", settings.checkpoint)
+    follow(writer.trigger(**trigger(continuous=settings.continuous)), control, each)
+    after = books.totals(place, query_id(files, settings.checkpoint))
+    made = Count(books.committed_items(before, after, tally), _MADE)
+    return tally.summary("ingest", _READ, made, clock)
+
+
+def _reader(reader: Any, settings: IngestSettings, schema: Any) -> Any:
+    options = {**_STRICT.get(settings.format, {}), **settings.options}
+    reader = reader.format(settings.format).options(**options)
+    with checked("schema"):
+        return reader.schema(schema) if schema else reader
+
+
+def _items(frame: Any, settings: IngestSettings, observation: Any) -> Any:
+    kept = mapping.filtered(frame, settings.where, observation)
+    value = "value" if settings.format == "text" else "to_json(struct(*))"
+    items = mapping.to_items(kept, settings.columns, {"value": value})
+    mapping.check_target(items, settings.target)
+    return items

@@ -1,0 +1,73 @@
+"""Rows as items: which column is made of what, and what is left out."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import functions as F
+
+from querator.spark.pipelines.failures import checked
+from querator.spark.pipelines.settings import Columns, QueuePlace, SettingsError
+from querator.spark.rows import Layout, RowsError
+from querator.spark.sink_options import sink_options
+from querator.spark.writing import Sink
+
+OBSERVED: Final = "querator"
+_LEFT_OUT: Final = "left_out"
+_ROWS: Final = "rows"
+_CASTS: Final = {"value": "", "headers": "", "enqueue_at": "timestamp"}
+"""Types of those that are not texts; "": as they are."""
+
+
+def to_items(frame: Any, columns: Columns, defaults: Mapping[str, str]) -> Any:
+    """Selects what `columns` say, and what `defaults` say of the others. Raises SettingsError."""
+    chosen = {**defaults, **{name: said for name, said in _said(columns).items() if said}}
+    for name, expression in chosen.items():
+        with checked(f"column {name} = {expression}"):
+            frame.select(_column(name, expression))
+    frame = frame.select(*(_column(name, said) for name, said in chosen.items()))
+    try:
+        Layout(frame.schema)
+    except RowsError as error:
+        raise SettingsError(str(error)) from error
+    return frame
+
+
+def filtered(frame: Any, where: str, observation: Any = OBSERVED) -> Any:
+    """Without the rows that are not so; all rows, and these, are counted under way. Raises
+    SettingsError.
+    """
+    rows = F.count(F.lit(1)).alias(_ROWS)
+    if not where:
+        return frame.observe(observation, rows, F.lit(0).cast("long").alias(_LEFT_OUT))
+    with checked(f"where {where}"):
+        passes = F.coalesce(F.expr(where), F.lit(False))
+        counted = frame.observe(observation, rows, F.count_if(~passes).alias(_LEFT_OUT))
+        kept = counted.where(passes)
+        _ = kept.schema
+    return kept
+
+
+def left_out(observed: Mapping[str, int]) -> int:
+    return observed.get(_LEFT_OUT) or 0
+
+
+def rows(observed: Mapping[str, int]) -> int:
+    return observed.get(_ROWS) or 0
+
+
+def check_target(frame: Any, place: QueuePlace) -> None:
+    """Whether the queue is there and takes such columns. Raises RequestError, Unreachable,
+    OptionError.
+    """
+    Sink(sink_options(place.options(), of_table={}), frame.schema).check_queue()
+
+
+def _column(name: str, expression: str) -> Any:
+    kind = _CASTS.get(name, "string")
+    column = F.expr(expression)
+    return (column.cast(kind) if kind else column).alias(name)
+
+
+def _said(columns: Columns) -> dict[str, str]:
+    return msgspec.structs.asdict(columns)

@@ -1,0 +1,69 @@
+"""The SparkSession of the command line: quiet, in this process, with the data source registered."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+JAVA_LEAST: Final = 17
+_VERSION: Final = re.compile(r'version "(\d+)')
+_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Its traces say on pages what the command says in a line.
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "UTC",
+    # Files of several directories at a time, instead of a sort of all rows by their directory.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
+}
+
+
+class JavaMissing(RuntimeError):
+    """There is no Java, or it is too old; the message says which there must be."""
+
+
+def open_session(master: str, settings: Mapping[str, str], *, name: str = "querator") -> Any:
+    """A session with `settings` over the defaults of pipelines. Raises ImportError (PySpark is
+    missing or does not do), JavaMissing and PipelineFailed.
+    """
+    # Before gRPC is loaded, and before Spark forks this process.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    from querator.spark.requirements import check_requirements
+
+    check_requirements()
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    from querator.spark.pipelines.failures import explained
+    from querator.spark.source import QueratorDataSource
+
+    # It writes each error of SQL with all of Java's frames, besides raising it.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**_DEFAULTS, **settings}.items():
+        builder = builder.config(key, value)
+    with explained():
+        session = builder.getOrCreate()
+        session.dataSource.register(QueratorDataSource)
+    return session
+
+
+def check_java() -> None:
+    """Raises JavaMissing."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        where = f"JAVA_HOME is {home}, and has no bin/java" if home else "there is no java on PATH"
+        raise JavaMissing(f"Spark needs Java {JAVA_LEAST} or newer: {where}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = _VERSION.search(said)
+    version = int(found[1]) if found else 0
+    if version < JAVA_LEAST:
+        raise JavaMissing(f"Spark needs Java {JAVA_LEAST} or newer: {java} is version {version}")

@@ -1,0 +1,238 @@
+"""Settings of the pipelines: typed, and checked when they are made. No Spark is needed for that.
+
+Everything that Spark or the cluster must be asked for (a column, a path, a queue) is checked by the
+pipeline itself, before data moves.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from querator.spark.options import RETRY_SECONDS, OptionError, stream_options, target
+
+FileFormat = Literal["json", "csv", "parquet", "text"]
+FORMATS: Final[tuple[FileFormat, ...]] = ("json", "csv", "parquet", "text")
+ARCHIVE_PARTITIONS: Final = ("date=to_date(timestamp)", "kind")
+ARCHIVE_ITEMS: Final = 200_000
+ARCHIVE_BYTES: Final = 256 * 1024 * 1024
+INGEST_BYTES: Final = 256 * 1024 * 1024
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+
+
+class SettingsError(ValueError):
+    """A setting is missing or wrong; the message names it, its value and the way out."""
+
+
+class QueuePlace(msgspec.Struct, frozen=True):
+    """A queue, and how Spark's machines reach it: `endpoint` is `host:port` of a node, or several
+    with commas between. Files of TLS are on every machine of Spark; the first one alone: TLS, all:
+    mutual TLS. `retry_seconds`: how long failures may go on, 1 to 86,400.
+    """
+
+    endpoint: str
+    queue: str
+    namespace: str = ""
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    retry_seconds: float = RETRY_SECONDS
+
+    def __post_init__(self) -> None:
+        """Raises OptionError, SettingsError."""
+        if not self.queue:
+            raise SettingsError("queue is empty: give the name of a queue")
+        target(self.options())
+
+    def options(self, **more: str) -> dict[str, str]:
+        """For the data source; what is empty is left out."""
+        given = {
+            "endpoint": self.endpoint,
+            "queue": self.queue,
+            "namespace": self.namespace,
+            "tlsCaFile": self.tls_ca_file,
+            "tlsCertFile": self.tls_cert_file,
+            "tlsKeyFile": self.tls_key_file,
+            "retryTimeout": str(self.retry_seconds),
+            **more,
+        }
+        return {name: value for name, value in given.items() if value}
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """What items are made of: an SQL expression over the columns of the source for each field; ""
+    leaves it to the pipeline.
+    """
+
+    value: str = ""
+    key: str = ""
+    kind: str = ""
+    encoding: str = ""
+    reference: str = ""
+    headers: str = ""
+    priority: str = ""
+    group: str = ""
+    enqueue_at: str = ""
+    dedupe_key: str = ""
+
+
+class IngestSettings(msgspec.Struct, frozen=True):
+    """Of `ingest`. `schema` is DDL; "" infers it. `options` are those of Spark's reader of the
+    format. `where` drops rows that are not so. With a `checkpoint` each file goes once, however
+    often it is run, in batches of about `max_bytes`; without, all of `path` is one transaction.
+    """
+
+    path: str
+    format: FileFormat
+    target: QueuePlace
+    columns: Columns = Columns()
+    schema: str = ""
+    options: Mapping[str, str] = {}
+    where: str = ""
+    checkpoint: str = ""
+    continuous: bool = False
+    max_bytes: int = INGEST_BYTES
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        _given("path", self.path, "files or a directory of them")
+        if self.format not in FORMATS:
+            raise SettingsError(f"format is {self.format!r}: there are {', '.join(FORMATS)}")
+        if self.continuous and not self.checkpoint:
+            raise SettingsError(
+                "continuous needs a checkpoint: a directory that remembers which files are done"
+            )
+        _positive("max_bytes", self.max_bytes)
+
+
+class StreamSettings(msgspec.Struct, frozen=True):
+    """How items are taken out of a queue. `reader_id` and `checkpoint` belong together, to one
+    pipeline. `adopt`: a checkpoint that is behind the queue goes on where the queue is.
+    `min_tasks`: so many tasks at least for a batch. A run ends when it has taken what was there, or
+    goes on (`continuous`).
+    """
+
+    reader_id: str
+    checkpoint: str
+    max_items: int
+    max_bytes: int
+    min_tasks: int = 1
+    adopt: bool = False
+    continuous: bool = False
+
+    def options(self, place: QueuePlace) -> dict[str, str]:
+        """For the data source. Raises OptionError, SettingsError."""
+        _given(
+            "reader_id",
+            self.reader_id,
+            "a name for this pipeline, by which the queue knows what it has taken",
+        )
+        _given("checkpoint", self.checkpoint, "a directory that remembers what is done")
+        options = place.options(
+            readerId=self.reader_id,
+            maxItemsPerTrigger=str(self.max_items),
+            maxBytesPerTrigger=str(self.max_bytes),
+            minPartitions=str(self.min_tasks),
+            onCheckpointMismatch="adopt" if self.adopt else "fail",
+        )
+        stream_options(options)
+        return options
+
+
+class ArchiveSettings(msgspec.Struct, frozen=True):
+    """Of `archive`. `partition_by`: columns, or `name=SQL expression`; empty: no directories below
+    `path`. `checkpoint` "" is `_checkpoint` below `path`. Others as of StreamSettings.
+    """
+
+    source: QueuePlace
+    reader_id: str
+    path: str
+    partition_by: tuple[str, ...] = ARCHIVE_PARTITIONS
+    checkpoint: str = ""
+    max_items: int = ARCHIVE_ITEMS
+    max_bytes: int = ARCHIVE_BYTES
+    min_tasks: int = 1
+    adopt: bool = False
+    continuous: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises OptionError, SettingsError."""
+        _given("path", self.path, "the directory of the archive")
+        for each in self.partition_by:
+            name, _ = partition_column(each)
+            if _NAME.fullmatch(name) is None:
+                raise SettingsError(
+                    f"partition_by has {each!r}: give a column, or name=SQL expression"
+                )
+        self.stream.options(self.source)
+
+    @property
+    def stream(self) -> StreamSettings:
+        checkpoint = self.checkpoint or f"{self.path.rstrip('/')}/_checkpoint"
+        return StreamSettings(
+            self.reader_id,
+            checkpoint,
+            self.max_items,
+            self.max_bytes,
+            self.min_tasks,
+            self.adopt,
+            self.continuous,
+        )
+
+
+class CopySettings(msgspec.Struct, frozen=True):
+    """Of `copy`. `columns` over those of the source; what is not given stays as it is. Items that
+    `where` does not let through are taken as well, and left out.
+    """
+
+    source: QueuePlace
+    target: QueuePlace
+    reader_id: str
+    checkpoint: str
+    columns: Columns = Columns()
+    where: str = ""
+    max_items: int = ARCHIVE_ITEMS
+    max_bytes: int = ARCHIVE_BYTES
+    min_tasks: int = 1
+    adopt: bool = False
+    continuous: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises OptionError, SettingsError."""
+        self.stream.options(self.source)
+
+    @property
+    def stream(self) -> StreamSettings:
+        return StreamSettings(
+            self.reader_id,
+            self.checkpoint,
+            self.max_items,
+            self.max_bytes,
+            self.min_tasks,
+            self.adopt,
+            self.continuous,
+        )
+
+
+def partition_column(text: str) -> tuple[str, str]:
+    """Name and SQL expression of one of `partition_by`."""
+    name, separator, expression = text.partition("=")
+    return name.strip(), (expression if separator else f"`{name.strip()}`").strip()
+
+
+def _given(name: str, value: str, what: str) -> None:
+    if not value:
+        raise SettingsError(f"{name} is missing: give {what}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise SettingsError(f"{name} is {value}: give more than 0")
+
+
+__all__ = [
+    "ARCHIVE_PARTITIONS", "FORMATS", "ArchiveSettings", "Columns", "CopySettings", "FileFormat",
+    "IngestSettings", "OptionError", "QueuePlace", "SettingsError", "StreamSettings",
+    "partition_column",
+]  # fmt: skip

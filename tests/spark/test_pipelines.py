@@ -1,0 +1,157 @@
+"""Pipelines on a real cluster of three processes: what goes in comes out, once, and is counted."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator import SyncClient
+from querator.client import Item
+from querator.spark.pipelines import (
+    ArchiveSettings,
+    Columns,
+    Control,
+    CopySettings,
+    IngestSettings,
+    PipelineFailed,
+    Progress,
+    QueuePlace,
+    Summary,
+    archive,
+    copy,
+    ingest,
+)
+from tests.spark.conftest import Nodes
+from tests.spark.test_write import values
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def client(trio: Nodes) -> Iterator[SyncClient]:
+    with SyncClient(trio.endpoint) as client:
+        yield client
+
+
+@pytest.fixture
+def place(trio: Nodes, client: SyncClient) -> QueuePlace:
+    """A queue of the test's own."""
+    name = f"pipe-{next(NUMBERS)}"
+    client.create_queue(name, partitions=2)
+    return QueuePlace(trio.endpoint, name)
+
+
+def second(client: SyncClient, place: QueuePlace) -> QueuePlace:
+    """Another queue."""
+    name = f"{place.queue}-other"
+    client.create_queue(name, partitions=3)
+    return QueuePlace(place.endpoint, name)
+
+
+def produce(client: SyncClient, place: QueuePlace, numbers: Any) -> None:
+    items = [
+        Item(b"%d" % number, key=f"{number % 7}", kind="even" if number % 2 == 0 else "odd")
+        for number in numbers
+    ]
+    with client.producer(place.queue) as producer:
+        producer.produce_many(items)
+
+
+def counts(summary: Summary) -> tuple[int, int, int]:
+    assert summary.balanced
+    return summary.taken.value, summary.left_out, summary.made.value
+
+
+def texts(home: Path, name: str, numbers: Any) -> None:
+    (home / "in").mkdir(exist_ok=True)
+    (home / "in" / name).write_text("".join(f"{number}\n" for number in numbers))
+
+
+def archived(spark: Any, home: Path) -> list[int]:
+    rows = spark.read.parquet(str(home / "lake")).select("value").collect()
+    return sorted(int(bytes(row["value"])) for row in rows)
+
+
+def test_files_become_items_in_one_transaction(spark, trio, client, place, tmp_path):
+    lines = [f"{number},{number % 3},carrier {number % 2}" for number in range(300)]
+    (tmp_path / "flights.csv").write_text("\n".join(["number,delay,carrier", *lines]))
+    settings = IngestSettings(
+        str(tmp_path / "flights.csv"),
+        "csv",
+        place,
+        Columns(key="carrier", kind="concat('late ', delay)", enqueue_at="now()"),
+        where="delay > 0",
+    )
+    heard: list[Progress] = []
+    assert counts(ingest(spark, settings, Control(heard.append))) == (300, 100, 200)
+    assert [progress.items for progress in heard] == [200]
+    found = values(spark, trio, place.queue)
+    assert set(found.values()) == {1}
+    assert len(found) == 200
+    assert b'{"number":"1","delay":"1","carrier":"carrier 1"}' in found
+    [item] = client.lease(place.queue, max_items=1)
+    assert (item.key[:7], item.kind[:5]) == ("carrier", "late ")
+
+
+def test_new_files_become_items_run_by_run(spark, trio, client, place, tmp_path):
+    settings = IngestSettings(
+        str(tmp_path / "in"), "text", place, checkpoint=str(tmp_path / "done"), max_bytes=1
+    )
+    texts(tmp_path, "a", range(100))
+    texts(tmp_path, "b", range(100, 200))
+    summary = ingest(spark, settings)
+    assert (counts(summary), summary.batches) == ((200, 0, 200), 2)
+    assert counts(ingest(spark, settings)) == (0, 0, 0)
+    texts(tmp_path, "c", range(200, 250))
+    # A batch whose commit is forgotten, as by a driver that was killed, is taken for what it is.
+    for name in ("1", ".1.crc"):
+        (tmp_path / "done" / "commits" / name).unlink()
+    assert counts(ingest(spark, settings)) == (150, 0, 150)
+    assert values(spark, trio, place.queue) == Counter(b"%d" % number for number in range(250))
+
+
+def test_a_queue_is_copied_changed_and_filtered(spark, trio, client, place, tmp_path):
+    target = second(client, place)
+    produce(client, place, range(500))
+    settings = CopySettings(
+        place,
+        target,
+        "copy",
+        str(tmp_path / "checkpoint"),
+        Columns(value="concat('number ', cast(value AS string))", reference="id"),
+        where="kind = 'even'",
+        max_items=200,
+    )
+    heard: list[Progress] = []
+    assert counts(copy(spark, settings, Control(heard.append))) == (500, 250, 250)
+    assert sum(progress.items for progress in heard) == 500
+    assert heard[-1].left == 0
+    expected = Counter(b"number %d" % number for number in range(0, 500, 2))
+    assert values(spark, trio, target.queue) == expected
+    [item] = client.lease(target.queue, max_items=1)
+    assert (item.kind, len(item.key), item.reference[1]) == ("even", 1, "-")
+    assert client.stats(place.queue).total.acknowledged == 500
+
+
+def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):
+    produce(client, place, range(500))
+    settings = ArchiveSettings(place, "lake", str(tmp_path / "lake"), max_items=300)
+    summary = archive(spark, settings)
+    assert (counts(summary), summary.batches) == ((500, 0, 500), 2)
+    produce(client, place, range(500, 600))
+    # Its batch is stored and not committed: it comes again, and is in the files already.
+    commit = tmp_path / "lake" / "_checkpoint" / "commits" / "2"
+    commit.touch()
+    with pytest.raises(PipelineFailed):
+        archive(spark, settings)
+    commit.unlink()
+    produce(client, place, range(600, 700))
+    assert counts(archive(spark, settings)) == (200, 0, 200)
+    assert archived(spark, tmp_path) == list(range(700))
+    frame = spark.read.parquet(str(tmp_path / "lake"))
+    assert {row["kind"] for row in frame.select("kind").distinct().collect()} == {"even", "odd"}
+    assert "date" in frame.columns
+    assert "state" not in frame.columns
