@@ -160,6 +160,11 @@ sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transc
 integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
 	$(BIN)/pytest tests/integration $(PYTEST)
 
+.PHONY: kill9
+kill9: export KILLS ?= 50
+kill9: setup ## one node is killed KILLS (50) times under load, and loses nothing
+	$(BIN)/pytest tests/integration/test_kill9.py $(PYTEST)
+
 .PHONY: clients
 clients: setup ## tests/clients: the clients in each language
 	$(BIN)/pytest tests/clients $(PYTEST)

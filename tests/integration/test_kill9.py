@@ -3,6 +3,7 @@ gone.
 """
 
 import asyncio
+import os
 import random
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.checkers.report import check
 from tests.integration.load import Load, acknowledged, completed, new_recorder
 from tests.integration.processes import ServerProcess, verify
 
-KILLS = 50
+KILLS = int(os.environ.get("KILLS", "20"))
 SEED = 20130101
 QUEUE = "work"
 PARTITIONS = 3
@@ -39,8 +40,8 @@ async def counts(address: str) -> admin_pb.PartitionStats:
         return answer.total
 
 
-@pytest.mark.timeout(600)
-async def test_fifty_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+async def test_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -> None:
     moments = random.Random(SEED)
     process = ServerProcess(tmp_path / "data")
     await process.start()
