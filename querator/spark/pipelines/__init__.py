@@ -2,7 +2,7 @@
 
     ingest      files → queue          archive     queue → Parquet
     copy        queue → queue          redrive     dead letters → the queue they came from
-    replay      archive → queue
+    replay      archive → queue        stats       what is in a queue, as a page with pictures
 
     from querator.spark.pipelines import ArchiveSettings, QueuePlace, archive
     orders = QueuePlace("a.example:4470", "orders")
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from querator.spark.pipelines.archiving import archive
     from querator.spark.pipelines.copying import copy
+    from querator.spark.pipelines.counting import QueueScan, stats
     from querator.spark.pipelines.failures import PipelineFailed
     from querator.spark.pipelines.ingesting import ingest
     from querator.spark.pipelines.session import open_session
@@ -34,19 +35,22 @@ if TYPE_CHECKING:
         IngestSettings,
         QueuePlace,
         SettingsError,
+        StatsSettings,
     )
     from querator.spark.pipelines.summary import Control, Count, Progress, Summary
 
 __all__ = [
     "ArchiveSettings", "Columns", "Control", "CopySettings", "Count", "IngestSettings",
-    "PipelineFailed", "Progress", "QueuePlace", "SettingsError", "Summary", "archive", "copy",
-    "ingest", "open_session",
+    "PipelineFailed", "Progress", "QueuePlace", "QueueScan", "SettingsError", "StatsSettings",
+    "Summary", "archive", "copy", "ingest", "open_session", "stats",
 ]  # fmt: skip
 
 _HOMES: Final = {
     "archive": "archiving",
     "copy": "copying",
     "ingest": "ingesting",
+    "QueueScan": "counting",
+    "stats": "counting",
     "open_session": "session",
     "PipelineFailed": "failures",
     "Control": "summary",

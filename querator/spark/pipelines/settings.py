@@ -10,7 +10,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from querator.spark.options import RETRY_SECONDS, OptionError, stream_options, target
+from querator.spark.options import (
+    RETRY_SECONDS,
+    OptionError,
+    browse_options,
+    stream_options,
+    target,
+)
 
 FileFormat = Literal["json", "csv", "parquet", "text"]
 FORMATS: Final[tuple[FileFormat, ...]] = ("json", "csv", "parquet", "text")
@@ -215,6 +221,26 @@ class CopySettings(msgspec.Struct, frozen=True):
         )
 
 
+class StatsSettings(msgspec.Struct, frozen=True):
+    """Of `stats`. Without `sizes` the payloads stay where they are. `min_tasks`: so many tasks at
+    least.
+    """
+
+    source: QueuePlace
+    sizes: bool = True
+    min_tasks: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises OptionError."""
+        browse_options(self.options())
+
+    def options(self) -> dict[str, str]:
+        """For the data source."""
+        return self.source.options(
+            includeValue=str(self.sizes).lower(), minPartitions=str(self.min_tasks)
+        )
+
+
 def partition_column(text: str) -> tuple[str, str]:
     """Name and SQL expression of one of `partition_by`."""
     name, separator, expression = text.partition("=")
@@ -233,6 +259,6 @@ def _positive(name: str, value: float) -> None:
 
 __all__ = [
     "ARCHIVE_PARTITIONS", "FORMATS", "ArchiveSettings", "Columns", "CopySettings", "FileFormat",
-    "IngestSettings", "OptionError", "QueuePlace", "SettingsError", "StreamSettings",
-    "partition_column",
+    "IngestSettings", "OptionError", "QueuePlace", "SettingsError", "StatsSettings",
+    "StreamSettings", "partition_column",
 ]  # fmt: skip

@@ -78,6 +78,9 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         ([*ARCHIVE, "--address", ","], "host:port"),
         ([*ARCHIVE, "--tls-cert", "cert.pem"], "go together"),
         (["spark", "copy", "q", "other", "--reader-id", "r"], "--checkpoint"),
+        (["spark", "stats"], "'QUEUE...'"),
+        (["spark", "stats", "q", "--html", "/no/where/report.html"], "there is no directory /no"),
+        (["spark", "stats", "q", "--min-tasks", "10001"], "minPartitions"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(arguments: list[str], words: str) -> None:
