@@ -56,8 +56,9 @@ class BrowseReader(DataSourceReader):
         )
         try:
             for answer in answers:
-                if answer.columns.rows:
-                    yield to_batch(answer.columns, options.queue)
+                columns = answer.message.columns
+                if columns.rows:
+                    yield to_batch(columns, answer.payloads, options.queue)
         finally:
             # Spark leaves a reader alone that has given enough (`limit`): the stream ends with it.
             answers.close()  # type: ignore[attr-defined]

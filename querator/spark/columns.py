@@ -76,14 +76,16 @@ _PRIORITIES: Final = _names(list(Priority))
 _REASONS: Final = _names(list(DeadReason))
 
 
-def to_batch(columns: items_pb2.ItemColumns, queue: str) -> Any:
-    """A record batch of `ARROW_SCHEMA`. Raises ColumnsError."""
+def to_batch(columns: items_pb2.ItemColumns, payloads: memoryview, queue: str) -> Any:
+    """A record batch of `ARROW_SCHEMA`, which refers to `payloads`: they are the data of `value`,
+    as `querator.spark.answers` parts them. Raises ColumnsError.
+    """
     rows = columns.rows
     seq = _numbers(columns.seq, pa.int64(), rows)
     partition = str(columns.partition)
     arrays = [
         _texts(columns.key, rows),
-        _bytes(columns.value, rows) if columns.HasField("value") else pa.nulls(rows, pa.binary()),
+        _values(columns, payloads),
         pa.repeat(pa.scalar(queue, pa.string()), rows),
         pa.repeat(pa.scalar(columns.partition, pa.int32()), rows),
         seq,
@@ -140,6 +142,14 @@ def _lengths(bounds: Any) -> Any:
 def _there(numbers: Any) -> Any:
     """The bitmap of those that are not 0."""
     return pc.not_equal(numbers, pa.scalar(0, numbers.type)).buffers()[1]
+
+
+def _values(columns: items_pb2.ItemColumns, payloads: memoryview) -> Any:
+    if not columns.HasField("value"):
+        return pa.nulls(columns.rows, pa.binary())
+    bounds, data = _bounds(columns.value.offsets, columns.rows), pa.py_buffer(payloads)
+    _check_end(bounds, data.size)
+    return pa.Array.from_buffers(pa.binary(), columns.rows, [None, bounds.buffers()[1], data])
 
 
 def _bytes(column: items_pb2.ByteColumn, rows: int) -> Any:

@@ -20,6 +20,7 @@ from querator.client.backoff import Backoff
 from querator.client.channel import CHANNEL_OPTIONS
 from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
 from querator.client.rpc_errors import from_rpc
+from querator.spark.answers import Answer, Kind, parse
 from querator.spark.options import Target
 from querator.v1 import (
     admin_service_pb2,
@@ -35,6 +36,9 @@ CALL_SECONDS: Final = 15.0
 """How long one attempt of a unary call may take."""
 ROUTING_SECONDS: Final = 2.0
 """The same, when a node is asked who leads: any node does, if need be."""
+
+_BROWSE: Final = "/querator.v1.QueueService/Browse"
+_READ_BATCH: Final = "/querator.v1.ReaderService/ReadBatch"
 
 R = TypeVar("R")
 _Place = tuple[str, str, int]
@@ -89,7 +93,7 @@ class Cluster:
 
     def browse(
         self, request: queue_service_pb2.BrowseRequest, *, retry_seconds: float
-    ) -> Iterator[queue_service_pb2.BrowseResponse]:
+    ) -> Iterator[Answer[queue_service_pb2.BrowseResponse]]:
         """All answers of a scan, whatever becomes of leaders meanwhile: after a failure it goes on
         where it was. Cancels the stream when it is closed. Raises RequestError, Unreachable.
         """
@@ -97,31 +101,37 @@ class Cluster:
         at.CopyFrom(request)
 
         def open_stream(channel: grpc.Channel) -> Any:
-            return queue_service_pb2_grpc.QueueServiceStub(channel).Browse(at)
+            call: Any = channel.unary_stream(_BROWSE)
+            return call(at.SerializeToString())
 
         def go_on(response: queue_service_pb2.BrowseResponse) -> bool:
             at.from_seq, at.upto_seq = response.next_seq, response.upto_seq
             return response.next_seq <= response.upto_seq
 
         place = request.namespace, request.queue, request.partition
-        return self._follow(open_stream, go_on, place, retry_seconds)
+        return self._follow(
+            open_stream, queue_service_pb2.BrowseResponse, go_on, place, retry_seconds
+        )
 
     def read_batch(
         self, request: reader_service_pb2.ReadBatchRequest, *, retry_seconds: float
-    ) -> Iterator[reader_service_pb2.ReadBatchResponse]:
+    ) -> Iterator[Answer[reader_service_pb2.ReadBatchResponse]]:
         """The same for a part of an open batch, whose end `request` names."""
         at = reader_service_pb2.ReadBatchRequest()
         at.CopyFrom(request)
 
         def open_stream(channel: grpc.Channel) -> Any:
-            return reader_service_pb2_grpc.ReaderServiceStub(channel).ReadBatch(at)
+            call: Any = channel.unary_stream(_READ_BATCH)
+            return call(at.SerializeToString())
 
         def go_on(response: reader_service_pb2.ReadBatchResponse) -> bool:
             at.from_index = response.next_index
             return response.next_index < request.upto_index
 
         place = request.namespace, request.queue, request.partition
-        return self._follow(open_stream, go_on, place, retry_seconds)
+        return self._follow(
+            open_stream, reader_service_pb2.ReadBatchResponse, go_on, place, retry_seconds
+        )
 
     def open_reader(
         self, request: reader_service_pb2.OpenReaderRequest, *, retry_seconds: float
@@ -154,10 +164,11 @@ class Cluster:
     def _follow(
         self,
         open_stream: Callable[[grpc.Channel], Any],
-        go_on: Callable[[Any], bool],
+        kind: Kind[R],
+        go_on: Callable[[R], bool],
         place: _Place,
         retry_seconds: float,
-    ) -> Iterator[Any]:
+    ) -> Iterator[Answer[R]]:
         """Answers of a stream, which `open_stream` begins behind the last answer that `go_on` was
         told of; it says whether there are more.
         """
@@ -167,11 +178,12 @@ class Cluster:
             address = self._way(place, tried)
             stream = open_stream(self._channel(address))
             try:
-                for response in stream:
-                    yield response
+                for data in stream:
+                    answer = parse(data, kind)
+                    yield answer
                     patience.renew()
                     tried.clear()
-                    if not go_on(response):
+                    if not go_on(answer.message):
                         return
                 raise make_error(ErrorCode.UNAVAILABLE, f"{address} ended a stream before its end")
             except grpc.RpcError as raw:

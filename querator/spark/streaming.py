@@ -142,9 +142,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = 0
         try:
             for answer in answers:
-                if answer.columns.rows:
-                    rows += answer.columns.rows
-                    yield to_batch(answer.columns, options.queue)
+                columns = answer.message.columns
+                if columns.rows:
+                    rows += columns.rows
+                    yield to_batch(columns, answer.payloads, options.queue)
         except (BatchReleased, BatchNotFound) as lost:
             if options.fail_on_data_loss:
                 raise explained(lost, options) from None

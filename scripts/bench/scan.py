@@ -56,7 +56,7 @@ def scan(options: BrowseOptions, wanted: Range) -> int:
         upto_seq=wanted.upto_seq,
     )
     answers = cluster(options.target).browse(request, retry_seconds=options.retry_seconds)
-    return sum(answer.columns.rows for answer in answers)
+    return sum(answer.message.columns.rows for answer in answers)
 
 
 def arrow(options: BrowseOptions, wanted: Range) -> int:

@@ -216,7 +216,6 @@ def test_a_scan_goes_on_with_the_next_leader(three):
     for answer in connections.browse(request, retry_seconds=60):
         if not found:
             three.run(led.kill())
-        offsets = memoryview(answer.columns.value.offsets).cast("i").tolist()
-        data = answer.columns.value.data
-        found += [data[at : at + 5] for at in offsets[:-1]]
+        offsets = memoryview(answer.message.columns.value.offsets).cast("i").tolist()
+        found += [bytes(answer.payloads[at : at + 5]) for at in offsets[:-1]]
     assert found == [b"%05d" % number for number in range(20_000)]

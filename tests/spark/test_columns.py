@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from querator.model.calls import DeadLetter, ItemRun, Overlay
+from querator.spark.answers import parse
 from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, ColumnsError, to_batch
-from querator.v1 import items_pb2
+from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire.columns import encode_columns
 from querator.wire.door import timestamp
 
@@ -35,13 +36,21 @@ def columns(*items: items_pb2.Item, with_value: bool = True, **known: Any) -> it
     return items_pb2.ItemColumns.FromString(encode_columns(3, [run], with_value=with_value).data)
 
 
+def batch_of(columns: items_pb2.ItemColumns) -> Any:
+    """As it comes out of an answer."""
+    data = queue_service_pb2.BrowseResponse(columns=columns, next_seq=9).SerializeToString()
+    answer = parse(data, queue_service_pb2.BrowseResponse)
+    assert answer.message.next_seq == 9
+    return to_batch(answer.message.columns, answer.payloads, "q")
+
+
 def test_both_schemas_agree(spark):
     told = spark.createDataFrame([], SPARK_SCHEMA).schema
     assert to_arrow_schema(told, timezone="UTC") == ARROW_SCHEMA
 
 
 def test_a_bare_item():
-    [row] = to_batch(columns(items_pb2.Item(payload=b"x")), "q").to_pylist()
+    [row] = batch_of(columns(items_pb2.Item(payload=b"x"))).to_pylist()
     there = {name: value for name, value in row.items() if value is not None}
     assert there == {
         "value": b"x", "queue": "q", "partition": 3, "offset": 5, "timestamp": AT, "id": "3-5",
@@ -62,7 +71,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
         enqueue_at=timestamp(AT_MS + 1),
     )
     letter = DeadLetter("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, (), AT_MS, AT_MS)
-    batch = to_batch(
+    batch = batch_of(
         columns(
             items_pb2.Item(payload=b"y"),
             item,
@@ -70,8 +79,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
             attempts=[0, 4],
             due_at_ms=[0, AT_MS],
             overlays=(Overlay(1, letter, ("no", "")),),
-        ),
-        "q",
+        )
     )
     batch.validate(full=True)
     assert batch.schema == ARROW_SCHEMA
@@ -95,7 +103,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
 
 
 def test_values_that_were_not_asked_for_are_null():
-    batch = to_batch(columns(items_pb2.Item(payload=b"x"), with_value=False), "q")
+    batch = batch_of(columns(items_pb2.Item(payload=b"x"), with_value=False))
     assert batch["value"].to_pylist() == [None]
 
 
@@ -113,4 +121,4 @@ def test_values_that_were_not_asked_for_are_null():
 )
 def test_buffers_that_do_not_fit_are_refused(broken):
     with pytest.raises(ColumnsError):
-        to_batch(broken, "q")
+        batch_of(broken)
