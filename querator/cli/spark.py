@@ -14,6 +14,8 @@ _COMMANDS: Final = {
     "ingest": "spark_ingest:ingest",
     "archive": "spark_archive:archive",
     "copy": "spark_copy:copy",
+    "redrive": "spark_redrive:redrive",
+    "replay": "spark_replay:replay",
     "stats": "spark_stats:stats",
 }
 """Name of the command → its module in this package and its name there."""

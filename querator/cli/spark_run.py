@@ -266,6 +266,15 @@ where_option = click.option(
 )
 
 
+rate_option = click.option(
+    "--rate",
+    type=float,
+    default=0.0,
+    metavar="N",
+    help="Items a second at most; without it as fast as it goes.",
+)
+
+
 def stream_options(command: _Command) -> _Command:
     """How items are taken out of a queue."""
     return cast(_Command, decorated(command, _STREAM))

@@ -24,6 +24,7 @@ _LETTER: Final = pa.struct(
         pa.field("reason", pa.string()),
         pa.field("timestamp", _INSTANT),
         pa.field("died_at", _INSTANT),
+        pa.field("errors", pa.list_(pa.field("element", pa.string()))),
     ]
 )
 ARROW_SCHEMA: Final = pa.schema(
@@ -56,7 +57,7 @@ SPARK_SCHEMA: Final = (
     "`attempts` int, `state` string, `enqueue_at` timestamp, `due_at` timestamp, "
     "`errors` array<string>, "
     "`dead_letter` struct<`queue`: string, `partition`: int, `offset`: bigint, `attempts`: int, "
-    "`reason`: string, `timestamp`: timestamp, `died_at`: timestamp>"
+    "`reason`: string, `timestamp`: timestamp, `died_at`: timestamp, `errors`: array<string>>"
 )
 """The same for Spark, as DDL."""
 
@@ -216,6 +217,7 @@ def _dead_letters(letters: items_pb2.DeadLetterColumns, rows: int) -> Any:
         _named(letters.reason, _REASONS, rows),
         _instants(letters.produced_at, rows),
         _instants(letters.died_at, rows),
+        _errors(letters.errors, rows),
     ]
     there = _there(_numbers(letters.reason, pa.int8(), rows))
     return pa.Array.from_buffers(_LETTER, rows, [there], children=children)

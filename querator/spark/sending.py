@@ -88,6 +88,25 @@ class Sender(Cluster):
 
         return self._anywhere(ask, retry_seconds)
 
+    def redrive(
+        self, namespace: str, queue: str, item_ids: Sequence[str], *, retry_seconds: float
+    ) -> tuple[int, int]:
+        """How many dead letters are on their way, by the last of so many attempts: what is on its
+        way is not sent again, and not counted again.
+        """
+        attempts = 0
+        request = admin_service_pb2.RedriveDeadLettersRequest(
+            namespace=namespace, queue=queue, item_ids=item_ids
+        )
+
+        def ask(channel: grpc.Channel) -> admin_service_pb2.RedriveDeadLettersResponse:
+            nonlocal attempts
+            attempts += 1
+            stub = admin_service_pb2_grpc.AdminServiceStub(channel)
+            return stub.RedriveDeadLetters(request, timeout=CALL_SECONDS)
+
+        return self._anywhere(ask, retry_seconds).redriven, attempts
+
     def commit(self, request: pb.CommitTxnRequest, *, retry_seconds: float) -> None:
         def ask(channel: grpc.Channel) -> pb.CommitTxnResponse:
             return TransactionServiceStub(channel).CommitTxn(request, timeout=CALL_SECONDS)

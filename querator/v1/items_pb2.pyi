@@ -524,6 +524,7 @@ class DeadLetterColumns(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     PRODUCED_AT_FIELD_NUMBER: _builtins.int
     DIED_AT_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
     reason: _builtins.bytes
     """int8, DeadReason."""
     origin_partition: _builtins.bytes
@@ -540,6 +541,10 @@ class DeadLetterColumns(_message.Message):
     def origin_queue(self) -> Global___ByteColumn:
         """Text."""
 
+    @_builtins.property
+    def errors(self) -> Global___ErrorColumns:
+        """The consumers' words in the queue where it died, newest last."""
+
     def __init__(
         self,
         *,
@@ -550,10 +555,11 @@ class DeadLetterColumns(_message.Message):
         attempts: _builtins.bytes = ...,
         produced_at: _builtins.bytes = ...,
         died_at: _builtins.bytes = ...,
+        errors: Global___ErrorColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["origin_queue", b"origin_queue"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "origin_queue", b"origin_queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "died_at", b"died_at", "origin_partition", b"origin_partition", "origin_queue", b"origin_queue", "origin_seq", b"origin_seq", "produced_at", b"produced_at", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "died_at", b"died_at", "errors", b"errors", "origin_partition", b"origin_partition", "origin_queue", b"origin_queue", "origin_seq", b"origin_seq", "produced_at", b"produced_at", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from querator.model.calls import ItemRun, Overlay
+from querator.model.calls import DeadLetter, ItemRun, Overlay
 from querator.v1 import items_pb2
 from querator.wire.alike import Alike, cut_alike
 from querator.wire.fields import prefix
@@ -194,13 +194,12 @@ def _head(partition: int, given: _Given, known: _Known) -> bytes:
         priority=_numbers("b", given.priority.of(rows)),
         enqueue_at=_numbers("q", given.enqueue_at.of(rows)),
         attributes=_attributes(given.attributes.of(rows)),
+        errors=_errors(known.overlays),
     )
     for name, column in given.texts.items():
         texts = _texts(column.of(rows))
         if texts is not None:
             getattr(columns, name).CopyFrom(texts)
-    if any(overlay is not None and overlay.errors for overlay in known.overlays):
-        columns.errors.CopyFrom(_errors(known.overlays))
     if any(overlay is not None and overlay.dead_letter for overlay in known.overlays):
         columns.dead_letters.CopyFrom(_dead_letters(known.overlays))
     return columns.SerializeToString()
@@ -228,8 +227,11 @@ def _attributes(by_item: Sequence[Sequence[tuple[str, str]]]) -> items_pb2.Attri
     )
 
 
-def _errors(overlays: Sequence[Overlay | None]) -> items_pb2.ErrorColumns:
-    by_item = [() if overlay is None else overlay.errors for overlay in overlays]
+def _errors(of: Sequence[Overlay | DeadLetter | None]) -> items_pb2.ErrorColumns | None:
+    """None: there are none."""
+    by_item = [() if one is None else one.errors for one in of]
+    if not any(by_item):
+        return None
     texts = list(chain.from_iterable(by_item))
     return items_pb2.ErrorColumns(offsets=_offsets(map(len, by_item)), texts=_texts(texts))
 
@@ -249,6 +251,7 @@ def _dead_letters(overlays: Sequence[Overlay | None]) -> items_pb2.DeadLetterCol
         attempts=numbers("i", "attempts"),
         produced_at=numbers("q", "produced_at_ms", _US_PER_MS),
         died_at=numbers("q", "died_at_ms", _US_PER_MS),
+        errors=_errors(letters),
     )
 
 

@@ -70,7 +70,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
         key="k",
         enqueue_at=timestamp(AT_MS + 1),
     )
-    letter = DeadLetter("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, (), AT_MS, AT_MS)
+    letter = DeadLetter("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, ("late",), AT_MS, AT_MS)
     batch = batch_of(
         columns(
             items_pb2.Item(payload=b"y"),
@@ -94,7 +94,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
         "enqueue_at": AT.replace(microsecond=6_000), "due_at": AT, "errors": ["no", ""],
         "dead_letter": {
             "queue": "home", "partition": 1, "offset": 2, "attempts": 3, "reason": "expired",
-            "timestamp": AT, "died_at": AT,
+            "timestamp": AT, "died_at": AT, "errors": ["late"],
         },
     }  # fmt: skip
     assert bare["value"] == b"y"

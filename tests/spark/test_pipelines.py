@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator import SyncClient
@@ -19,15 +21,22 @@ from querator.spark.pipelines import (
     PipelineFailed,
     Progress,
     QueuePlace,
+    RedriveSettings,
+    ReplaySettings,
+    SettingsError,
     Summary,
     archive,
     copy,
     ingest,
+    redrive,
+    replay,
 )
 from tests.spark.conftest import Nodes
 from tests.spark.test_write import values
 
+pytestmark = pytest.mark.timeout(300)
 NUMBERS = count()
+SOON = timedelta(seconds=10)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +72,12 @@ def produce(client: SyncClient, place: QueuePlace, numbers: Any) -> None:
 def counts(summary: Summary) -> tuple[int, int, int]:
     assert summary.balanced
     return summary.taken.value, summary.left_out, summary.made.value
+
+
+def settled_letters(client: SyncClient, grave: QueuePlace, count: int) -> None:
+    """Until all letters have arrived, which is in a moment."""
+    while client.stats(grave.queue).total.ready < count:
+        pass
 
 
 def texts(home: Path, name: str, numbers: Any) -> None:
@@ -134,6 +149,80 @@ def test_a_queue_is_copied_changed_and_filtered(spark, trio, client, place, tmp_
     [item] = client.lease(target.queue, max_items=1)
     assert (item.kind, len(item.key), item.reference[1]) == ("even", 1, "-")
     assert client.stats(place.queue).total.acknowledged == 500
+
+
+def test_dead_letters_are_shown_chosen_and_sent_back(spark, client, place):
+    grave = second(client, place)
+    client.update_queue(place.queue, dead_queue=grave.queue)
+    produce(client, place, range(60))
+    left = 60
+    while left:
+        for item in client.lease(place.queue, max_items=left, wait=SOON):
+            client.retry(place.queue, item, dead=True, error=f"broken {item.kind}")
+            left -= 1
+    settled_letters(client, grave, 60)
+    shown = redrive(spark, RedriveSettings(place, dry_run=True))
+    assert counts(shown) == (60, 60, 0)
+    found = [(group.reason, group.kind, group.items, group.error) for group in shown.groups]
+    assert found == [("rejected", "even", 30, "broken even"), ("rejected", "odd", 30, "broken odd")]
+    assert redrive(spark, RedriveSettings(place, reasons=("expired",), dry_run=True)).groups == ()
+    # A consumer of the dead queue has one of them.
+    [held] = client.lease(grave.queue, max_items=1, wait=SOON)
+    settings = RedriveSettings(
+        place, kinds=("even",), where="error LIKE 'broken%' AND value < '5'", rate=1_000
+    )
+    chosen = [number for number in range(0, 60, 2) if str(number) < "5"]
+    kept = int(held.payload) in chosen
+    heard: list[Progress] = []
+    sent = len(chosen) - kept
+    assert counts(redrive(spark, settings, Control(heard.append))) == (len(chosen), kept, sent)
+    assert [(progress.items, progress.left) for progress in heard] == [(sent, 0)]
+    assert client.stats(place.queue).total.ready == sent
+    assert counts(redrive(spark, RedriveSettings(place))) == (60 - sent, 1, 59 - sent)
+    again = client.lease(place.queue, max_items=60, wait=SOON)
+    assert {(item.attempt, item.kind) for item in again} == {(1, "even"), (1, "odd")}
+
+
+def test_an_archive_is_replayed_in_its_range_once(spark, trio, client, place, tmp_path):
+    target = second(client, place)
+    produce(client, place, range(300))
+    lake = str(tmp_path / "lake")
+    archive(spark, ArchiveSettings(place, "lake", lake))
+    produce(client, place, range(300, 900))
+    archive(spark, ArchiveSettings(place, "lake", lake))
+    rows = (
+        spark.read.parquet(lake).selectExpr("int(string(value)) AS number", "timestamp").collect()
+    )
+    since = min(row["timestamp"] for row in rows if row["number"] >= 300)
+    settings = ReplaySettings(
+        lake,
+        target,
+        str(tmp_path / "checkpoint"),
+        since=since.replace(tzinfo=UTC),
+        where="kind = 'odd'",
+        rate=100,
+    )
+    control = Control()
+
+    def stop(progress: Progress) -> None:
+        control.stop.set()
+
+    control.report = stop
+    first = replay(spark, settings, control)
+    taken, left_out, made = counts(first)
+    assert first.batches == 1
+    assert 0 < made < 300
+    faster = msgspec.structs.replace(settings, rate=10_000)
+    second_taken, second_left_out, second_made = counts(replay(spark, faster))
+    assert (taken + second_taken, left_out + second_left_out) == (600, 300)
+    assert made + second_made == 300
+    assert counts(replay(spark, faster)) == (0, 0, 0)
+    expected = Counter(b"%d" % number for number in range(301, 900, 2))
+    assert values(spark, trio, target.queue) == expected
+    [item] = client.lease(target.queue, max_items=1, wait=SOON)
+    assert (item.kind, len(item.key)) == ("odd", 1)
+    with pytest.raises(SettingsError, match="a checkpoint is of one queue and one range"):
+        replay(spark, msgspec.structs.replace(settings, since=None))
 
 
 def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):

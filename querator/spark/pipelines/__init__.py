@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from querator.spark.pipelines.counting import QueueScan, stats
     from querator.spark.pipelines.failures import PipelineFailed
     from querator.spark.pipelines.ingesting import ingest
+    from querator.spark.pipelines.redriving import DeadGroup, RedriveSummary, redrive
+    from querator.spark.pipelines.replaying import replay
     from querator.spark.pipelines.session import open_session
     from querator.spark.pipelines.settings import (
         ArchiveSettings,
@@ -34,15 +36,18 @@ if TYPE_CHECKING:
         CopySettings,
         IngestSettings,
         QueuePlace,
+        RedriveSettings,
+        ReplaySettings,
         SettingsError,
         StatsSettings,
     )
     from querator.spark.pipelines.summary import Control, Count, Progress, Summary
 
 __all__ = [
-    "ArchiveSettings", "Columns", "Control", "CopySettings", "Count", "IngestSettings",
-    "PipelineFailed", "Progress", "QueuePlace", "QueueScan", "SettingsError", "StatsSettings",
-    "Summary", "archive", "copy", "ingest", "open_session", "stats",
+    "ArchiveSettings", "Columns", "Control", "CopySettings", "Count", "DeadGroup",
+    "IngestSettings", "PipelineFailed", "Progress", "QueuePlace", "QueueScan", "RedriveSettings",
+    "RedriveSummary", "ReplaySettings", "SettingsError", "StatsSettings", "Summary", "archive",
+    "copy", "ingest", "open_session", "redrive", "replay", "stats",
 ]  # fmt: skip
 
 _HOMES: Final = {
@@ -52,6 +57,10 @@ _HOMES: Final = {
     "QueueScan": "counting",
     "stats": "counting",
     "open_session": "session",
+    "redrive": "redriving",
+    "replay": "replaying",
+    "DeadGroup": "redriving",
+    "RedriveSummary": "redriving",
     "PipelineFailed": "failures",
     "Control": "summary",
     "Count": "summary",

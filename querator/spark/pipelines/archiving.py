@@ -36,7 +36,7 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     control = control or Control()
     clock = Clock()
     source, stream = settings.source, settings.stream
-    books.check_source(source)
+    books.settings_of(source)
     with explained():
         frame = spark.readStream.format("querator").options(**stream.options(source)).load()
     frame, names = _partitioned(frame.drop("state"), settings)

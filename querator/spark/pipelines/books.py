@@ -11,6 +11,7 @@ from querator.spark.pipelines.following import Tally
 from querator.spark.pipelines.settings import QueuePlace
 from querator.spark.rpc import Unreachable
 from querator.spark.sending import sender
+from querator.v1 import admin_service_pb2
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -71,11 +72,13 @@ def waiting(place: QueuePlace) -> int | None:
     return None
 
 
-def check_source(place: QueuePlace) -> None:
-    """Raises RequestError, naming the queue that is not there, and Unreachable."""
+def settings_of(place: QueuePlace) -> admin_service_pb2.QueueSettings:
+    """Of a queue that items are to be taken from. Raises RequestError, naming the queue that is not
+    there, and Unreachable.
+    """
     calls = sender(target(place.options()))
     try:
-        calls.queue(place.namespace, place.queue, retry_seconds=place.retry_seconds)
+        return calls.queue(place.namespace, place.queue, retry_seconds=place.retry_seconds)
     except NotFound as error:
         error.message = f"{error.message} (cluster at {place.endpoint}); nothing was taken"
         raise

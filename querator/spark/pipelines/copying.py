@@ -10,7 +10,7 @@ from querator.spark.pipelines.settings import CopySettings, SettingsError
 from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
 from querator.spark.rows import DEDUPE_KEY, WRITTEN
 
-_AS_THEY_ARE: Final = {
+AS_THEY_ARE: Final = {
     name: f"`{name}`" for name in WRITTEN if name not in (DEDUPE_KEY, "partition")
 }
 """What of an item another queue may have as well. Its partition is that of its key there."""
@@ -36,11 +36,11 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
     clock = Clock()
     files = Files(spark)
     stream = settings.stream
-    books.check_source(source)
+    books.settings_of(source)
     with explained():
         frame = spark.readStream.format("querator").options(**stream.options(source)).load()
     kept = mapping.filtered(frame, settings.where)
-    items = mapping.to_items(kept, settings.columns, _AS_THEY_ARE)
+    items = mapping.to_items(kept, settings.columns, AS_THEY_ARE)
     mapping.check_target(items, target)
     before = books.totals(target, query_id(files, stream.checkpoint))
     tally = Tally()

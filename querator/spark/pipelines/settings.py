@@ -6,23 +6,21 @@ pipeline itself, before data moves.
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
 
-from querator.spark.options import (
-    RETRY_SECONDS,
-    OptionError,
-    browse_options,
-    stream_options,
-    target,
-)
+from querator.client.values import DeadReason
+from querator.spark.options import RETRY_SECONDS, browse_options, stream_options, target
 
 FileFormat = Literal["json", "csv", "parquet", "text"]
 FORMATS: Final[tuple[FileFormat, ...]] = ("json", "csv", "parquet", "text")
 ARCHIVE_PARTITIONS: Final = ("date=to_date(timestamp)", "kind")
 ARCHIVE_ITEMS: Final = 200_000
 ARCHIVE_BYTES: Final = 256 * 1024 * 1024
+RATE_MAX: Final = 10_000_000
+REASONS: Final = tuple(reason.name.lower() for reason in DeadReason)
 INGEST_BYTES: Final = 256 * 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
@@ -241,6 +239,54 @@ class StatsSettings(msgspec.Struct, frozen=True):
         )
 
 
+class RedriveSettings(msgspec.Struct, frozen=True):
+    """Of `redrive`. `queue` is the one in which the items died. `reasons`, `kinds` ("": items
+    without one) and `where`, over the columns of reads with `reason`, `died_at` and `error` (the
+    last one), choose among its dead letters. `rate`: items a second at most, 0: as fast as it goes.
+    """
+
+    queue: QueuePlace
+    reasons: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    where: str = ""
+    dry_run: bool = False
+    rate: float = 0
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        for reason in self.reasons:
+            if reason not in REASONS:
+                raise SettingsError(f"reasons has {reason!r}: there are {', '.join(REASONS)}")
+        _rate(self.rate)
+
+
+class ReplaySettings(msgspec.Struct, frozen=True):
+    """Of `replay`. Items that were produced at `since` or later, and before `until`; None: no
+    bound. `rate`: items a second at most, 0: as fast as it goes. `checkpoint` remembers which files
+    are done; it belongs to `target` and to the range.
+    """
+
+    path: str
+    target: QueuePlace
+    checkpoint: str
+    since: datetime | None = None
+    until: datetime | None = None
+    columns: Columns = Columns()
+    where: str = ""
+    rate: float = 0
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        _given("path", self.path, "the directory of an archive")
+        _given("checkpoint", self.checkpoint, "a directory that remembers what is done")
+        for name, instant in (("since", self.since), ("until", self.until)):
+            if instant is not None and instant.tzinfo is None:
+                raise SettingsError(f"{name} is {instant.isoformat()}: it needs a time zone")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise SettingsError("since must be before until")
+        _rate(self.rate)
+
+
 def partition_column(text: str) -> tuple[str, str]:
     """Name and SQL expression of one of `partition_by`."""
     name, separator, expression = text.partition("=")
@@ -252,13 +298,13 @@ def _given(name: str, value: str, what: str) -> None:
         raise SettingsError(f"{name} is missing: give {what}")
 
 
+def _rate(rate: float) -> None:
+    if not 0 <= rate <= RATE_MAX:
+        raise SettingsError(
+            f"rate is {rate:g}: give items a second, up to {RATE_MAX:,}; 0: as fast as it goes"
+        )
+
+
 def _positive(name: str, value: float) -> None:
     if not value > 0:
         raise SettingsError(f"{name} is {value}: give more than 0")
-
-
-__all__ = [
-    "ARCHIVE_PARTITIONS", "FORMATS", "ArchiveSettings", "Columns", "CopySettings", "FileFormat",
-    "IngestSettings", "OptionError", "QueuePlace", "SettingsError", "StatsSettings",
-    "StreamSettings", "partition_column",
-]  # fmt: skip

@@ -44,6 +44,8 @@ def test_the_reference_page_is_that_of_these_commands() -> None:
     )
 
 
+NOON = "2026-01-31T12:00:00Z"
+REPLAY = ["spark", "replay", "/lake", "q", "--checkpoint", "/checkpoint"]
 ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
 
 
@@ -81,6 +83,13 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         (["spark", "stats"], "'QUEUE...'"),
         (["spark", "stats", "q", "--html", "/no/where/report.html"], "there is no directory /no"),
         (["spark", "stats", "q", "--min-tasks", "10001"], "minPartitions"),
+        (["spark", "redrive", "q", "--reason", "age"], "'age' is not one of"),
+        (["spark", "redrive", "q", "--rate", "-1"], "is -1: give items a second"),
+        (["spark", "redrive", "q", "--rate", "nan"], "is nan: give items a second"),
+        (["spark", "replay", "/lake", "q"], "--checkpoint"),
+        ([*REPLAY, "--rate", "1e9"], "up to 10,000,000"),
+        ([*REPLAY, "--from", "2026-01-31"], "is not an instant"),
+        ([*REPLAY, "--from", NOON, "--until", NOON], "before until"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(arguments: list[str], words: str) -> None:

@@ -25,6 +25,7 @@ items = st.builds(
     attributes=st.dictionaries(texts, texts, max_size=3),
     enqueue_at=st.none() | instants.map(timestamp),
 )
+errors = st.lists(texts, max_size=3).map(tuple)
 letters = st.builds(
     DeadLetter,
     origin_queue=st.text(min_size=1, max_size=4),
@@ -32,11 +33,10 @@ letters = st.builds(
     origin_seq=st.integers(1, 2**62),
     attempts=st.integers(0, 65535),
     reason=st.integers(1, 3),
-    errors=st.just(()),
+    errors=errors,
     produced_at_ms=instants,
     died_at_ms=instants,
 )
-errors = st.lists(texts, max_size=3).map(tuple)
 
 
 def lengths_of(items: Sequence[items_pb2.Item]) -> list[int]:
@@ -101,8 +101,9 @@ def pairs_of(column: items_pb2.AttributeColumns) -> int:
     return max(unpack(f"<{len(column.offsets) // 4}i", column.offsets), default=0)
 
 
-def texts_of(column: items_pb2.ErrorColumns) -> int:
-    return max(unpack(f"<{len(column.offsets) // 4}i", column.offsets), default=0)
+def words(column: items_pb2.ErrorColumns, rows: int) -> list[list[str]]:
+    count = max(unpack(f"<{len(column.offsets) // 4}i", column.offsets), default=0)
+    return lists(column.offsets, values(column.texts, count), rows)
 
 
 def read(data: bytes) -> list[dict[str, object]]:
@@ -121,11 +122,8 @@ def read(data: bytes) -> list[dict[str, object]]:
         "enqueue_at": [*numbers("q", columns.enqueue_at, rows)],
         "value": [*values(columns.value, rows)],
         "attributes": [dict(zip(*each, strict=True)) for each in zip(keys, said, strict=True)],
-        "errors": [
-            *lists(
-                columns.errors.offsets, values(columns.errors.texts, texts_of(columns.errors)), rows
-            )
-        ],
+        "errors": [*words(columns.errors, rows)],
+        "letter_errors": [*words(letter.errors, rows)],
         "reason": [*numbers("b", letter.reason, rows)],
         "origin_queue": [each.decode() for each in values(letter.origin_queue, rows)],
         "origin_partition": [*numbers("i", letter.origin_partition, rows)],
@@ -157,6 +155,7 @@ def expected(run: ItemRun) -> list[dict[str, object]]:
                 "value": item.payload,
                 "attributes": dict(item.attributes),
                 "errors": list(overlay.errors),
+                "letter_errors": list(letter.errors),
                 "reason": letter.reason,
                 "origin_queue": letter.origin_queue,
                 "origin_partition": letter.origin_partition,

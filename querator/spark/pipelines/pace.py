@@ -1,0 +1,22 @@
+"""Not faster than so many items a second, on average since it began."""
+
+import threading
+import time
+
+
+class Pace:
+    """`rate` 0: as fast as it goes."""
+
+    def __init__(self, rate: float, stop: threading.Event) -> None:
+        self._rate = rate
+        self._stop = stop
+        self._began = time.monotonic()
+        self._items = 0
+
+    def wait(self, items: int) -> None:
+        """After so many more; ends early when the run is to stop."""
+        if not self._rate:
+            return
+        self._items += items
+        due = self._began + self._items / self._rate
+        self._stop.wait(max(0.0, due - time.monotonic()))
