@@ -82,6 +82,10 @@ cluster: setup ## run three nodes on this machine, in ./data/cluster
 demo: setup $(VENV)/.demo ## push real flights through three nodes, kill one, prove none was lost
 	$(PY) -m querator demo
 
+.PHONY: spark-demo
+spark-demo: setup $(VENV)/.demo $(VENV)/.spark ## the same flights by Spark: driver, worker and node killed, totals equal (needs Java 17)
+	$(PY) -m querator spark demo
+
 .PHONY: bench
 bench: setup ## measure a node and the client beside it
 	$(PY) -m scripts.bench
@@ -170,7 +174,7 @@ clients: setup ## tests/clients: the clients in each language
 	$(BIN)/pytest tests/clients $(PYTEST)
 
 .PHONY: spark
-spark: setup $(VENV)/.spark ## tests/spark: the data source on real PySpark (needs Java 17)
+spark: setup $(VENV)/.spark $(VENV)/.demo ## tests/spark: the data source on real PySpark (needs Java 17)
 	$(BIN)/pytest tests/spark $(PYTEST)
 
 # RUNS under load, with SEED and the seeds after it: make powerloss RUNS=1 SEED=7

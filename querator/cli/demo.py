@@ -30,7 +30,6 @@ from querator.cli.measure import Bars, latency
 from querator.cli.output import note, write_details, write_json
 from querator.cli.target import run_to_end
 from querator.client import Client
-from querator.client.cluster import ClusterAdmin
 from querator.client.values import PartitionStats
 
 DOWN_SECONDS = 1.0
@@ -139,10 +138,7 @@ async def _run(
 async def _kill_a_leader(nodes: LocalNodes, books: Books) -> str:
     """Kills the node that leads the first partition, and starts it again; its name."""
     await books.a_third.wait()
-    async with ClusterAdmin(nodes.address, request_timeout=30, connect_timeout=5) as cluster:
-        picture = await cluster.picture()
-    leaders = {(group.queue, group.partition): group.leader for group in picture.groups}
-    name = leaders[QUEUE, 0] or nodes.names[0]
+    name = await nodes.leader(QUEUE, 0)
     note(f"kill -9 {name}, which leads partition 0, after {books.acknowledged:,} flights.")
     await nodes[name].kill()
     await asyncio.sleep(DOWN_SECONDS)

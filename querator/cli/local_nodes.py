@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from querator.cli.failures import Failure
+from querator.client.cluster import ClusterAdmin
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -116,6 +117,15 @@ class LocalNodes:
 
     def __getitem__(self, name: str) -> LocalNode:
         return next(node for node in self._nodes if node.name == name)
+
+    async def leader(self, queue: str, partition: int) -> str:
+        """Name of the node that leads a partition; any, when nobody does at the moment. Raises
+        RequestError.
+        """
+        async with ClusterAdmin(self.address, request_timeout=30, connect_timeout=5) as cluster:
+            picture = await cluster.picture()
+        leaders = {(group.queue, group.partition): group.leader for group in picture.groups}
+        return leaders[queue, partition] or self.names[0]
 
     async def restart(self, name: str) -> None:
         """Starts a node again that was killed. Raises Failure."""

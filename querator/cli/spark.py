@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "redrive": "spark_redrive:redrive",
     "replay": "spark_replay:replay",
     "stats": "spark_stats:stats",
+    "demo": "spark_demo:demo",
 }
 """Name of the command → its module in this package and its name there."""
 

@@ -65,8 +65,8 @@ def columns(
         shown = [_label(label).replace(" – ", " –\n") for label in labels[::each]]
         axes.set_xticks(places[::each], shown)
         axes.grid(axis="x", visible=False)
-        axes.set_xlabel(_label(x))
-        axes.set_ylabel(_label(y))
+        axes.set_xlabel(_printable(x))
+        axes.set_ylabel(_printable(y))
         _count_up(axes.yaxis)
         if len(series) > 1:
             figure.legend(loc="outside upper left", ncols=len(series))
@@ -89,7 +89,7 @@ def bars(
             axes.bar_label(drawn, shown, padding=4)
             axes.grid(axis="y", visible=False)
             axes.margins(x=0.18, y=0.02)
-            axes.set_xlabel(_label(name))
+            axes.set_xlabel(_printable(name))
             _count_up(axes.xaxis)
         all_axes[0].set_yticks(places, [_label(label) for label in labels])
         all_axes[0].invert_yaxis()
@@ -100,10 +100,10 @@ def heat(
     rows: Sequence[str], across: Sequence[str], values: Sequence[Sequence[float | None]], *, x: str
 ) -> bytes:
     """A field for each row and each label across, in a colour for its value, which stands in it;
-    None: there is none.
+    None: there is none. The few largest values have the same colour, so that the others differ.
     """
-    known = [value for row in values for value in row if value is not None]
-    most = max((abs(value) for value in known), default=1.0) or 1.0
+    known = sorted(abs(value) for row in values for value in row if value is not None)
+    most = known[int(0.95 * len(known))] or 1.0
     with _figure(height=1.0 + 0.32 * len(rows)) as figure:
         axes = figure.subplots()
         cells = [[float("nan") if value is None else value for value in row] for row in values]
@@ -113,12 +113,18 @@ def heat(
                 if value is not None:
                     shade = "white" if abs(value) > 0.6 * most else "#1d242b"
                     axes.text(
-                        right, down, f"{value:.0f}", ha="center", va="center", color=shade, size=8
+                        right,
+                        down,
+                        str(round(value)),
+                        ha="center",
+                        va="center",
+                        color=shade,
+                        size=8,
                     )
         axes.set_xticks(range(len(across)), [_label(label) for label in across])
         axes.set_yticks(range(len(rows)), [_label(label) for label in rows])
         axes.grid(visible=False)
-        axes.set_xlabel(_label(x))
+        axes.set_xlabel(_printable(x))
         return _svg(figure)
 
 
@@ -148,6 +154,10 @@ def _colour(number: int) -> str:
 
 
 def _label(text: str) -> str:
-    """What fits beside an axis; what cannot be printed is left out."""
-    text = "".join(letter for letter in text if letter.isprintable())
+    """What fits beside an axis."""
+    text = _printable(text)
     return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable())

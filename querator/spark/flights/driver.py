@@ -1,0 +1,163 @@
+"""The Spark program of the demo: `python -m querator.spark.flights.driver SETTINGS`, JSON of
+`Settings`.
+
+Two lines of work at a time: CSV → queue FLIGHTS → archive, and CSV → queue DEPARTURES → copied into
+queue BOARDING. Then the archive is counted. It may be killed at any point: started again with the
+same settings it goes on where it was, for every pipeline of it does.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from querator.spark.flights.archive import count_flights
+from querator.spark.flights.delays import Flights
+from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, Said, Settings
+from querator.spark.pipelines import (
+    ArchiveSettings,
+    Columns,
+    Control,
+    CopySettings,
+    IngestSettings,
+    Progress,
+    QueuePlace,
+    Summary,
+    archive,
+    copy,
+    ingest,
+    open_session,
+)
+
+TASK_TRIES: Final = 4
+"""A task whose worker is killed is tried again: locally Spark does that only when it is told to."""
+
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java's quickest start: the demo ends before better code would pay."""
+
+Run = Callable[[Any, Control], Summary]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A pipeline with its name."""
+
+    name: str
+    run: Run
+
+
+class Driver:
+    def __init__(self, spark: Any, settings: Settings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._stop = threading.Event()
+        self._saying = threading.Lock()
+
+    def run(self) -> Flights:
+        """Raises what the first pipeline that fails raises, when the other one has stopped."""
+        lines = (
+            (self._ingest(FLIGHTS), Step("archive", self._archive)),
+            (self._ingest(DEPARTURES), Step("copy", self._copy)),
+        )
+        with ThreadPoolExecutor(len(lines)) as pool:
+            running = [pool.submit(self._follow, line) for line in lines]
+            wait(running, return_when=FIRST_EXCEPTION)
+            if any(each.done() and each.exception() for each in running):
+                self._stop.set()
+        for each in running:
+            each.result()
+        return count_flights(self._spark, str(self._settings.archive))
+
+    def _follow(self, line: Sequence[Step]) -> None:
+        # Java looks formats up in the session of its thread, which this makes it.
+        self._spark.createDataFrame([], "row string")
+        for step in line:
+            if self._stop.is_set():
+                return
+            control = Control(partial(self._tell, step.name))
+            control.stop = self._stop
+            self._say(Said(step.name, summary=step.run(self._spark, control)))
+
+    def _tell(self, pipeline: str, progress: Progress) -> None:
+        self._say(Said(pipeline, progress.batch, progress.items))
+
+    def _say(self, said: Said) -> None:
+        with self._saying:
+            sys.stdout.write(f"{msgspec.json.encode(said).decode()}\n")
+            sys.stdout.flush()
+
+    # --- pipelines ---------------------------------------------------------------------------
+
+    def _ingest(self, queue: str) -> Step:
+        """The payload of a flight is its row as JSON, all of it text, as the CSV has it."""
+        settings = self._settings
+        texts = ", ".join(f"`{field}` string" for field in ("row", *settings.fields))
+        fields = ", ".join(f"`{field}`" for field in settings.fields)
+        ingesting = IngestSettings(
+            settings.parts,
+            "csv",
+            self._place(queue),
+            Columns(
+                value=f"to_json(struct({fields}))",
+                key="if(tailnum = 'NA', flight, tailnum)",
+                kind="carrier",
+                encoding="'application/json'",
+                reference="`row`",
+            ),
+            schema=texts,
+            checkpoint=self._checkpoint(f"ingest-{queue}"),
+            max_bytes=settings.batch_bytes,
+        )
+        return Step(f"ingest {queue}", lambda spark, control: ingest(spark, ingesting, control))
+
+    def _archive(self, spark: Any, control: Control) -> Summary:
+        settings = ArchiveSettings(
+            self._place(FLIGHTS),
+            "lake",
+            str(self._settings.archive),
+            ("month=cast(get_json_object(string(value), '$.month') AS int)", "carrier=kind"),
+            self._checkpoint("archive"),
+            self._settings.batch_items,
+        )
+        return archive(spark, settings, control)
+
+    def _copy(self, spark: Any, control: Control) -> Summary:
+        settings = CopySettings(
+            self._place(DEPARTURES),
+            self._place(BOARDING),
+            "boarding",
+            self._checkpoint("copy"),
+            max_items=self._settings.batch_items,
+        )
+        return copy(spark, settings, control)
+
+    def _place(self, queue: str) -> QueuePlace:
+        return QueuePlace(self._settings.endpoint, queue)
+
+    def _checkpoint(self, name: str) -> str:
+        return f"{self._settings.home}/checkpoints/{name}"
+
+
+def main(settings: Settings) -> None:
+    spark = open_session(
+        f"local[2,{TASK_TRIES}]",
+        {
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            "spark.sql.shuffle.partitions": "2",
+        },
+        name="querator spark demo",
+    )
+    # The first tasks of two queries at once can spoil Java's deserialization for the life of the
+    # process (OptionalDataException in every task from then on): so one goes first, alone.
+    spark.range(1).repartition(1).count()
+    flights = Driver(spark, settings).run()
+    settings.counts.write_bytes(msgspec.json.encode(flights))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Settings))

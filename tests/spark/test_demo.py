@@ -1,0 +1,71 @@
+"""`querator spark demo` as a newcomer runs it, with fewer rows; what an interrupt leaves behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.integration.test_demo import command_lines
+
+ROWS = 2_000
+KEYS = [
+    "flights", "archived", "copied", "completed", "lost", "duplicated", "seconds",
+    "drivers_killed", "workers_killed", "nodes_killed", "report",
+]  # fmt: skip
+
+
+async def start_demo(home: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "querator", "spark", "demo"),
+        *("--rows", str(ROWS), "--nodes", "1", "--out", str(home / "out")),
+        env={**os.environ, "TMPDIR": str(home)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@pytest.mark.timeout(300)
+async def test_totals_equal_those_of_the_csv_although_driver_and_worker_are_killed(java, tmp_path):
+    process = await start_demo(tmp_path)
+    out, err = (part.decode() for part in await process.communicate())
+    assert process.returncode == 0, err
+    found = msgspec.json.decode(out.splitlines()[-1])
+    assert list(found) == KEYS
+    assert found["flights"] == found["archived"] == found["copied"] == found["completed"] == ROWS
+    assert found["lost"] == found["duplicated"] == 0
+    assert (found["drivers_killed"], found["workers_killed"], found["nodes_killed"]) == (1, 1, 0)
+    digests = [line.split()[-1] for line in out.splitlines() if line.startswith("digest")]
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
+    check_results(Path(found["report"]))
+    # Only the results are left, and no process.
+    assert os.listdir(tmp_path) == ["out"]
+    assert str(tmp_path) not in " ".join(command_lines())
+
+
+def check_results(report: Path) -> None:
+    html = report.read_text()
+    assert "All counts balance." in html
+    assert "JetBlue Airways" in html
+    assert html.count("data:image/svg+xml;base64,") == 4
+    assert (report.parent / "archive" / "month=1" / "carrier=B6").is_dir()
+
+
+async def test_an_interrupt_leaves_no_process_behind(java, tmp_path):
+    process = await start_demo(tmp_path)
+    while "querator.spark.flights.driver" not in " ".join(of(tmp_path)):
+        assert process.returncode is None
+        await asyncio.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    await process.communicate()
+    assert process.returncode == 130
+    assert os.listdir(tmp_path) == ["out"]
+    assert of(tmp_path) == []
+
+
+def of(home: Path) -> list[str]:
+    return [line for line in command_lines() if str(home) in line]
