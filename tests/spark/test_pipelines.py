@@ -1,5 +1,8 @@
 """Pipelines on a real cluster of three processes: what goes in comes out, once, and is counted."""
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, timedelta
@@ -8,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from querator import SyncClient
 from querator.client import Item
+from querator.client.errors import NotFound
+from querator.spark.options import browse_options
 from querator.spark.pipelines import (
     ArchiveSettings,
     Columns,
@@ -31,7 +37,9 @@ from querator.spark.pipelines import (
     redrive,
     replay,
 )
+from querator.spark.rpc import cluster
 from tests.spark.conftest import Nodes
+from tests.spark.killed_pipelines import archiving, copying
 from tests.spark.test_write import values
 
 pytestmark = pytest.mark.timeout(300)
@@ -244,3 +252,111 @@ def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):
     assert {row["kind"] for row in frame.select("kind").distinct().collect()} == {"even", "odd"}
     assert "date" in frame.columns
     assert "state" not in frame.columns
+
+
+def test_a_row_that_is_gone_from_the_archive_is_missed(spark, client, place, tmp_path):
+    produce(client, place, range(100))
+
+    def lose_one(_: Progress) -> None:
+        [path, *_others] = (tmp_path / "lake").rglob("kind=even/*.parquet")
+        pq.write_table(pq.ParquetFile(path).read().slice(1), path)
+        (path.parent / f".{path.name}.crc").unlink()
+
+    settings = ArchiveSettings(place, "lake", str(tmp_path / "lake"))
+    summary = archive(spark, settings, Control(lose_one))
+    assert not summary.balanced
+    assert (summary.taken.value, summary.made.value, summary.missing) == (100, 99, 1)
+
+
+def test_an_archive_without_its_checkpoint_is_refused(spark, client, place, tmp_path):
+    produce(client, place, range(10))
+    lake = str(tmp_path / "lake")
+    archive(spark, ArchiveSettings(place, "lake", lake, partition_by=()))
+    other = ArchiveSettings(place, "other", lake, checkpoint=str(tmp_path / "other"))
+    with pytest.raises(SettingsError, match=r"has 1 batches, and checkpoint .* has 0"):
+        archive(spark, other)
+
+
+def test_items_are_copied_once_while_a_leader_is_killed(spark, trio, client, place, tmp_path):
+    target = second(client, place)
+    produce(client, place, range(600))
+    connections = cluster(browse_options(place.options()).target)
+    address = connections.leader("", place.queue, 0)
+    [led] = [each for each in trio.members.by_name.values() if each.address == address]
+
+    def kill(progress: Progress) -> None:
+        if progress.batch == 0:
+            trio.run(led.kill())
+
+    settings = CopySettings(place, target, "copy", str(tmp_path / "checkpoint"), max_items=100)
+    try:
+        assert counts(copy(spark, settings, Control(kill))) == (600, 0, 600)
+        assert values(spark, trio, target.queue) == Counter(b"%d" % number for number in range(600))
+    finally:
+        trio.run(led.start())
+
+
+def test_a_driver_killed_in_a_batch_of_two_pipelines_goes_on(spark, trio, client, tmp_path):
+    for name in ("from", "to", "archived"):
+        # One partition: a batch is one task, and the stuck one leaves the others to the copy.
+        client.create_queue(name, partitions=1)
+    for name in ("from", "archived"):
+        produce(client, QueuePlace(trio.endpoint, name), range(300))
+    command = [sys.executable, "-m", "tests.spark.killed_pipelines", str(tmp_path), trio.endpoint]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.run(command, stdout=log, stderr=log, check=False)
+    assert run.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()[-4000:]
+    assert sum(batch.items for batch in client.staged_batches("to").batches) == 100
+    assert client.stats("archived").total.reserved == 100
+    assert counts(copy(spark, copying(tmp_path, trio.endpoint))) == (200, 0, 200)
+    assert counts(archive(spark, archiving(tmp_path, trio.endpoint))) == (200, 0, 200)
+    assert values(spark, trio, "to") == Counter(b"%d" % number for number in range(300))
+    assert archived(spark, tmp_path) == list(range(300))
+    for name in ("from", "archived"):
+        total = client.stats(name).total
+        assert (total.acknowledged, total.reserved, total.ready) == (300, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "words"),
+    [
+        (Columns(key="carier"), "", "column key = carier: .*`carier` cannot be resolved"),
+        (Columns(key="nope(x)"), "", r"column key = nope\(x\): .*nope"),
+        (Columns(value="map('a', 1)"), "", "column value is map<string,int>: it must be binary or"),
+        (Columns(), "delay >", "where delay >: .*"),
+        (Columns(), "carrier + 1 AND", "where carrier"),
+    ],
+)
+def test_expressions_are_refused_before_data_moves(
+    spark, client, place, tmp_path, columns, where, words
+):
+    (tmp_path / "in.csv").write_text("carrier,delay\nA,1\n")
+    settings = IngestSettings(str(tmp_path / "in.csv"), "csv", place, columns, where=where)
+    with pytest.raises(SettingsError, match=words):
+        ingest(spark, settings)
+
+
+def test_paths_and_queues_that_are_not_there_are_refused(spark, client, place, tmp_path):
+    nowhere = str(tmp_path / "nowhere")
+    (tmp_path / "in.txt").write_text("x\n")
+    other = QueuePlace(place.endpoint, "nowhere")
+    with pytest.raises(SettingsError, match=f"path is {nowhere}: there is nothing"):
+        ingest(spark, IngestSettings(nowhere, "text", place))
+    with pytest.raises(NotFound, match="nothing was written"):
+        ingest(spark, IngestSettings(str(tmp_path / "in.txt"), "text", other))
+    with pytest.raises(NotFound, match="nothing was taken"):
+        archive(spark, ArchiveSettings(other, "lake", nowhere))
+    with pytest.raises(NotFound, match="nothing was written"):
+        copy(spark, CopySettings(place, other, "copy", str(tmp_path / "checkpoint")))
+    with pytest.raises(SettingsError, match="has no dead queue"):
+        redrive(spark, RedriveSettings(place))
+    with pytest.raises(SettingsError, match=f"path is {nowhere}: .*nowhere"):
+        replay(spark, ReplaySettings(nowhere, place, str(tmp_path / "checkpoint")))
+    spark.range(3).write.parquet(str(tmp_path / "other"))
+    with pytest.raises(SettingsError, match="no archive of a queue: it has no column value"):
+        replay(spark, ReplaySettings(str(tmp_path / "other"), place, str(tmp_path / "checkpoint")))
+    assert not (tmp_path / "checkpoint").exists()
+    (tmp_path / "in.json").write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(SettingsError, match="Malformed"):
+        ingest(spark, IngestSettings(str(tmp_path / "in.json"), "json", place))
+    assert client.stats(place.queue).total.produced == 0

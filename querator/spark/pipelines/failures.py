@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import PySparkException
 
 from querator.spark.pipelines.settings import SettingsError
 
 _OURS: Final = re.compile(r"^(querator\.[\w.]+): (.+)$", re.MULTILINE)
-_STATE: Final = re.compile(r" SQLSTATE: \w+.*$")
+_NOISE: Final = re.compile(r"^[\w.$]+(?:Exception|Error): | SQLSTATE: \w+.*$")
 
 
 class PipelineFailed(RuntimeError):
@@ -23,8 +23,8 @@ def checked(what: str) -> Iterator[None]:
     """While expressions and paths are looked at. Raises SettingsError."""
     try:
         yield
-    except (AnalysisException, ParseException) as error:
-        raise SettingsError(f"{what}: {reason(str(error))}") from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise SettingsError(f"{what}: {reason(error)}") from error
 
 
 @contextmanager
@@ -32,16 +32,16 @@ def explained() -> Iterator[None]:
     """While data moves. Raises PipelineFailed."""
     try:
         yield
-    except PySparkException as error:
-        raise PipelineFailed(reason(str(error))) from error
-    except Py4JJavaError as error:
-        raise PipelineFailed(reason(error.java_exception.toString())) from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise PipelineFailed(reason(error)) from error
 
 
-def reason(text: str) -> str:
+def reason(error: PySparkException | Py4JJavaError) -> str:
     """The line that says why: ours if there is one, else Spark's first."""
+    java = isinstance(error, Py4JJavaError)
+    text = error.java_exception.toString() if java else str(error)
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1][1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _STATE.sub("", lines[0]) if lines else "Spark does not say why"
+    return _NOISE.sub("", lines[0]) if lines else type(error).__name__
