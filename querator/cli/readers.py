@@ -112,6 +112,7 @@ def _view(one: Reader) -> dict[str, Any]:
 @click.argument("reader_id", metavar="READER")
 @click.option("--partition", type=click.IntRange(min=0), help="Only the batch of this partition.")
 @click.option("--remove", is_flag=True, help="Forget the reader, with what it has acknowledged.")
+@click.option("--dead-letters", is_flag=True, help="Make them dead letters; the reader goes on.")
 @server_options
 @output_option
 def release(
@@ -119,6 +120,7 @@ def release(
     reader_id: str,
     partition: int | None,
     remove: bool,
+    dead_letters: bool,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -128,22 +130,29 @@ def release(
     and only the acknowledgement is missing), they are done twice. Its next run fails with
     BATCH_RELEASED, unless it is told to skip what was released.
 
+    With --dead-letters the items go to the dead queue of QUEUE (and are dropped and counted if it
+    has none), and the reader may go on behind them.
+
     \b
     Examples:
       querator reader release orders lake
       querator reader release orders lake --remove
+      querator reader release orders lake --partition 3 --dead-letters
     """
     if remove and partition is not None:
         raise click.UsageError("A reader is removed from all partitions: leave out --partition.")
 
     async def main(client: Client) -> Released:
-        return await client.readers.release(queue, reader_id, partition=partition, remove=remove)
+        return await client.readers.release(
+            queue, reader_id, partition=partition, remove=remove, dead_letters=dead_letters
+        )
 
     released = target.run(main)
     if as_json:
         write_json({"batches": released.batches, "items": released.items, "removed": remove})
         return
     batches = "1 open batch" if released.batches == 1 else f"{released.batches:,} open batches"
-    click.echo(f"{count(released.items, 'item')} of {batches} given back to {queue}.")
+    what = "made dead letters" if dead_letters else f"given back to {queue}"
+    click.echo(f"{count(released.items, 'item')} of {batches} {what}.")
     if remove:
         click.echo(f"Reader {reader_id} is forgotten.")

@@ -32,12 +32,15 @@ class NamedBatch(msgspec.Struct, frozen=True):
 
 
 class ReaderPosition(msgspec.Struct, frozen=True):
-    """How far a reader has come in a partition. `batch` None: nothing is open."""
+    """How far a reader has come in a partition. `batch` None: nothing is open. `dead_seq`: the last
+    batch whose items were made dead letters; 0: none was.
+    """
 
     partition: int
     acked_seq: int
     batch: NamedBatch | None
     ready_upto: int
+    dead_seq: int = 0
 
 
 class ReaderRun(msgspec.Struct, frozen=True):
@@ -156,10 +159,18 @@ class Readers:
         return tuple(map(_reader, response.readers))
 
     async def release(
-        self, queue: str, reader_id: str, *, partition: int | None = None, remove: bool = False
+        self,
+        queue: str,
+        reader_id: str,
+        *,
+        partition: int | None = None,
+        remove: bool = False,
+        dead_letters: bool = False,
     ) -> Released:
         """Gives the items of open batches (of one `partition`, or of all) back to the queue, their
         attempt counted. `remove`: and forgets the reader, with what it has acknowledged.
+        `dead_letters`: they become dead letters instead (dropped and counted if the queue has no
+        dead queue), and the reader goes on behind them.
         """
         request = pb.ReleaseReaderRequest(
             namespace=self._namespace,
@@ -167,6 +178,7 @@ class Readers:
             reader_id=reader_id,
             partition=partition,
             remove=remove,
+            dead_letters=dead_letters,
         )
         response = await self._nodes.call(
             lambda node, left: node.readers.ReleaseReader(request, timeout=left),
@@ -182,7 +194,9 @@ def _batch(batch: pb.NamedBatch) -> NamedBatch:
 
 def _position(position: pb.ReaderPosition) -> ReaderPosition:
     batch = _batch(position.open_batch) if position.HasField("open_batch") else None
-    return ReaderPosition(position.partition, position.acked_seq, batch, position.ready_upto)
+    return ReaderPosition(
+        position.partition, position.acked_seq, batch, position.ready_upto, position.dead_seq
+    )
 
 
 def _progress(progress: pb.ReaderProgress) -> ReaderProgress:

@@ -151,7 +151,11 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         "The acknowledgement is behind what is acknowledged, or ahead of what was given out.",
     ),
     ErrorCode.BATCH_RELEASED: ErrorSpec(
-        "FAILED_PRECONDITION", 409, False, False, "The batch's items have gone back to the queue."
+        "FAILED_PRECONDITION",
+        409,
+        False,
+        False,
+        "The batch's items have gone back to the queue, or became dead letters.",
     ),
     ErrorCode.BATCH_NOT_FOUND: ErrorSpec(
         "NOT_FOUND", 404, False, False, "The batch is acknowledged, or was never given out."

@@ -14,12 +14,15 @@ class OpenReaderCall(msgspec.Struct, frozen=True):
 
 
 class ReaderPosition(msgspec.Struct, frozen=True):
-    """`ready_upto`: the last place in line that any item of the partition had."""
+    """`ready_upto`: the last place in line that any item of the partition had. `dead_seq`: the last
+    batch whose items were made to die; 0: none.
+    """
 
     partition: int
     acked_seq: int
     batch: NamedBatch | None
     ready_upto: int
+    dead_seq: int = 0
 
 
 class OpenedReader(msgspec.Struct, frozen=True):
@@ -118,13 +121,15 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class ReleaseReaderCall(msgspec.Struct, frozen=True):
-    """`partition` None: all."""
+    """`partition` None: all. `batch_seq` 0: whatever is open. `dead`: the items die."""
 
     namespace: str
     queue: str
     reader_id: str
     partition: int | None = None
     remove: bool = False
+    batch_seq: int = 0
+    dead: bool = False
     timeout_ms: int = 0
 
 

@@ -36,12 +36,14 @@ class AdvanceReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 class ReleaseReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=22):
     """Gives the items of the reader's open batch back, if it is `batch_seq`, their attempt counted.
 
-    `remove`: and forgets the reader, unless another batch is open.
+    `remove`: and forgets the reader, unless another batch is open. `dead`: the items die instead,
+    as rejected ones, and the batch counts as acknowledged.
     """
 
     reader_id: str
     batch_seq: int
     remove: bool = False
+    dead: bool = False
 
 
 ReaderCommand = OpenReader | AdvanceReader | ReleaseReader
@@ -61,7 +63,7 @@ class NamedBatch(msgspec.Struct, frozen=True, gc=False):
 
 class ReaderResult(msgspec.Struct, frozen=True, gc=False):
     """A reader as a command has left it. `position`: the last place in line that any item has got;
-    `now_ms` the state time.
+    `now_ms` the state time. `dead_seq`: the last batch whose items were made to die; 0: none.
     """
 
     epoch: int
@@ -69,3 +71,4 @@ class ReaderResult(msgspec.Struct, frozen=True, gc=False):
     batch: NamedBatch | None
     position: int
     now_ms: int
+    dead_seq: int = 0

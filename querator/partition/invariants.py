@@ -348,6 +348,8 @@ def _reader_rows(
         open_seq = row.last_seq if row.batch is None else row.batch.seq
         if open_seq != row.last_seq or row.acked_seq > open_seq - (row.batch is not None):
             wrong.append(f"reader {row.number} has acknowledged what is open, or not given out")
+        if row.dead_seq > row.last_seq or (row.batch is not None and row.dead_seq >= open_seq):
+            wrong.append(f"reader {row.number} has given up what is open, or not given out")
     if batches:
         wrong.append("there are batches of unknown readers")
     if state.readers != readers:

@@ -8,8 +8,8 @@ when the same name means the same items until it says that they are done:
                         the answer is the open batch, the same one as often as it is asked for
 
 Items of an open batch are RESERVED: no time runs for them and no other command touches them, until
-the batch is acknowledged, or somebody releases it. A name is given once: the batch after a released
-one has another.
+the batch is acknowledged, or somebody releases it, or makes its items die. A name is given once:
+the batch after a released one has another.
 
 An epoch is a run of the reader. Whoever opens one ends those before: what is left of them is
 refused here, so that a process that was thought dead neither acknowledges nor reserves anything.
@@ -87,8 +87,9 @@ def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
 
 
 def answer_of(row: ReaderRow, state: State) -> ReaderResult:
+    position = state.next_position - 1
     return ReaderResult(
-        row.epoch, row.acked_seq, batch_of(row), state.next_position - 1, state.now_ms
+        row.epoch, row.acked_seq, batch_of(row), position, state.now_ms, row.dead_seq
     )
 
 
@@ -147,7 +148,7 @@ def advance_reader(turn: Turn, command: AdvanceReader) -> ReaderResult | Refusal
 
 
 def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
-    """`changed` counts items given back."""
+    """`changed` counts items given back, or dead."""
     row = load_reader(turn.txn, turn.group, command.reader_id)
     if row is None:
         # A repeat finds what it has removed gone.
@@ -155,8 +156,9 @@ def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
     released = 0
     if row.batch is not None and row.batch.seq == command.batch_seq:
         released = row.batch.count
-        _release(turn, row)
-        row = _put(turn, msgspec.structs.replace(row, batch=None))
+        _release(turn, row, dead=command.dead)
+        dead_seq = command.batch_seq if command.dead else row.dead_seq
+        row = _put(turn, msgspec.structs.replace(row, batch=None, dead_seq=dead_seq))
     if command.remove:
         if row.batch is not None:
             return Refusal(
@@ -205,9 +207,10 @@ def refuses(row: ReaderRow | None, command: AdvanceReader, *, regrown: bool) -> 
             f"since",
         )
     batch = row.batch
-    if row.acked_seq < ack <= row.last_seq and (batch is None or ack != batch.seq):
-        return None if command.skip_released else released(row, ack)
-    return None
+    done = ack <= row.acked_seq or ack == row.dead_seq or (batch is not None and ack == batch.seq)
+    if done or ack > row.last_seq or command.skip_released:
+        return None
+    return released(row, ack)
 
 
 def _mismatch(row: ReaderRow, ack: int, why: str) -> Refusal:
@@ -223,10 +226,14 @@ def _mismatch(row: ReaderRow, ack: int, why: str) -> Refusal:
 
 
 def released(row: ReaderRow, seq: int) -> Refusal:
+    what = (
+        "was released: its items went back to the queue, and others may get them, or have got them"
+    )
+    if seq == row.dead_seq:
+        what = "was given up: its items became dead letters"
     return Refusal(
         ErrorCode.BATCH_RELEASED,
-        f"batch {seq} of reader {row.reader_id!r} was released: its items went back to the queue, "
-        f"and others may get them, or have got them",
+        f"batch {seq} of reader {row.reader_id!r} {what}",
         field="ack_seq",
         value=str(seq),
     )
@@ -379,17 +386,20 @@ def _acknowledge(turn: Turn, row: ReaderRow) -> None:
         leave_block(turn, first_seq, block_of(turn, first_seq), mask)
 
 
-def _release(turn: Turn, row: ReaderRow) -> None:
-    """The items of the open batch are ready again at their places, or dead."""
+def _release(turn: Turn, row: ReaderRow, *, dead: bool) -> None:
+    """The items of the open batch are ready again at their places, or dead: all are, or those whose
+    attempts are used up.
+    """
     for first_seq, mask in _take(turn, row):
         block = block_of(turn, first_seq)
         segment = load_segment(turn.txn, turn.group, first_seq, masks.low(mask))
         assert (segment.state, segment.locator) == (ItemState.RESERVED, row.number)
         detach(turn, first_seq, segment, mask)
         attempt = segment.attempt + 1
-        if worn(turn, attempt):
+        if dead or worn(turn, attempt):
             kill(
-                turn, first_seq, block, mask, DeadReason.ATTEMPTS,
+                turn, first_seq, block, mask,
+                DeadReason.REJECTED if dead else DeadReason.ATTEMPTS,
                 came_from=ItemState.RESERVED, attempt=attempt,
             )  # fmt: skip
         else:

@@ -372,7 +372,8 @@ class OpenBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class ReaderRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`number` is the reader's in this partition, never given again. `last_seq` is the last batch
-    that was given out: those after `acked_seq` that are not open were released.
+    that was given out: those after `acked_seq` that are not open were released, but for `dead_seq`,
+    the last one whose items were made to die.
 
     `opened_at_ms` is when the epoch came, `advanced_at_ms` when the reader was advanced last.
     """
@@ -385,6 +386,7 @@ class ReaderRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     acked_seq: int = 0
     last_seq: int = 0
     batch: OpenBatch | None = None
+    dead_seq: int = 0
 
 
 class ReservedItems(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -155,8 +155,11 @@ async def open_reader(
     for partition, result in enumerate([first, *others]):
         if isinstance(result, QueratorError):
             raise result
-        position = ReaderPosition(partition, result.acked_seq, result.batch, result.position)
-        positions.append(position)
+        positions.append(
+            ReaderPosition(
+                partition, result.acked_seq, result.batch, result.position, result.dead_seq
+            )
+        )
     return OpenedReader(first.epoch, tuple(positions))
 
 
@@ -389,8 +392,10 @@ async def release_reader(
         for state in of_partition:
             if state.reader_id == call.reader_id:
                 known = True
-                if state.batch is not None or call.remove:
-                    seq = 0 if state.batch is None else state.batch.seq
+                seq = 0 if state.batch is None else state.batch.seq
+                if call.batch_seq not in (0, seq):
+                    seq = 0
+                if seq or call.remove:
                     there.append((views[partition], seq))
     if not known:
         raise refused(unknown_reader(call.reader_id))
@@ -412,7 +417,7 @@ def _items(result: Done | QueratorError) -> int:
 async def _release(
     router: Router, call: ReleaseReaderCall, view: PartitionView, seq: int, deadline: float | None
 ) -> Done:
-    command = ReleaseReader(call.reader_id, seq, call.remove)
+    command = ReleaseReader(call.reader_id, seq, call.remove, call.dead)
     result = await router.call(view, command, deadline=deadline)
     assert isinstance(result, Done)
     return result

@@ -40,6 +40,8 @@ _OF_STREAMS: Final = (
     "pollTimeout",
     "failOnDataLoss",
     "onCheckpointMismatch",
+    "maxBatchReplays",
+    "poisonPolicy",
 )
 _OF_WRITES: Final = ("guarantee", "dedupeKeyColumn", "txnAppId", "txnVersion", "oversizePolicy")
 NAMES: Final = (*_OF_ALL, *_OF_BROWSE, *_OF_STREAMS, *_OF_WRITES)
@@ -62,10 +64,12 @@ _OF_A_TABLE: Final = "option."
 RETRY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 1.0
 MIN_PARTITIONS_MAX: Final = 10_000
+BATCH_REPLAYS_MAX: Final = 1_000
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
 _STATES: Final = {state.name.lower(): state for state in ItemState}
 _MISMATCHES: Final = ("fail", "adopt")
+_POISON_POLICIES: Final = {"fail": False, "deadletter": True}
 
 
 class OptionError(ValueError):
@@ -105,7 +109,8 @@ class BrowseOptions(msgspec.Struct, frozen=True):
 class StreamOptions(msgspec.Struct, frozen=True):
     """Of a stream. `max_items` and `max_bytes` are of a micro-batch; `poll_seconds` is how long the
     driver waits for its first item; `adopts`: a checkpoint that is behind the queue goes on where
-    the queue is. Others as in `BrowseOptions`.
+    the queue is. `max_replays` (0: any): how many runs may begin while a batch is open; after that
+    it is an error, or with `gives_up` its items become dead letters. Others as in `BrowseOptions`.
     """
 
     target: Target
@@ -119,6 +124,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
     poll_seconds: float
     fail_on_data_loss: bool
     adopts: bool
+    max_replays: int
+    gives_up: bool
     retry_seconds: float
 
 
@@ -142,6 +149,17 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
     mismatch = options.get("onCheckpointMismatch", _MISMATCHES[0])
     if mismatch.lower() not in _MISMATCHES:
         raise OptionError(f"option onCheckpointMismatch is {mismatch!r}: give fail or adopt")
+    policy = options.get("poisonPolicy", "fail")
+    if policy.lower() not in _POISON_POLICIES:
+        raise OptionError(f"option poisonPolicy is {policy!r}: give fail or deadLetter")
+    max_replays = int(
+        number(options, "maxBatchReplays", default=0, least=1, most=BATCH_REPLAYS_MAX)
+    )
+    if "poisonPolicy" in options and not max_replays:
+        raise OptionError(
+            "option poisonPolicy says what becomes of a batch that is replayed too often: give "
+            "maxBatchReplays, too"
+        )
     return StreamOptions(
         target=target(options),
         namespace=options.get("namespace", ""),
@@ -156,6 +174,8 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
         ),
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
         adopts=mismatch.lower() == "adopt",
+        max_replays=max_replays,
+        gives_up=_POISON_POLICIES[policy.lower()],
         retry_seconds=retry_seconds(options),
     )
 

@@ -3,9 +3,14 @@
 It begins with the first call that needs the queue: no earlier run does anything from then on, and
 the batches that it left open count as replayed. Advancing acknowledges what Spark has committed,
 and returns what is open then. A call that fails half way is made again: what is open stays open.
+
+A batch that is about to be handed out once more, after more runs than the user allows, is an error;
+or it is given up, and its items become dead letters. Whether a batch is open says nothing by
+itself: perhaps Spark has committed it, and only its acknowledgement is missing.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from querator.client.errors import (
@@ -17,23 +22,50 @@ from querator.client.errors import (
     ReaderNotFound,
     RequestError,
 )
-from querator.spark.options import StreamOptions
+from querator.spark.offsets import BatchPart
+from querator.spark.options import OptionError, StreamOptions
 from querator.spark.rpc import cluster
+from querator.spark.sending import sender
 from querator.v1 import reader_service_pb2 as pb
 
 _FIRST_PLACE: Final = 1
 """The first place in line that a partition gives; a bound of 0 would be none."""
 
 
+class PoisonBatch(RuntimeError):
+    """Run after run begins a batch, and none finishes it; the message says which, and the ways
+    out.
+    """
+
+
 class ReaderRun:
     """Every method raises RequestError, Unreachable; errors say the way out."""
 
     def __init__(self, options: StreamOptions, *, bounded: bool) -> None:
-        """Opens the reader. `bounded`: only what is in line by then is given out."""
+        """Opens the reader. `bounded`: only what is in line by then is given out. Raises
+        OptionError.
+        """
         self._options = options
         self._cluster = cluster(options.target)
         self._bounded = bounded
+        if options.gives_up:
+            self._check_dead_queue()
         self._open()
+
+    def _check_dead_queue(self) -> None:
+        options = self._options
+        try:
+            settings = sender(options.target).queue(
+                options.namespace, options.queue, retry_seconds=options.retry_seconds
+            )
+        except RequestError as error:
+            raise explained(error, options) from None
+        if not settings.dead_queue:
+            raise OptionError(
+                f"poisonPolicy=deadLetter: queue {options.queue} has no dead queue, so the items "
+                f"would be dropped; give it one with `querator queue update {options.queue} "
+                "--dead-queue NAME`"
+            )
 
     def _open(self) -> None:
         options = self._options
@@ -48,6 +80,12 @@ class ReaderRun:
             raise explained(error, options) from None
         self._epoch = opened.epoch
         self._doubtful = attempts > 1
+        self._found = {
+            each.partition: each.open_batch
+            for each in opened.partitions
+            if each.HasField("open_batch")
+        }
+        self._given_up = {each.partition: each.dead_seq for each in opened.partitions}
         self._acked = {each.partition: each.acked_seq for each in opened.partitions}
         # Of an empty partition the first place is the least that can be said.
         self._bounds = {
@@ -57,7 +95,9 @@ class ReaderRun:
     def advance(
         self, acks: Mapping[int, int], *, max_items: int, max_bytes: int
     ) -> list[pb.ReaderProgress]:
-        """What is open, by partition, when the batches up to `acks` are acknowledged."""
+        """What is open, by partition, when the batches up to `acks` are acknowledged. Raises
+        PoisonBatch.
+        """
         options = self._options
         if options.adopts:
             acks = {
@@ -76,11 +116,60 @@ class ReaderRun:
         except RequestError as error:
             raise explained(error, options) from None
         self._doubtful = False
+        given_up = [
+            self._gives_up(each.partition, each.batch)
+            for each in response.partitions
+            if each.HasField("batch")
+        ]
+        if any(given_up):
+            return self.advance(acks, max_items=max_items, max_bytes=max_bytes)
         if self._bounded:
             for each in response.partitions:
                 # It was made after the run has begun: what it has given is the last of it.
                 self._bounds.setdefault(each.partition, _FIRST_PLACE)
         return list(response.partitions)
+
+    def to_read(self, parts: Sequence[BatchPart]) -> list[BatchPart]:
+        """Those whose items were not given up, now or in an earlier run. Raises PoisonBatch."""
+        for partition, seq in sorted({(part.partition, part.batch_seq) for part in parts}):
+            batch = self._found.get(partition)
+            if batch is not None and batch.seq == seq:
+                self._gives_up(partition, batch)
+        return [part for part in parts if self._given_up.get(part.partition) != part.batch_seq]
+
+    def _gives_up(self, partition: int, batch: pb.NamedBatch) -> bool:
+        """Whether the batch, which comes once more, has come too often. Raises PoisonBatch."""
+        options = self._options
+        if not 0 < options.max_replays < batch.replays:
+            return False
+        what = (
+            f"batch {batch.seq} of reader {options.reader_id!r} in partition {partition} of "
+            f"{options.queue} ({batch.count:,} items)"
+        )
+        why = f"{batch.replays} runs of the query have begun since it was given out"
+        if not options.gives_up:
+            raise PoisonBatch(
+                f"{what} was never finished, and {why}; option maxBatchReplays is "
+                f"{options.max_replays}. Repair what they have failed with, and start the query "
+                "without maxBatchReplays once; or have the items made dead letters: "
+                '.option("poisonPolicy", "deadLetter"). spark.read with the option states=reserved '
+                "shows them"
+            )
+        request = pb.ReleaseReaderRequest(
+            namespace=options.namespace,
+            queue=options.queue,
+            reader_id=options.reader_id,
+            partition=partition,
+            batch_seq=batch.seq,
+            dead_letters=True,
+        )
+        try:
+            self._cluster.release_reader(request, retry_seconds=options.retry_seconds)
+        except RequestError as error:
+            raise explained(error, options) from None
+        self._given_up[partition] = batch.seq
+        sys.stderr.write(f"querator: {what} is given up, for {why}; its items are dead letters\n")
+        return True
 
     def _advance(
         self, acks: Mapping[int, int], max_items: int, max_bytes: int

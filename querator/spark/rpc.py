@@ -161,6 +161,17 @@ class Cluster:
 
         return self._anywhere(ask, retry_seconds)
 
+    def release_reader(
+        self, request: reader_service_pb2.ReleaseReaderRequest, *, retry_seconds: float
+    ) -> reader_service_pb2.ReleaseReaderResponse:
+        """Of one batch, so that it may be repeated. Raises RequestError, Unreachable."""
+
+        def ask(channel: grpc.Channel) -> reader_service_pb2.ReleaseReaderResponse:
+            stub = reader_service_pb2_grpc.ReaderServiceStub(channel)
+            return stub.ReleaseReader(request, timeout=CALL_SECONDS)
+
+        return self._anywhere(ask, retry_seconds)
+
     def _follow(
         self,
         open_stream: Callable[[grpc.Channel], Any],

@@ -68,7 +68,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Acknowledges `start`, and returns where the batches end that are open then; `start`
         itself if there are none. Waits for some, for `pollTimeout`. Raises RequestError,
-        Unreachable, OffsetError.
+        Unreachable, OffsetError, PoisonBatch.
         """
         options = self._options
         pairs = pairs_of(options, start)
@@ -100,17 +100,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """What is planned follows from the offsets alone. Raises OffsetError, and RequestError when
-        this is the first call of a run that repeats a batch.
+        """What is planned follows from the offsets alone, but that items which were given up are
+        not read. Raises OffsetError; and RequestError, PoisonBatch when this is the first call of a
+        run that repeats a batch.
         """
         options = self._options
         parts = parts_between(
             pairs_of(options, start), pairs_of(options, end), least=options.min_partitions
         )
-        if parts:
-            # A run that repeats a batch begins here: it counts, and the runs before it end.
-            self._running()
-        return parts
+        # A run that repeats a batch begins here: it counts, and the runs before it end.
+        return self._running().to_read(parts) if parts else []
 
     def commit(self, end: Offset) -> None:
         """Nothing: what is committed is acknowledged by the next `latestOffset`."""

@@ -110,7 +110,7 @@ class _DeadReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeadReason
     DEAD_REASON_EXPIRED: _DeadReason.ValueType  # 2
     """It was not leased before it expired."""
     DEAD_REASON_REJECTED: _DeadReason.ValueType  # 3
-    """A consumer rejected it by a retry with `dead`."""
+    """A consumer rejected it by a retry with `dead`, or a reader's batch was given up."""
 
 class DeadReason(_DeadReason, metaclass=_DeadReasonEnumTypeWrapper):
     """DeadReason says why an item became a dead letter."""
@@ -122,7 +122,7 @@ DEAD_REASON_ATTEMPTS: DeadReason.ValueType  # 1
 DEAD_REASON_EXPIRED: DeadReason.ValueType  # 2
 """It was not leased before it expired."""
 DEAD_REASON_REJECTED: DeadReason.ValueType  # 3
-"""A consumer rejected it by a retry with `dead`."""
+"""A consumer rejected it by a retry with `dead`, or a reader's batch was given up."""
 Global___DeadReason: _TypeAlias = DeadReason  # noqa: Y015
 
 @_typing.final

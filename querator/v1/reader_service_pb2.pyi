@@ -102,12 +102,15 @@ class ReaderPosition(_message.Message):
     ACKED_SEQ_FIELD_NUMBER: _builtins.int
     OPEN_BATCH_FIELD_NUMBER: _builtins.int
     READY_UPTO_FIELD_NUMBER: _builtins.int
+    DEAD_SEQ_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     acked_seq: _builtins.int
     """The last batch that was acknowledged; 0: none was."""
     ready_upto: _builtins.int
     """The end of the line as it is: what becomes ready later comes behind it (see ReaderAck)."""
+    dead_seq: _builtins.int
+    """The last batch whose items were made dead letters (ReleaseReader); 0: none was. It counts as acknowledged."""
     @_builtins.property
     def open_batch(self) -> Global___NamedBatch:
         """The batch that was given out and not acknowledged; unset when there is none."""
@@ -119,10 +122,11 @@ class ReaderPosition(_message.Message):
         acked_seq: _builtins.int = ...,
         open_batch: Global___NamedBatch | None = ...,
         ready_upto: _builtins.int = ...,
+        dead_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["open_batch", b"open_batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "open_batch", b"open_batch", "partition", b"partition", "ready_upto", b"ready_upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "dead_seq", b"dead_seq", "open_batch", b"open_batch", "partition", b"partition", "ready_upto", b"ready_upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -543,6 +547,8 @@ class ReleaseReaderRequest(_message.Message):
     READER_ID_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     REMOVE_FIELD_NUMBER: _builtins.int
+    BATCH_SEQ_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -553,6 +559,12 @@ class ReleaseReaderRequest(_message.Message):
     """Only the batch of this partition; unset: of all."""
     remove: _builtins.bool
     """Whether the reader is forgotten, with what it has acknowledged. Not with `partition`."""
+    batch_seq: _builtins.int
+    """Only if this is the open batch; 0: whichever is. With `partition`."""
+    dead_letters: _builtins.bool
+    """Whether the items become dead letters (reason REJECTED; dropped and counted if the queue has no dead queue)
+    instead. The reader may acknowledge the batch as if it had done it.
+    """
     def __init__(
         self,
         *,
@@ -561,10 +573,12 @@ class ReleaseReaderRequest(_message.Message):
         reader_id: _builtins.str = ...,
         partition: _builtins.int | None = ...,
         remove: _builtins.bool = ...,
+        batch_seq: _builtins.int = ...,
+        dead_letters: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "reader_id", b"reader_id", "remove", b"remove"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "batch_seq", b"batch_seq", "dead_letters", b"dead_letters", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "reader_id", b"reader_id", "remove", b"remove"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -574,7 +588,7 @@ Global___ReleaseReaderRequest: _TypeAlias = ReleaseReaderRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseReaderResponse(_message.Message):
-    """ReleaseReaderResponse says what was given back."""
+    """ReleaseReaderResponse says what was given back, or died."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -100,8 +100,8 @@ class ReaderServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseReader(self, request, context):
-        """Gives the items of a reader's open batches back to the queue, their attempt counted. The reader hears of it as
-        BATCH_RELEASED.
+        """Gives the items of a reader's open batches back to the queue, their attempt counted, or makes them dead letters.
+        The reader hears of it as BATCH_RELEASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

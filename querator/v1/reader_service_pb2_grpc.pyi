@@ -49,8 +49,8 @@ class ReaderServiceStub:
     ListReaders: _grpc.UnaryUnaryMultiCallable[_reader_service_pb2.ListReadersRequest, _reader_service_pb2.ListReadersResponse]
     """Returns the readers of a queue, with what they have not acknowledged."""
     ReleaseReader: _grpc.UnaryUnaryMultiCallable[_reader_service_pb2.ReleaseReaderRequest, _reader_service_pb2.ReleaseReaderResponse]
-    """Gives the items of a reader's open batches back to the queue, their attempt counted. The reader hears of it as
-    BATCH_RELEASED.
+    """Gives the items of a reader's open batches back to the queue, their attempt counted, or makes them dead letters.
+    The reader hears of it as BATCH_RELEASED.
     """
 
 @_typing.type_check_only
@@ -74,8 +74,8 @@ class ReaderServiceAsyncStub(ReaderServiceStub):
     ListReaders: _aio.UnaryUnaryMultiCallable[_reader_service_pb2.ListReadersRequest, _reader_service_pb2.ListReadersResponse]  # type: ignore[assignment]
     """Returns the readers of a queue, with what they have not acknowledged."""
     ReleaseReader: _aio.UnaryUnaryMultiCallable[_reader_service_pb2.ReleaseReaderRequest, _reader_service_pb2.ReleaseReaderResponse]  # type: ignore[assignment]
-    """Gives the items of a reader's open batches back to the queue, their attempt counted. The reader hears of it as
-    BATCH_RELEASED.
+    """Gives the items of a reader's open batches back to the queue, their attempt counted, or makes them dead letters.
+    The reader hears of it as BATCH_RELEASED.
     """
 
 class ReaderServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -126,8 +126,8 @@ class ReaderServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reader_service_pb2.ReleaseReaderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_reader_service_pb2.ReleaseReaderResponse, _abc.Awaitable[_reader_service_pb2.ReleaseReaderResponse]]:
-        """Gives the items of a reader's open batches back to the queue, their attempt counted. The reader hears of it as
-        BATCH_RELEASED.
+        """Gives the items of a reader's open batches back to the queue, their attempt counted, or makes them dead letters.
+        The reader hears of it as BATCH_RELEASED.
         """
 
 def add_ReaderServiceServicer_to_server(servicer: ReaderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

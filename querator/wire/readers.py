@@ -121,12 +121,16 @@ def parse_release_reader(data: bytes) -> ReleaseReaderCall:
     partition = None
     if message.HasField("partition"):
         partition = _partition(message.partition, "partition")
+    if message.batch_seq and partition is None:
+        raise invalid("batch_seq", "is of one partition: give partition, too")
     return ReleaseReaderCall(
         door.check_namespace(message.namespace),
         door.check_name(message.queue, field="queue"),
         _reader_id(message.reader_id),
         partition,
         message.remove,
+        door.check_range(message.batch_seq, field="batch_seq", least=0, most=_U63_MAX),
+        message.dead_letters,
     )
 
 
@@ -150,6 +154,7 @@ def encode_opened(opened: OpenedReader) -> bytes:
                 acked_seq=position.acked_seq,
                 open_batch=_batch(position.batch),
                 ready_upto=position.ready_upto,
+                dead_seq=position.dead_seq,
             )
             for position in opened.partitions
         ],

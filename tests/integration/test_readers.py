@@ -148,6 +148,16 @@ async def test_an_operator_takes_a_batch_back(tmp_path: Path):
                 await client.readers.advance("q", "lake", epoch, acks)
             progress = await client.readers.advance("q", "lake", epoch, acks, skip_released=True)
             assert sum(one.batch.count for one in progress if one.batch) == 10
+            first = progress[0].batch
+            assert first is not None
+            release = "reader", "release", "q", "lake", "--partition", "0", "--dead-letters"
+            said, _ = await cluster.querator(*release)
+            assert said == f"{first.count} items of 1 open batch made dead letters.\n"
+            acks = {one.partition: one.batch.seq for one in progress if one.batch}
+            progress = await client.readers.advance("q", "lake", epoch, acks)
+            assert all(one.batch is None for one in progress)
+            total = (await client.stats("q")).total
+            assert (total.dead, total.acknowledged) == (first.count, 10 - first.count)
             said, _ = await cluster.querator("reader", "release", "q", "lake", "--remove")
             assert said.endswith("Reader lake is forgotten.\n")
             assert await client.readers.list("q") == ()

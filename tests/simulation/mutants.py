@@ -78,7 +78,21 @@ def gives_names_twice() -> Any:
 
 def loses_what_is_released() -> Any:
     """Items of a released batch are gone."""
-    return replaced(readers, "_release", readers._acknowledge)
+
+    def gone(turn: Any, row: Any, *, dead: bool) -> None:
+        readers._acknowledge(turn, row)
+
+    return replaced(readers, "_release", gone)
+
+
+def gives_back_what_is_given_up() -> Any:
+    """Items of a batch that was given up are ready again."""
+    release = readers._release
+
+    def given_back(turn: Any, row: Any, *, dead: bool) -> None:
+        release(turn, row, dead=False)
+
+    return replaced(readers, "_release", given_back)
 
 
 def counts_itself_before_the_sync() -> Any:

@@ -2,13 +2,16 @@
 any point, and is started again while what is left of it goes on for a while.
 
     advance(ack) ──► the open batch ──► its items ──► the sink, by the batch's name ──► advance(ack)
+                                            │
+                                            └──► given up: its items die
 
 Beside them producers and consumers, and an operator that takes batches back. Nothing of it goes
 into the history; what must hold is checked here, while it happens and at the end:
 
     a name means the same items, always
     an epoch that was ended by another one gets nothing more
-    each item was acknowledged in one batch, or completed, or is there: once, and none is lost
+    each item was acknowledged in one batch, or completed, or died in one that was given up, or is
+    there: once, and none is lost
 """
 
 import random
@@ -35,6 +38,7 @@ from querator.model.ids import GroupId
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import queries, reader_queries
 from querator.partition.reader_queries import BatchPart
+from querator.partition.readers import load_reader
 from querator.raft.handover import Call
 from tests.simulation.clients import ANSWER_US, RETRIED, Cluster
 from tests.simulation.clock import EPOCH_MS
@@ -43,6 +47,8 @@ from tests.simulation.queues import items_of
 from tests.simulation.timeline import MS
 
 READER = "lake"
+GIVEN_UP = 0.05
+"""How often a batch is given up."""
 _ALL_BYTES = 1 << 40
 
 Done = Callable[[Any, SimulatedNode], None]
@@ -217,17 +223,32 @@ class Driver(Actor):
 
     def _opened(self, result: ReaderResult, _: SimulatedNode) -> None:
         self._epoch = self.shore.epoch = result.epoch
-        # What it knows is what its sink has.
-        self._ack = max(self.shore.sink, default=0)
+        self.shore.given_up.add(result.dead_seq)
+        # What it knows is what its sink has, and what it has given up.
+        self._ack = max(self.shore.sink | {self.shore.passed})
         self.free()
 
     def _advanced(self, result: ReaderResult | Refusal, node: SimulatedNode) -> None:
         self._skips = False
         if isinstance(result, Refusal):
             self._refused(result)
-        elif result.batch is not None:
-            self._read(result, node)
+        else:
+            self.shore.given_up.add(result.dead_seq)
+            if result.batch is not None and self._read(result, node):
+                seq = result.batch.seq
+                if self.chance.random() < GIVEN_UP:
+                    self._give_up(seq)
+                    return
+                if self.chance.random() < 0.8:
+                    self._ack = seq
+                    self.shore.sink.add(seq)
         self.free()
+
+    def _give_up(self, seq: int) -> None:
+        """It may be acknowledged then, or passed over."""
+        if self.chance.random() < 0.5:
+            self._ack = self.shore.passed = seq
+        self.call(ReleaseReader(READER, seq, dead=True), lambda *_: self.free())
 
     def _refused(self, refusal: Refusal) -> None:
         if refusal.code is ErrorCode.BATCH_RELEASED:
@@ -239,8 +260,8 @@ class Driver(Actor):
         else:
             self.shore.cluster.found(f"{self.name}: {refusal}")
 
-    def _read(self, result: ReaderResult, node: SimulatedNode) -> None:
-        """Reads the batch where it was given out, if it is there still, and writes it."""
+    def _read(self, result: ReaderResult, node: SimulatedNode) -> bool:
+        """Reads the batch where it was given out; False: it is not there."""
         assert result.batch is not None
         shore, seq = self.shore, result.batch.seq
         shore.newest = seq
@@ -253,13 +274,11 @@ class Driver(Actor):
                 )  # fmt: skip
             if not isinstance(part, BatchPart):
                 # Released meanwhile, or the node is behind after a restart.
-                return
+                return False
             names += [name for run in part.runs for name in run.items.decode().splitlines()]
         if shore.names.setdefault(seq, names) != names:
             shore.cluster.found(f"batch {seq} had other items before")
-        if self.chance.random() < 0.8:
-            shore.sink.add(seq)
-            self._ack = seq
+        return True
 
 
 class Zombie(Actor):
@@ -302,6 +321,10 @@ class Shore:
         """Items by batch."""
         self.sink: set[int] = set()
         self.released: set[int] = set()
+        self.given_up: set[int] = set()
+        """Batches, as the group names them; 0: none."""
+        self.passed = 0
+        """The last of them that its driver remembers as done with."""
 
     def actors(self, *, pause_us: int) -> list[Actor]:
         return [
@@ -318,14 +341,18 @@ class Shore:
         with leader.view(self.group) as txn:
             readers = reader_queries.readers(txn, self.group)
             stats = queries.stats(txn, self.group)
+            row = load_reader(txn, self.group, READER)
         acked = next((one.acked_seq for one in readers if one.reader_id == READER), 0)
+        if row is not None:
+            self.given_up.add(row.dead_seq)
+        dead = Counter(name for seq in self.given_up - {0} for name in self.names[seq])
         acknowledged = Counter(
             name
             for seq, names in self.names.items()
             if seq <= acked and seq in self.sink - self.released
             for name in names
         )
-        found = there + acknowledged + Counter(self.completed)
+        found = there + acknowledged + dead + Counter(self.completed)
         for text, names in (
             ("more than once", {name for name, count in found.items() if count > 1}),
             ("though nobody has sent it", found.keys() - self.sent),
@@ -334,6 +361,10 @@ class Shore:
                 self.cluster.found(f"readers: {min(names)} is there, or done with, {text}")
         if lost := self.produced - found.keys():
             self.cluster.found(f"readers: {len(lost)} items are lost, {min(lost)} for example")
+        if stats.dead != dead.total():
+            self.cluster.found(
+                f"readers: {stats.dead} items are counted as dead, and {dead.total()} were given up"
+            )
         if stats.acknowledged != acknowledged.total():
             self.cluster.found(
                 f"readers: {stats.acknowledged} items are counted as acknowledged, and "

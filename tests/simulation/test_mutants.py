@@ -62,6 +62,7 @@ G = GroupId(1)
         (mutants.fences_nobody, READERS, "goes on"),
         (mutants.gives_names_twice, READERS, "other items before"),
         (mutants.loses_what_is_released, READERS, "lost"),
+        (mutants.gives_back_what_is_given_up, READERS, "more than once"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "-",
 )

@@ -92,6 +92,7 @@ def test_the_least_of_a_stream():
     assert (options.max_items, options.max_bytes) == (50_000, 64 * 1024 * 1024)
     assert (options.min_partitions, options.poll_seconds, options.retry_seconds) == (1, 1.0, 60.0)
     assert (options.fail_on_data_loss, options.adopts, options.include_value) == (True, False, True)
+    assert (options.max_replays, options.gives_up) == (0, False)
 
 
 def test_all_options_of_a_stream():
@@ -106,6 +107,8 @@ def test_all_options_of_a_stream():
             "polltimeout": "0.5",
             "failondataloss": "False",
             "oncheckpointmismatch": "Adopt",
+            "maxbatchreplays": "4",
+            "poisonpolicy": "DeadLetter",
             "retrytimeout": "3",
         }
     )
@@ -113,6 +116,7 @@ def test_all_options_of_a_stream():
     assert (options.max_items, options.max_bytes, options.min_partitions) == (7, 1000, 8)
     assert (options.poll_seconds, options.retry_seconds) == (0.5, 3.0)
     assert not options.fail_on_data_loss
+    assert (options.max_replays, options.gives_up) == (4, True)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +130,9 @@ def test_all_options_of_a_stream():
         ({"polltimeout": "61"}, ["pollTimeout", "from 0 to 60 seconds"]),
         ({"failondataloss": "no"}, ["failOnDataLoss", "true or false"]),
         ({"oncheckpointmismatch": "ignore"}, ["onCheckpointMismatch", "fail or adopt"]),
+        ({"maxbatchreplays": "0"}, ["maxBatchReplays", "from 1 to 1000"]),
+        ({"maxbatchreplays": "3", "poisonpolicy": "drop"}, ["'drop'", "fail or deadLetter"]),
+        ({"poisonpolicy": "deadLetter"}, ["poisonPolicy", "give maxBatchReplays, too"]),
         ({"kinds": "email"}, ["option kinds is of spark.read", "filter the stream"]),
     ],
 )

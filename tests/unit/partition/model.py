@@ -35,6 +35,7 @@ class Reader:
     last: int = 0
     batch: list[int] = field(default_factory=list)
     replays: int = 0
+    dead: int = 0
 
 
 @dataclass
@@ -133,7 +134,8 @@ class Model:
             return "READER_FENCED"
         if not reader.acked <= ack <= reader.last:
             return "ACK_MISMATCH"
-        if ack > reader.acked and not (reader.batch and ack == reader.last):
+        done = reader.acked, reader.dead, reader.last if reader.batch else 0
+        if ack not in done:
             return "BATCH_RELEASED"
         if reader.batch and ack == reader.last:
             for seq in reader.batch:
@@ -149,16 +151,20 @@ class Model:
             reader.last += bool(taken)
         return reader
 
-    def release(self, name: str, seq: int) -> int | str:
+    def release(self, name: str, seq: int, *, dead: bool) -> int | str:
         reader = self.readers.get(name)
         if reader is None:
             return "READER_NOT_FOUND"
         if not reader.batch or seq != reader.last:
             return 0
-        items, reader.batch = [self.items[seq] for seq in reader.batch], []
+        items, reader.batch = [self.items[number] for number in reader.batch], []
+        if dead:
+            reader.dead = seq
         for item in items:
             item.attempt += 1
-            if 0 < self.max_attempts <= item.attempt:
+            if dead:
+                self.die(item, 3)
+            elif 0 < self.max_attempts <= item.attempt:
                 self.die(item, 1)
             else:
                 self.make_ready(item, item.place)

@@ -252,7 +252,8 @@ class _Player:
         return f"{text} r{batch.replays}" if batch.replays else text
 
     def _release(self, plain: list[str], options: dict[str, str]) -> str:
-        result = self.log.one(ReleaseReader(plain[0], int(plain[1]), "remove" in plain))
+        remove, dead = "remove" in plain, "dead" in plain
+        result = self.log.one(ReleaseReader(plain[0], int(plain[1]), remove, dead))
         return _refused(result) if isinstance(result, Refusal) else str(result.changed)
 
     def _wait(self, plain: list[str], options: dict[str, str]) -> str:

@@ -102,7 +102,7 @@ COMMANDS = {
     "unhold": Proposal(Unhold(2, b"\x09")),
     "open reader": Proposal(OpenReader("lake", 3)),
     "advance reader": Proposal(AdvanceReader("lake", 3, 41, 50_000, 67_108_864, 900, True)),
-    "release reader": Proposal(ReleaseReader("lake", 42, remove=True)),
+    "release reader": Proposal(ReleaseReader("lake", 42, remove=True, dead=True)),
     "stage": Proposal(
         Stage(
             "query",
@@ -152,6 +152,10 @@ OLD = {
         "ee80cd03e89193a4686f6d65030c",
     ),
     "route": (Proposal(Route(2, 12, open=True)), "0193cf0000018bcfe568009091940d020cc3"),
+    "release reader": (
+        Proposal(ReleaseReader("lake", 42, remove=True)),
+        "0193cf0000018bcfe5680090919416a46c616b652ac3",
+    ),
 }
 # Written by version 1 of the format; a released line is never changed.
 GOLDEN = {
@@ -187,7 +191,7 @@ GOLDEN = {
     "unhold": "0193cf0000018bcfe568009091931002c40109",
     "open reader": "0193cf0000018bcfe5680090919314a46c616b6503",
     "advance reader": ("0193cf0000018bcfe5680090919815a46c616b650329cdc350ce04000000cd0384c3"),
-    "release reader": "0193cf0000018bcfe5680090919416a46c616b652ac3",
+    "release reader": "0193cf0000018bcfe5680090919516a46c616b652ac3c3",
     "stage": (
         "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
         "0e0f02cedeadbeefc40402000000919500cf0000018bcfe57b880000c40004c4020701"

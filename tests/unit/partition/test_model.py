@@ -164,6 +164,7 @@ class Comparison(RuleBasedStateMachine):
         result = self.log.one(OpenReader(name))
         reader = self.model.open_reader(name)
         assert (result.epoch, result.acked_seq) == (reader.epoch, reader.acked)
+        assert result.dead_seq == reader.dead
         self._same_batch(result, reader)
 
     @rule(
@@ -198,13 +199,17 @@ class Comparison(RuleBasedStateMachine):
         wanted = (reader.last, len(reader.batch), reader.replays)
         assert found == (wanted if reader.batch else None)
 
-    @rule(name=st.sampled_from(["lake", "pond"]), wrong=st.sampled_from([0, 0, 0, 1]))
-    def release_reader(self, name: str, wrong: int) -> None:
+    @rule(
+        name=st.sampled_from(["lake", "pond"]),
+        wrong=st.sampled_from([0, 0, 0, 1]),
+        dead=st.booleans(),
+    )
+    def release_reader(self, name: str, wrong: int, dead: bool) -> None:
         reader = self.model.readers.get(name)
         seq = wrong + (0 if reader is None else reader.last)
-        result = self.log.one(ReleaseReader(name, seq))
+        result = self.log.one(ReleaseReader(name, seq, dead=dead))
         found = result.code.name if isinstance(result, Refusal) else result.changed
-        assert found == self.model.release(name, seq)
+        assert found == self.model.release(name, seq, dead=dead)
 
     @rule(lease=st.integers(1, 6), timeout=st.sampled_from([1000, 12_000]))
     def extend(self, lease: int, timeout: int) -> None:

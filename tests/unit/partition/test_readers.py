@@ -122,6 +122,48 @@ SCENARIOS = {
         stats ready reserved dead expired moving -> 0 0 3 3 3
         outbox 9 -> from 1: 3/2x0 1/2x1 2/2x1
     """,
+    "the items of a batch that is given up die, and the reader goes on behind it": """
+        configure expire_timeout_ms=10000 dead=9
+        produce 5 -> 1-5
+        open lake -> 1
+        advance lake 1 0 2 -> 1: 1-2
+        release lake 2 dead -> 0
+        release lake 1 dead -> 2
+        release lake 1 dead -> 0
+        release lake 1 -> 0
+        outbox 9 -> from 1: 1/3x1 2/3x1
+        advance lake 1 1 2 -> 2: 3-4
+        stats ready reserved dead acknowledged moving -> 1 2 2 0 2
+    """,
+    "a batch that was given up may be passed over, or acknowledged late": """
+        configure
+        produce 5 -> 1-5
+        open lake -> 1
+        advance lake 1 0 1 -> 1: 1
+        release lake 1 dead -> 1
+        advance lake 1 0 1 -> 2: 2
+        advance lake 1 1 1 -> 2: 2
+        advance lake 1 0 1 -> ACK_MISMATCH
+        release lake 2 dead -> 1
+        advance lake 1 1 1 -> 3: 3
+        advance lake 1 2 1 -> 3: 3
+        release lake 3 -> 1
+        advance lake 1 3 1 -> BATCH_RELEASED
+        advance lake 1 2 1 -> 4: 3x2
+        advance lake 1 4 9 -> 5: 4-5
+        stats dead dropped acknowledged -> 2 2 1
+    """,
+    "what was released comes again though the batch after it was given up": """
+        configure
+        produce 2 -> 1-2
+        open lake -> 1
+        advance lake 1 0 1 -> 1: 1
+        release lake 1 -> 1
+        advance lake 1 0 1 -> 2: 1x2
+        release lake 2 dead -> 1
+        advance lake 1 1 1 -> BATCH_RELEASED
+        advance lake 1 2 1 -> 3: 2
+    """,
     "a release that uses up the attempts makes dead letters": """
         configure max_attempts=1
         produce 1 -> 1
@@ -396,5 +438,8 @@ def test_what_is_not_open_says_why():
     log.one(AdvanceReader("lake", 1, 2, 2, 1000))
     assert part(log, 1).code is ErrorCode.BATCH_NOT_FOUND
     assert "acknowledged" in part(log, 2).message
-    log.one(ReleaseReader("lake", 3, remove=True))
+    log.one(ReleaseReader("lake", 3, dead=True))
+    assert part(log, 3).code is ErrorCode.BATCH_RELEASED
+    assert "became dead letters" in part(log, 3).message
+    log.one(ReleaseReader("lake", 0, remove=True))
     assert part(log, 3).code is ErrorCode.READER_NOT_FOUND

@@ -258,6 +258,28 @@ async def test_released_items_go_to_others_and_the_reader_hears_of_it():
         assert items(await lake.advance(node.queues, skip_released=True)) == 0
 
 
+async def test_a_batch_that_is_given_up_dies_and_counts_as_acknowledged():
+    async with serving() as node:
+        await node.create(partitions=2)
+        await fill(node, 4)
+        lake = Driver()
+        await lake.open(node.queues)
+        progress = await lake.advance(node.queues)
+        release = node.queues.readers.release
+        call = ReleaseReaderCall("default", "q", "lake", 1, batch_seq=2, dead=True)
+        assert (await release(call)).items == 0
+        call = ReleaseReaderCall("default", "q", "lake", 1, batch_seq=1, dead=True)
+        given_up = await release(call)
+        assert (given_up.batches, given_up.items) == (1, 2)
+        opened = await node.queues.readers.open(OpenReaderCall("default", "q", "lake"))
+        assert [position.dead_seq for position in opened.partitions] == [0, 1]
+        lake.epoch = opened.epoch
+        lake.take(progress)
+        assert items(await lake.advance(node.queues)) == 0
+        total = await node.total()
+        assert (total.acknowledged, total.dead, total.reserved, total.ready) == (2, 2, 0, 0)
+
+
 async def test_a_removed_reader_is_unknown_everywhere():
     async with serving() as node:
         await node.create(partitions=2)

@@ -81,13 +81,24 @@ def test_a_release_names_a_partition_or_none():
     assert readers.parse_release_reader(message.SerializeToString()).partition == 0
 
 
+def test_a_release_may_name_one_batch_and_make_dead_letters():
+    message = pb.ReleaseReaderRequest(**NAMED, partition=3, batch_seq=17, dead_letters=True)
+    call = readers.parse_release_reader(message.SerializeToString())
+    assert (call.partition, call.batch_seq, call.dead, call.remove) == (3, 17, True, False)
+    message.ClearField("partition")
+    with pytest.raises(QueratorError, match="give partition") as caught:
+        readers.parse_release_reader(message.SerializeToString())
+    assert caught.value.field == "batch_seq"
+
+
 def test_answers_arrive():
     opened = pb.OpenReaderResponse.FromString(
         readers.encode_opened(
-            OpenedReader(4, (ReaderPosition(0, 6, BATCH, 90), ReaderPosition(1, 0, None, 0)))
+            OpenedReader(4, (ReaderPosition(0, 6, BATCH, 90, 5), ReaderPosition(1, 0, None, 0)))
         )
     )
     assert (opened.epoch, opened.partitions[0].acked_seq) == (4, 6)
+    assert [position.dead_seq for position in opened.partitions] == [5, 0]
     batch = opened.partitions[0].open_batch
     assert (batch.seq, batch.count, batch.bytes, batch.replays) == (7, 50_000, 1 << 26, 2)
     assert batch.opened_at.ToMilliseconds() == 5_000
