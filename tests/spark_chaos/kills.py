@@ -24,8 +24,10 @@ START_S = 180
 DRAIN_S = 600
 DOWN_S = 2.0
 """How long, at most, until what was killed is started again."""
-TOGETHER = 0.25
+TOGETHER = 0.15
 """How often two are killed at once."""
+WEIGHTS = {"worker": 8, "leader": 4, "driver": 3, "two nodes": 1}
+FIRST = ("worker", "leader", "driver")
 LOOK_S = 0.02
 WORKER = b"pyspark.daemon"
 
@@ -166,15 +168,15 @@ class Kills:
             "worker": self._kill_worker,
             "leader": self._kill_leader,
             "driver": self._kill_driver,
+            "two nodes": self._kill_two_nodes,
         }
-        self._rarer = {"two nodes": self._kill_two_nodes}
 
     async def run(self, until_s: float) -> None:
-        """Each sort once, while the queries get on; then what chance says, whatever they do, until
-        the loop's clock is `until_s`.
+        """Those of `FIRST` once, while the queries get on; then what chance says, whatever they do,
+        until the loop's clock is `until_s`.
         """
         loop = asyncio.get_running_loop()
-        first = list(self._sorts)
+        first = list(FIRST)
         self._chance.shuffle(first)
         while first or loop.time() < until_s:
             if first:
@@ -182,17 +184,15 @@ class Kills:
             await asyncio.sleep(self._chance.uniform(*self._pauses_s))
             chosen = [first.pop()] if first else self._choice()
             self._say(f"kill: {' and '.join(chosen)}")
-            kinds = {**self._sorts, **self._rarer}
             async with asyncio.TaskGroup() as tasks:
                 for kind in chosen:
                     self.done[kind] += 1
-                    tasks.create_task(kinds[kind]())
+                    tasks.create_task(self._sorts[kind]())
 
     def _choice(self) -> Sequence[str]:
         if self._chance.random() < TOGETHER:
             return "driver", self._chance.choice(("leader", "two nodes"))
-        kinds = [*self._sorts, *self._rarer]
-        return self._chance.choices(kinds, [5] * len(self._sorts) + [1])
+        return self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
 
     async def _kill_worker(self) -> None:
         """Any, as soon as there is one."""
