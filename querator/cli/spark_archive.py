@@ -1,9 +1,11 @@
 """`querator spark archive`: a queue into Parquet files."""
 
+from datetime import timedelta
 from typing import Any
 
 import click
 
+from querator.cli.parameters import DURATION
 from querator.cli.spark_run import At, Engine, settings_of, spark_options, stream_options
 from querator.spark.pipelines.settings import ARCHIVE_PARTITIONS, ArchiveSettings
 from querator.spark.pipelines.summary import Control, Summary
@@ -28,6 +30,13 @@ from querator.spark.pipelines.summary import Control, Summary
     metavar="DIRECTORY",
     help="Remembers what is done; default: _checkpoint below PATH.",
 )
+@click.option(
+    "--every",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="With --continuous: a batch in this time at most.",
+)
 @spark_options
 def archive(
     queue: str,
@@ -40,6 +49,7 @@ def archive(
     partition_by: tuple[str, ...],
     flat: bool,
     checkpoint: str,
+    every: timedelta,
     at: At,
     engine: Engine,
 ) -> None:
@@ -65,6 +75,7 @@ def archive(
             min_tasks=min_tasks,
             adopt=adopt,
             continuous=continuous,
+            every_seconds=every.total_seconds(),
         )
 
     def run(spark: Any, control: Control) -> Summary:

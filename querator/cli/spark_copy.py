@@ -1,9 +1,11 @@
 """`querator spark copy`: a queue into another one."""
 
+from datetime import timedelta
 from typing import Any
 
 import click
 
+from querator.cli.parameters import DURATION
 from querator.cli.spark_run import (
     At,
     Engine,
@@ -35,6 +37,13 @@ from querator.spark.pipelines.summary import Control, Summary
     metavar="HOST:PORT",
     help="Another cluster, for TARGET.",
 )
+@click.option(
+    "--every",
+    type=DURATION,
+    default="0",
+    show_default=True,
+    help="With --continuous: a batch in this time at most.",
+)
 @spark_options
 def copy(
     source: str,
@@ -48,6 +57,7 @@ def copy(
     columns: Columns,
     where: str,
     to_address: str,
+    every: timedelta,
     at: At,
     engine: Engine,
 ) -> None:
@@ -75,6 +85,7 @@ def copy(
             min_tasks=min_tasks,
             adopt=adopt,
             continuous=continuous,
+            every_seconds=every.total_seconds(),
         )
 
     def run(spark: Any, control: Control) -> Summary:

@@ -65,9 +65,7 @@ class Engine(msgspec.Struct, frozen=True):
         with self.session(place) as spark:
             ended_by = _stops(control)
             summary = pipeline(spark, control)
-        write_summary(summary, as_json=self.as_json)
-        if not summary.balanced:
-            raise Failure(unbalanced(summary), ExitCode.WRONG)
+        conclude(summary, as_json=self.as_json)
         if ended_by and not continuous:
             raise click.exceptions.Exit(128 + ended_by[0])
 
@@ -121,29 +119,29 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper() if begins else words[:1]}{words[1:]}."
 
 
-def write_summary(summary: Summary, *, as_json: bool) -> None:
+def conclude(summary: Summary, *, as_json: bool) -> None:
+    """Prints it. Raises Failure when it does not balance."""
     if as_json:
         write_json({**msgspec.structs.asdict(summary), "balanced": summary.balanced})
-        return
-    rate = summary.taken.value / summary.seconds if summary.seconds else 0.0
-    write_details(
-        [
-            (summary.taken.words, summary.taken.value),
-            (summary.made.words, summary.made.value),
-            ("left out", summary.left_out),
-            ("batches", summary.batches),
-            ("seconds", round(summary.seconds, 1)),
-            ("a second", round(rate)),
-            ("balanced", summary.balanced),
-        ]
-    )
-
-
-def unbalanced(summary: Summary) -> str:
-    return (
-        f"It does not balance: {summary.taken.value:,} {summary.taken.words}, "
-        f"{summary.left_out:,} left out, and {summary.made.value:,} {summary.made.words}."
-    )
+    else:
+        rate = summary.taken.value / summary.seconds if summary.seconds else 0.0
+        write_details(
+            [
+                (summary.taken.words, summary.taken.value),
+                (summary.made.words, summary.made.value),
+                ("left out", summary.left_out),
+                ("batches", summary.batches),
+                ("seconds", round(summary.seconds, 1)),
+                ("a second", round(rate)),
+                ("balanced", summary.balanced),
+            ]
+        )
+    if not summary.balanced:
+        raise Failure(
+            f"It does not balance: {summary.taken.value:,} {summary.taken.words}, "
+            f"{summary.left_out:,} left out, and {summary.made.value:,} {summary.made.words}.",
+            ExitCode.WRONG,
+        )
 
 
 def _report(progress: Progress) -> None:
@@ -172,12 +170,17 @@ def _quiet(*, loud: bool) -> Iterator[None]:
 
 
 def _stops(control: Control) -> list[int]:
-    """From here on Ctrl-C and SIGTERM end the run between two batches; the signals that came."""
+    """From here on Ctrl-C and SIGTERM end the run between two batches, and a second one at once;
+    the signals that came.
+    """
     came: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
         came.append(number)
+        if control.stop.is_set():
+            raise KeyboardInterrupt
         control.stop.set()
+        note("ends behind what is under way; at once by another signal")
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, stop)

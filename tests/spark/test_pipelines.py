@@ -44,6 +44,7 @@ from tests.spark.test_write import values
 
 pytestmark = pytest.mark.timeout(300)
 NUMBERS = count()
+KINDS = ("even", "odd")
 SOON = timedelta(seconds=10)
 
 
@@ -68,10 +69,9 @@ def second(client: SyncClient, place: QueuePlace) -> QueuePlace:
     return QueuePlace(place.endpoint, name)
 
 
-def produce(client: SyncClient, place: QueuePlace, numbers: Any) -> None:
+def produce(client: SyncClient, place: QueuePlace, numbers: Any, kinds: Any = KINDS) -> None:
     items = [
-        Item(b"%d" % number, key=f"{number % 7}", kind="even" if number % 2 == 0 else "odd")
-        for number in numbers
+        Item(b"%d" % number, key=f"{number % 7}", kind=kinds[number % 2]) for number in numbers
     ]
     with client.producer(place.queue) as producer:
         producer.produce_many(items)
@@ -157,6 +157,12 @@ def test_a_queue_is_copied_changed_and_filtered(spark, trio, client, place, tmp_
     [item] = client.lease(target.queue, max_items=1)
     assert (item.kind, len(item.key), item.reference[1]) == ("even", 1, "-")
     assert client.stats(place.queue).total.acknowledged == 500
+    # One that goes on is ended between two batches.
+    produce(client, place, range(500, 600))
+    control = Control()
+    control.report = lambda _: control.stop.set()
+    settings = msgspec.structs.replace(settings, continuous=True, every_seconds=3_600)
+    assert counts(copy(spark, settings, control)) == (100, 50, 50)
 
 
 def test_dead_letters_are_shown_chosen_and_sent_back(spark, client, place):
@@ -234,22 +240,23 @@ def test_an_archive_is_replayed_in_its_range_once(spark, trio, client, place, tm
 
 
 def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):
-    produce(client, place, range(500))
+    kinds = ("even", "100 % odd")
+    produce(client, place, range(500), kinds)
     settings = ArchiveSettings(place, "lake", str(tmp_path / "lake"), max_items=300)
     summary = archive(spark, settings)
     assert (counts(summary), summary.batches) == ((500, 0, 500), 2)
-    produce(client, place, range(500, 600))
+    produce(client, place, range(500, 600), kinds)
     # Its batch is stored and not committed: it comes again, and is in the files already.
     commit = tmp_path / "lake" / "_checkpoint" / "commits" / "2"
     commit.touch()
     with pytest.raises(PipelineFailed):
         archive(spark, settings)
     commit.unlink()
-    produce(client, place, range(600, 700))
+    produce(client, place, range(600, 700), kinds)
     assert counts(archive(spark, settings)) == (200, 0, 200)
     assert archived(spark, tmp_path) == list(range(700))
     frame = spark.read.parquet(str(tmp_path / "lake"))
-    assert {row["kind"] for row in frame.select("kind").distinct().collect()} == {"even", "odd"}
+    assert {row["kind"] for row in frame.select("kind").distinct().collect()} == {*kinds}
     assert "date" in frame.columns
     assert "state" not in frame.columns
 

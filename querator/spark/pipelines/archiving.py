@@ -6,6 +6,7 @@ what the archive has got of a run is counted in the files that this log names, b
 """
 
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from pyspark.sql import functions as F
@@ -56,10 +57,12 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
         control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
 
     writer = frame.writeStream.format("parquet").option("path", settings.path)
+    # Payloads hardly repeat: looking each up costs more than what is saved.
+    writer = writer.option("parquet.enable.dictionary#value", "false")
     if names:
         writer = writer.partitionBy(*names)
     writer = writer.option("checkpointLocation", stream.checkpoint)
-    follow(writer.trigger(**trigger(continuous=stream.continuous)), control, each)
+    follow(writer.trigger(**trigger(stream.continuous, stream.every_seconds)), control, each)
     made = 0
     if tally.batches:
         # A batch that came again is in files that an earlier run has written, behind its sink and
@@ -159,4 +162,5 @@ class SinkLog:
         """The first line is a version."""
         lines = self._files.read(f"{self._home}/{name}").splitlines()[1:]
         entries = [msgspec.json.decode(line, type=_Entry) for line in lines if line]
-        return [entry.path for entry in entries if entry.action == "add"]
+        # They are URLs, and Spark takes paths.
+        return [unquote(entry.path) for entry in entries if entry.action == "add"]

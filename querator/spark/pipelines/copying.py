@@ -52,7 +52,7 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
 
     writer = items.writeStream.format("querator").options(**target.options())
     writer = writer.option("checkpointLocation", stream.checkpoint)
-    follow(writer.trigger(**trigger(continuous=stream.continuous)), control, each)
+    follow(writer.trigger(**trigger(stream.continuous, stream.every_seconds)), control, each)
     after = books.totals(target, query_id(files, stream.checkpoint))
     made = Count(books.committed_items(before, after, tally), _MADE)
     return tally.summary("copy", _TAKEN, made, clock)

@@ -111,5 +111,8 @@ def query_id(files: Files, checkpoint: str) -> str:
     return msgspec.json.decode(files.read(path), type=Metadata).id
 
 
-def trigger(*, continuous: bool) -> dict[str, Any]:
-    return {"processingTime": "0 seconds"} if continuous else {"availableNow": True}
+def trigger(continuous: bool, every_seconds: float) -> dict[str, Any]:
+    """To the end of what there is, or on and on, a batch in so many seconds at most."""
+    if not continuous:
+        return {"availableNow": True}
+    return {"processingTime": f"{round(every_seconds * 1000)} milliseconds"}

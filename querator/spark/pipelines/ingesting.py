@@ -74,7 +74,7 @@ def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Cont
 
     writer = frame.writeStream.format("querator").options(**place.options())
     writer = writer.option("checkpointLocation", settings.checkpoint)
-    follow(writer.trigger(**trigger(continuous=settings.continuous)), control, each)
+    follow(writer.trigger(**trigger(settings.continuous, 0)), control, each)
     after = books.totals(place, query_id(files, settings.checkpoint))
     made = Count(books.committed_items(before, after, tally), _MADE)
     return tally.summary("ingest", _READ, made, clock)

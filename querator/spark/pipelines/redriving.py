@@ -90,7 +90,7 @@ def redrive(
 
 def _letters(spark: Any, settings: RedriveSettings, grave: QueuePlace) -> Any:
     """What is chosen, without payloads unless the user asks for them."""
-    options = grave.options(includeValue=str("value" in settings.where).lower())
+    options = grave.options(includeValue=str("value" in settings.where.lower()).lower())
     with explained():
         frame = spark.read.format("querator").options(**options).load()
     frame = frame.where(F.col("dead_letter.queue") == settings.queue.queue).select(

@@ -19,6 +19,9 @@ FORMATS: Final[tuple[FileFormat, ...]] = ("json", "csv", "parquet", "text")
 ARCHIVE_PARTITIONS: Final = ("date=to_date(timestamp)", "kind")
 ARCHIVE_ITEMS: Final = 200_000
 ARCHIVE_BYTES: Final = 256 * 1024 * 1024
+EVERY_SECONDS_MAX: Final = 86_400
+ARCHIVE_SECONDS: Final = 60.0
+"""Between batches of an archive that goes on: each has files of its own."""
 RATE_MAX: Final = 10_000_000
 REASONS: Final = tuple(reason.name.lower() for reason in DeadReason)
 INGEST_BYTES: Final = 256 * 1024 * 1024
@@ -114,7 +117,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
     """How items are taken out of a queue. `reader_id` and `checkpoint` belong together, to one
     pipeline. `adopt`: a checkpoint that is behind the queue goes on where the queue is.
     `min_tasks`: so many tasks at least for a batch. A run ends when it has taken what was there, or
-    goes on (`continuous`).
+    goes on (`continuous`), with a batch in `every_seconds` at most.
     """
 
     reader_id: str
@@ -124,6 +127,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
     min_tasks: int = 1
     adopt: bool = False
     continuous: bool = False
+    every_seconds: float = 0
 
     def options(self, place: QueuePlace) -> dict[str, str]:
         """For the data source. Raises OptionError, SettingsError."""
@@ -133,6 +137,10 @@ class StreamSettings(msgspec.Struct, frozen=True):
             "a name for this pipeline, by which the queue knows what it has taken",
         )
         _given("checkpoint", self.checkpoint, "a directory that remembers what is done")
+        if not 0 <= self.every_seconds <= EVERY_SECONDS_MAX:
+            raise SettingsError(
+                f"every_seconds is {self.every_seconds:g}: give 0 to {EVERY_SECONDS_MAX:,}"
+            )
         options = place.options(
             readerId=self.reader_id,
             maxItemsPerTrigger=str(self.max_items),
@@ -159,6 +167,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     min_tasks: int = 1
     adopt: bool = False
     continuous: bool = False
+    every_seconds: float = ARCHIVE_SECONDS
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
@@ -182,6 +191,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
             self.min_tasks,
             self.adopt,
             self.continuous,
+            self.every_seconds,
         )
 
 
@@ -201,6 +211,7 @@ class CopySettings(msgspec.Struct, frozen=True):
     min_tasks: int = 1
     adopt: bool = False
     continuous: bool = False
+    every_seconds: float = 0
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
@@ -216,6 +227,7 @@ class CopySettings(msgspec.Struct, frozen=True):
             self.min_tasks,
             self.adopt,
             self.continuous,
+            self.every_seconds,
         )
 
 

@@ -1,0 +1,43 @@
+"""What the commands of `querator spark` say in the end."""
+
+import msgspec
+import pytest
+
+from querator.cli.failures import ExitCode, Failure
+from querator.cli.spark_run import conclude
+from querator.spark.pipelines.summary import Count, Summary
+
+RIGHT = Summary("copy", Count(5_000, "items taken"), Count(4_000, "items committed"), 1_000, 3, 2.0)
+WRONG = msgspec.structs.replace(RIGHT, made=Count(3_999, "items committed"))
+
+
+def test_a_summary_that_balances_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    conclude(RIGHT, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["items", "taken", "5,000"] in lines
+    assert ["a", "second", "2,500"] in lines
+    assert ["balanced", "yes"] in lines
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_one_that_does_not_balance_fails_the_command(
+    capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    with pytest.raises(Failure) as caught:
+        conclude(WRONG, as_json=as_json)
+    assert caught.value.exit_code == ExitCode.WRONG
+    assert caught.value.message == (
+        "It does not balance: 5,000 items taken, 1,000 left out, and 3,999 items committed."
+    )
+    printed = capsys.readouterr().out
+    if as_json:
+        document = msgspec.json.decode(printed)
+        assert document["balanced"] is False
+        assert document["made"] == {"value": 3_999, "words": "items committed"}
+    else:
+        assert printed.splitlines()[-1].split() == ["balanced", "no"]
+
+
+def test_more_than_was_taken_does_not_balance_either() -> None:
+    assert not msgspec.structs.replace(RIGHT, left_out=999).balanced
+    assert msgspec.structs.replace(RIGHT, left_out=1_001).missing == -1
