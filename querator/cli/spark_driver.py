@@ -10,6 +10,8 @@ from pathlib import Path
 from querator.cli.failures import Failure
 from querator.cli.output import note
 
+STARTS_MAX = 5
+"""Programs of Spark's fail now and then on a very busy machine: it waits 10 s for a worker."""
 _LINES_SHOWN = 10
 _LINE_BYTES = 1024 * 1024
 _WORKER = b"pyspark.worker"
@@ -25,21 +27,25 @@ class SparkDriver:
         self._log = log
         self._hear = hear
         self._process: asyncio.subprocess.Process | None = None
-        self._hurt = False
-        """Whether anything of this process was killed."""
+        self._told = False
 
     async def run(self) -> None:
-        """Raises Failure when it fails, and no kill explains it. It leaves nothing behind."""
-        while (code := await self._run_once()) != 0:
-            ended = "was killed" if code == -signal.SIGKILL else f"ended with exit code {code}"
-            if not self._hurt:
-                lines = self._log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:]
-                said = "\n".join(lines)
-                raise Failure(f"The driver {ended}; see {self._log}. It said:\n{said}")
-            note(f"The driver {ended}; it is started again, and goes on where it was.")
+        """Raises Failure when it fails too often, or before it has told anything. It leaves nothing
+        behind.
+        """
+        for start in range(1, STARTS_MAX + 1):
+            code = await self._run_once()
+            if code == 0:
+                return
+            how = "was killed" if code == -signal.SIGKILL else f"ended with exit code {code}"
+            if start == STARTS_MAX or not self._told:
+                raise Failure(f"The driver {how}; see {self._log}. It said:\n{self._last_words()}")
+            note(f"The driver {how}; it is started again, and goes on where it was.")
+
+    def _last_words(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
 
     async def _run_once(self) -> int:
-        self._hurt = False
         with self._log.open("ab") as log:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -53,19 +59,17 @@ class SparkDriver:
         assert process.stdout is not None
         try:
             async for line in process.stdout:
+                self._told = True
                 self._hear(line)
             return await process.wait()
         finally:
-            self._end()
+            self.kill()
             await process.wait()
 
     def kill(self) -> None:
-        """SIGKILL for the program, for Java and for all workers."""
-        self._hurt = True
-        self._end()
-
-    def _end(self) -> None:
-        """Java may be there for a moment when the program has ended."""
+        """SIGKILL for the program, for Java, which may be there for a moment when the program has
+        ended, and for all workers.
+        """
         process = self._process
         if process is None:
             return
@@ -87,7 +91,6 @@ class SparkDriver:
         for pid in reversed(workers[1:]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                self._hurt = True
                 return pid
         return 0
 

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -18,20 +20,27 @@ KEYS = [
 ]  # fmt: skip
 
 
-async def start_demo(home: Path) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+@asynccontextmanager
+async def demo(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "querator", "spark", "demo"),
         *("--rows", str(ROWS), "--nodes", "1", "--out", str(home / "out")),
         env={**os.environ, "TMPDIR": str(home)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.communicate()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_totals_equal_those_of_the_csv_although_driver_and_worker_are_killed(java, tmp_path):
-    process = await start_demo(tmp_path)
-    out, err = (part.decode() for part in await process.communicate())
+    async with demo(tmp_path) as process:
+        out, err = (part.decode() for part in await process.communicate())
     assert process.returncode == 0, err
     found = msgspec.json.decode(out.splitlines()[-1])
     assert list(found) == KEYS
@@ -56,12 +65,12 @@ def check_results(report: Path) -> None:
 
 
 async def test_an_interrupt_leaves_no_process_behind(java, tmp_path):
-    process = await start_demo(tmp_path)
-    while "querator.spark.flights.driver" not in " ".join(of(tmp_path)):
-        assert process.returncode is None
-        await asyncio.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    await process.communicate()
+    async with demo(tmp_path) as process:
+        while "querator.spark.flights.driver" not in " ".join(of(tmp_path)):
+            assert process.returncode is None
+            await asyncio.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
     assert process.returncode == 130
     assert os.listdir(tmp_path) == ["out"]
     assert of(tmp_path) == []

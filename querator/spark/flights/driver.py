@@ -72,8 +72,6 @@ class Driver:
         return count_flights(self._spark, str(self._settings.archive))
 
     def _follow(self, line: Sequence[Step]) -> None:
-        # Java looks formats up in the session of its thread, which this makes it.
-        self._spark.createDataFrame([], "row string")
         for step in line:
             if self._stop.is_set():
                 return

@@ -6,6 +6,7 @@ from querator.spark.pipelines import books, mapping
 from querator.spark.pipelines.failures import explained
 from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
+from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import CopySettings, SettingsError
 from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
 from querator.spark.rows import DEDUPE_KEY, WRITTEN
@@ -34,6 +35,7 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
     ):
         raise SettingsError(f"source and target are both queue {source.queue}: it would never end")
     clock = Clock()
+    adopt(spark)
     files = Files(spark)
     stream = settings.stream
     books.settings_of(source)

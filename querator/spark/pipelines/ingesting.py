@@ -9,6 +9,7 @@ from querator.spark.pipelines import books, mapping
 from querator.spark.pipelines.failures import checked, explained
 from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
+from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import IngestSettings, SettingsError
 from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
 
@@ -27,6 +28,7 @@ def ingest(spark: Any, settings: IngestSettings, control: Control | None = None)
     PipelineFailed.
     """
     control = control or Control()
+    adopt(spark)
     files = Files(spark)
     if not files.found(settings.path):
         raise SettingsError(f"path is {settings.path}: there is nothing")

@@ -55,6 +55,11 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
     return session
 
 
+def adopt(spark: Any) -> None:
+    """Makes the session that of this thread: there Java looks up what is written to."""
+    spark.createDataFrame([], "value string")
+
+
 def check_java() -> None:
     """Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
