@@ -91,8 +91,8 @@ bench: setup ## measure a node and the client beside it
 	$(PY) -m scripts.bench
 
 .PHONY: bench-spark
-bench-spark: setup $(VENV)/.spark ## measure scans of a queue, by one client and by Spark
-	$(PY) -m scripts.bench.scan
+bench-spark: setup $(VENV)/.spark ## measure scans, archives and ingests of a queue by Spark
+	$(PY) -m scripts.bench.spark
 
 .PHONY: failover
 failover: setup ## measure how long clients stand still when a node of three dies or hands off
