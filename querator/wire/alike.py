@@ -35,7 +35,9 @@ def cut_alike(items: bytes, lengths: Sequence[int]) -> Alike | None:
     written as they mostly are, and have to be parsed.
     """
     rest = _rest(items, lengths[0])
-    if rest is None:
+    # Most that are not alike differ in the first two, or in the last: no more is spent on them.
+    second = sum(lengths[:2])
+    if rest is None or not (items.endswith(rest, 0, second) and items.endswith(rest)):
         return None
     head_of = {length: _head(length, len(rest)) for length in set(lengths)}
     if None in head_of.values():

@@ -83,9 +83,8 @@ class _Column(Generic[T]):
 
     def put(self, row: int, values: Sequence[T]) -> None:
         """Of rows from `row` on."""
-        if any(values):
-            self._pad(row)
-            self._values += values
+        self._pad(row)
+        self._values += values
 
     def put_same(self, row: int, value: T, count: int) -> None:
         """Of `count` rows from `row` on."""
@@ -94,7 +93,7 @@ class _Column(Generic[T]):
             self._values += [value] * count
 
     def of(self, rows: int) -> list[T]:
-        """Of all rows; empty: nothing was said of any."""
+        """Of all rows; or empty: nothing was said of any."""
         if self._values:
             self._pad(rows)
         return self._values
