@@ -16,7 +16,7 @@ from querator.spark.flights.delays import Counter, Flights
 from querator.spark.flights.settings import DEPARTURES, FLIGHTS
 from querator.spark.pipelines.summary import Summary
 
-PARTS = 6
+PART_ROWS = 60_000
 PIPELINES = (f"ingest {FLIGHTS}", "archive", f"ingest {DEPARTURES}", "copy")
 """By the names under which the Spark program tells of them."""
 ROW = "row"
@@ -72,12 +72,13 @@ def split_flights(path: Path, rows: int, directory: Path) -> Split:
         left, delay = fields.index("dep_time"), fields.index("arr_delay")
         numbered = enumerate(islice(reader, rows))
         part_bytes = 0
-        for part in range(PARTS):
+        parts = -(-rows // PART_ROWS)
+        for part in range(parts):
             target = directory / f"flights-{part:02}.csv"
             with target.open("w", encoding="utf-8", newline="") as written:
                 writer = csv.writer(written)
                 writer.writerow((ROW, *fields))
-                for number, row in islice(numbered, -(-rows // PARTS)):
+                for number, row in islice(numbered, PART_ROWS):
                     writer.writerow((number, *row))
                     ledger.add(number, canonical(row))
                     month, carrier, hour = (row[place] for place in places)
@@ -90,7 +91,7 @@ def split_flights(path: Path, rows: int, directory: Path) -> Split:
                         delay=row[delay],
                     )
             part_bytes = max(part_bytes, target.stat().st_size)
-    return Split(directory, fields, PARTS, part_bytes, counter.flights(), ledger)
+    return Split(directory, fields, parts, part_bytes, counter.flights(), ledger)
 
 
 def canonical(values: Sequence[str]) -> bytes:

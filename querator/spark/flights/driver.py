@@ -128,7 +128,7 @@ class Driver:
             self._place(BOARDING),
             "boarding",
             self._checkpoint("copy"),
-            max_items=self._settings.batch_items,
+            max_items=2 * self._settings.batch_items,
         )
         return copy(spark, settings, control)
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from querator.cli.spark_demo_books import (
-    PARTS,
     PIPELINES,
     Books,
     Outcome,
@@ -62,7 +61,10 @@ def good_run(home: Path) -> tuple[Books, Outcome]:
     return books, Outcome(books.split.flights, queues, 1, 1, 1, 3)
 
 
-def test_the_csv_is_split_into_numbered_rows_and_counted(tmp_path: Path) -> None:
+def test_the_csv_is_split_into_numbered_rows_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("querator.cli.spark_demo_books.PART_ROWS", 4)
     split = split_flights(zipped(tmp_path), len(ROWS), tmp_path / "csv")
     rows = []
     for part in sorted(split.directory.iterdir()):
@@ -73,7 +75,7 @@ def test_the_csv_is_split_into_numbered_rows_and_counted(tmp_path: Path) -> None
     assert [(int(number), *row) for number, *row in rows] == [
         (number, *row) for number, row in enumerate(ROWS)
     ]
-    assert len(list(split.directory.iterdir())) == split.parts == PARTS
+    assert len(list(split.directory.iterdir())) == split.parts == 4
     assert (split.flights.rows, split.flights.distinct) == (len(ROWS), len(ROWS))
     assert split.flights.cells == (
         Cell(1, "AA", 5, Delays(3, 0, 3, -60, 0)),
