@@ -29,7 +29,7 @@ TOGETHER = 0.15
 WEIGHTS = {"worker": 8, "leader": 4, "driver": 3, "two nodes": 1}
 FIRST = ("worker", "leader", "driver")
 LOOK_S = 0.02
-WORKER = b"pyspark.daemon"
+WORKER = b"-m\0pyspark."
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -115,9 +115,9 @@ class Driver:
         return last(checkpoint(self.home, query) / log)
 
     def workers(self) -> list[Process]:
-        """Python processes below Java: those that fork, and those that work."""
+        """Spark's Python processes: those that fork, those that work, and those of sources."""
         assert self._process is not None
-        return [each for each in below(self._process.pid) if WORKER in each.command]
+        return [each for each in in_session(self._process.pid) if WORKER in each.command]
 
     @property
     def running(self) -> bool:
@@ -201,8 +201,10 @@ class Kills:
             if workers:
                 break
             await asyncio.sleep(LOOK_S)
+        worker = self._chance.choice(workers)
+        self._say(f"worker {worker.command.split(WORKER)[1].decode().replace(chr(0), ' ')}")
         try:
-            os.kill(self._chance.choice(workers).pid, signal.SIGKILL)
+            os.kill(worker.pid, signal.SIGKILL)
         except ProcessLookupError:
             self._say("it had ended")
 
@@ -234,22 +236,16 @@ def last(log: Path) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def below(pid: int) -> list[Process]:
-    """All processes that come from one."""
-    parents: dict[int, list[int]] = {}
+def in_session(leader: int) -> list[Process]:
+    """All processes of a session: also those whose parents were killed."""
+    found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             head, _, tail = stat.read_text().rpartition(")")
+            command = stat.with_name("cmdline").read_bytes()
         except OSError:
             continue  # It has ended since.
-        parents.setdefault(int(tail.split()[1]), []).append(int(head.split()[0]))
-    found, left = [], [pid]
-    while left:
-        for child in sorted(parents.get(left.pop(), ())):
-            left.append(child)
-            try:
-                command = Path(f"/proc/{child}/cmdline").read_bytes()
-            except OSError:
-                continue
-            found.append(Process(child, command))
-    return found
+        # Behind the name: state, parent, process group, session.
+        if int(tail.split()[3]) == leader:
+            found.append(Process(int(head.split()[0]), command))
+    return sorted(found, key=lambda process: process.pid)
