@@ -175,7 +175,7 @@ clients: setup ## tests/clients: the clients in each language
 
 .PHONY: spark
 spark: setup $(VENV)/.spark $(VENV)/.demo ## tests/spark: the data source on real PySpark (needs Java 17)
-	$(BIN)/pytest tests/spark $(PYTEST)
+	$(BIN)/pytest tests/spark -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # RUNS under load, with SEED and the seeds after it: make powerloss RUNS=1 SEED=7
 .PHONY: powerloss

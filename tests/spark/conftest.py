@@ -25,10 +25,19 @@ from tests.spark.killed_driver import JAVA_OPTIONS
 
 T = TypeVar("T")
 JAVA_LEAST = 17
+LONG = ("test_demo.py", "test_chaos.py", "test_pipelines.py", "test_stream.py")
+"""Begun first, the longest before the others: two workers then end at about the same time."""
 
 if find_spec("pyspark") is None:
     # `make spark` installs it; without, the tier finds no tests, and fails.
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Behind the shuffling of files."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
 
 
 def _java() -> int:

@@ -117,8 +117,8 @@ def test_sums_that_do_not_balance_are_named(spark, node):
 
 
 def test_an_empty_queue_has_nothing_to_draw(spark, node):
-    create(node, "empty", partitions=2)
-    scan = stats(spark, StatsSettings(QueuePlace(node.endpoint, "empty")))
+    create(node, "nothing_to_draw", partitions=2)
+    scan = stats(spark, StatsSettings(QueuePlace(node.endpoint, "nothing_to_draw")))
     assert (scan.rows, scan.problems, scan.states, scan.kinds) == (0, (), {}, {})
     assert "<img" not in render(stats_page([scan]))
 

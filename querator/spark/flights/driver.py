@@ -149,9 +149,6 @@ def main(settings: Settings) -> None:
         },
         name="querator spark demo",
     )
-    # The first tasks of two queries at once can spoil Java's deserialization for the life of the
-    # process (OptionalDataException in every task from then on): so one goes first, alone.
-    spark.range(1).repartition(1).count()
     flights = Driver(spark, settings).run()
     settings.counts.write_bytes(msgspec.json.encode(flights))
     spark.stop()
