@@ -129,13 +129,13 @@ class Reads:
         return True
 
     async def existing(self, look: Callable[[], T]) -> T:
-        """What `look` returns. When it does not find what it looks for, once more after the map has
-        caught up: another node may have made it just now.
+        """What `look` returns. When it does not find what it looks for, or finds it unfinished, it
+        looks once more after the map has caught up: another node may have made it just now.
         """
         try:
             return look()
         except QueratorError as error:
-            if self._router.forwarder is None or error.code not in _PERHAPS_NEW:
+            if self._router.forwarder is None or not _is_perhaps_old(error):
                 raise
         await self.catch_up()
         return look()
@@ -235,3 +235,11 @@ class Reads:
                         limit=query.limit,
                         bytes_max=query.bytes_max,
                     )
+
+
+def _is_perhaps_old(error: QueratorError) -> bool:
+    """Whether a newer map may answer otherwise. Of the refusals as UNAVAILABLE, that of a queue
+    that is being created names a field.
+    """
+    unfinished = error.code is ErrorCode.UNAVAILABLE and error.field == "queue"
+    return unfinished or error.code in _PERHAPS_NEW

@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from querator.model.commands import MoveReturn
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.model.queues import QueueSettings
+from querator.model.limits import OVERLOADED_RETRY_MS
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import QueueSettings, QueueState
 from querator.service import reads
 from querator.service.forwarder import LettersQuery, PeekQuery
 from querator.service.readers import list_readers
@@ -93,6 +95,49 @@ async def test_a_queue_that_another_node_has_just_made_is_found():
         stage.maps["b"].catch_up()
         stage.members["b"].on_map(stage.maps["b"].map)
         await produced
+
+
+async def test_a_queue_that_this_node_still_takes_for_unfinished_is_found():
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+
+        def stay(placed: PlacementMap) -> None:
+            queue = placed.find("default", "new")
+            if queue is not None and queue.state is QueueState.CREATING:
+                stage.maps["b"].fall_behind()
+
+        stage.base.placement.watch(stay)
+        queue = await stage.base.create("new")
+        for group in queue.groups:
+            stage.lead(group, "a")
+        produced = asyncio.get_running_loop().create_task(stage.produce("b", b"x", queue="new"))
+        await stage.confirming.wait()
+        assert not produced.done()
+        stage.maps["b"].catch_up()
+        stage.members["b"].on_map(stage.maps["b"].map)
+        await produced
+
+
+async def test_a_queue_that_is_being_created_is_refused_with_a_delay():
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+        refused: list[asyncio.Task[QueratorError]] = []
+
+        def ask(placed: PlacementMap) -> None:
+            queue = placed.find("default", "new")
+            if queue is not None and queue.state is QueueState.CREATING and not refused:
+                for maps in stage.maps.values():
+                    maps.fall_behind()
+                asking = refusal(stage.produce("b", b"x", queue="new"))
+                refused.append(asyncio.get_running_loop().create_task(asking))
+
+        stage.base.placement.watch(ask)
+        await stage.base.create("new")
+        error = await refused[0]
+        assert error.code is ErrorCode.UNAVAILABLE
+        assert error.message == "queue new is being created"
+        assert error.retry_delay_ms == OVERLOADED_RETRY_MS
+        assert stage.confirmed == 1
 
 
 async def test_a_queue_that_is_nowhere_is_not_found():
