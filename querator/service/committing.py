@@ -141,7 +141,7 @@ class Committer:
             try:
                 result: Done | Refusal = await self._router.propose(group, step)
             except QueratorError:
-                if self._router.map.by_group(group) is None and await self._reads.catch_up():
+                if await self._is_nowhere(group):
                     return _of_nobody(step)
                 raise
             if isinstance(result, Refusal):
@@ -150,6 +150,14 @@ class Committer:
                 return result
             if isinstance(step, Prepare) or not result.changed:
                 return result
+
+    async def _is_nowhere(self, group: GroupId) -> bool:
+        """Whether a group that was there has left the map for ever. A map that is behind may not
+        have it yet.
+        """
+        if self._router.map.by_group(group) is not None or not await self._reads.catch_up():
+            return False
+        return self._router.map.by_group(group) is None
 
     def _gone(self, group: GroupId) -> bool:
         """Whether the group's queue has been deleted, or is being."""

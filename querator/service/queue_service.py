@@ -64,7 +64,7 @@ from querator.service.reads import Reads
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router, deadline_after
 from querator.service.subscriptions import Subscription
-from querator.service.transactions import Transactions
+from querator.service.transactions import Transactions, last_partition
 from querator.service.validate import (
     check_leases,
     check_partition,
@@ -180,9 +180,10 @@ class QueueService:
         nodes = tuple((node.name, node.client_address) for node in placed.nodes)
         return Routing(placed.epoch, self._router.name, nodes, leaders)
 
-    async def _queue(self, call: _Named) -> Queue:
-        """The queue that the call names, if it can be used."""
-        return await self._reads.existing(lambda: self._router.queue(call.namespace, call.queue))
+    async def _queue(self, call: _Named, *, partition: int = 0) -> Queue:
+        """The queue that the call names, if it can be used, with the partition if it has it."""
+        queue = await self._reads.existing(lambda: self._router.queue(call.namespace, call.queue))
+        return (await self._reads.reaching(queue, partition))[0]
 
     # --- produce -----------------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class QueueService:
 
     async def stage(self, call: StageCall) -> StageReply:
         """See `service.transactions`, also for the other calls. Raises QueratorError."""
-        queue = await self._queue(call)
+        queue = await self._queue(call, partition=call.partition or 0)
         size = len(call.items)
         self._produces.enter(size)
         try:
@@ -212,7 +213,7 @@ class QueueService:
             self._produces.leave(size)
 
     async def commit(self, call: CommitCall) -> CommitReply:
-        queue = await self._queue(call)
+        queue = await self._queue(call, partition=last_partition(call))
         self._settles.enter()
         try:
             deadline = deadline_after(call.timeout_ms)
@@ -243,7 +244,7 @@ class QueueService:
         """Waits up to `wait_ms` for the first ready item; empty when none came. Raises
         QueratorError: LEASE_ENDED, ITEM_TOO_LARGE, OUTCOME_UNKNOWN (naming the partition), ….
         """
-        queue = await self._queue(call)
+        queue = await self._queue(call, partition=call.partition or 0)
         if call.partition is not None:
             check_partition(call.partition, queue)
         self._leases.enter()
@@ -353,7 +354,7 @@ class QueueService:
 
     async def browse(self, call: BrowseCall) -> Browsing:
         """Opens a scan; its owner closes it. Raises QueratorError."""
-        queue = await self._queue(call)
+        queue = await self._queue(call, partition=call.partition)
         check_partition(call.partition, queue)
         view = self._router.views(queue)[call.partition]
         self._browses.enter()

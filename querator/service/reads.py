@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from querator.model.calls import PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.queues import Queue
 from querator.model.reader_calls import ReaderState
 from querator.partition import facts, queries, reader_queries
 from querator.partition.facts import ClosureQuery, FactsQuery
@@ -139,6 +140,15 @@ class Reads:
                 raise
         await self.catch_up()
         return look()
+
+    async def reaching(self, queue: Queue, partition: int) -> tuple[Queue, bool]:
+        """The queue and whether it is certain which partitions it has: when this one has no such
+        partition, as the map has it that has caught up, if that comes in time.
+        """
+        if partition < len(queue.groups):
+            return queue, True
+        known = await self.catch_up()
+        return self._router.map.get(queue.id) or queue, known
 
     def on_map(self) -> None:
         self._newer.set()

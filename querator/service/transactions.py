@@ -281,6 +281,11 @@ class Transactions:
         return totals
 
 
+def last_partition(call: CommitCall) -> int:
+    """The last one that a commit names; 0: it names none."""
+    return max((part.partition for one in call.attempts for part in one.parts), default=0)
+
+
 def participants(queue: Queue, call: CommitCall) -> tuple[Participant, ...]:
     """By partition. Raises QueratorError: INVALID_ARGUMENT, LIMIT_EXCEEDED, TRANSACTION_ABORTED."""
     claims: dict[int, list[StageClaim]] = {}

@@ -17,6 +17,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacementMap
+from querator.model.queues import QueueSettings
 from querator.raft.clock import Clock
 from querator.service.forwarder import Forwarder, ForwarderEvents, Query
 from querator.service.queue_service import QueueService
@@ -41,13 +42,16 @@ class Seat:
             raise QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint)
         self._stage.confirmed += 1
         self._stage.confirming.set()
+        if group == PLACEMENT_GROUP:
+            self._stage.map_confirming.set()
 
     def status(self, group: GroupId) -> object:
         return self._stage.base.host.status(group)
 
     def leader(self, group: GroupId) -> NodeKey | None:
         name = self._stage.leaders.get(group)
-        return None if name is None else NodeKey(f"{name}/1")
+        known = name is not None and self._stage.has_heard_of(self._name, group)
+        return NodeKey(f"{name}/1") if known else None
 
     def propose(
         self, group: GroupId, command: Any, attachment: bytes = b""
@@ -178,9 +182,12 @@ class Stage:
         """Reads that a leader has confirmed."""
         self.confirming = asyncio.Event()
         """Set at the first of them."""
+        self.map_confirming = asyncio.Event()
+        """The same, of the map."""
         self.unreached: set[str] = set()
         """Nodes that no raft room has a connection to."""
         self._cuts: set[frozenset[str]] = set()
+        self._catching_up: asyncio.Task[None] | None = None
 
     def add(self, name: str, forwarder: Forwarder | None = None) -> QueueService:
         if forwarder is None:
@@ -221,10 +228,15 @@ class Stage:
         if former is not None:
             self.members[former].on_leadership(group, False)
         key = None if name is None else NodeKey(f"{name}/1")
-        for member in self.members.values():
-            member.on_leader(group, key)
+        for member, service in self.members.items():
+            if self.has_heard_of(member, group):
+                service.on_leader(group, key)
         if name is not None:
             self.members[name].on_leadership(group, True)
+
+    def has_heard_of(self, name: str, group: GroupId) -> bool:
+        """Whether the node may have a replica of the group: its map has it."""
+        return group == PLACEMENT_GROUP or self.maps[name].map.by_group(group) is not None
 
     def cut(self, one: str, other: str) -> None:
         self._cuts.add(frozenset((one, other)))
@@ -253,10 +265,36 @@ class Stage:
     # --- what nodes hear of the host -----------------------------------------------------------
 
     def on_effects(self, group: GroupId, effects: Any) -> None:
-        for member in self.members.values():
-            member.on_effects(group, effects)
+        for name, member in self.members.items():
+            if self.has_heard_of(name, group):
+                member.on_effects(group, effects)
 
     # --- short ways ----------------------------------------------------------------------------
+
+    async def grow(self, partitions: int, *, behind: str, leader: str) -> None:
+        """Gives the queue more partitions, which a node leads that another one has not heard of:
+        that is `behind`, until it has asked how new the map is.
+        """
+        self.maps[behind].fall_behind()
+        await self.base.admin.update_queue(
+            "default", "q", QueueSettings(partitions=partitions), ("partitions",), 0
+        )
+        queue = self.base.placement.map.find("default", "q")
+        assert queue is not None
+        for group in queue.groups:
+            if group not in self.leaders:
+                self.lead(group, leader)
+        self.lead(PLACEMENT_GROUP, leader)
+        # Owned: it ends with the question.
+        self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(behind))
+
+    async def _catch_up(self, behind: str) -> None:
+        await self.map_confirming.wait()
+        self.maps[behind].catch_up()
+        member = self.members[behind]
+        member.on_map(self.maps[behind].map)
+        for group, name in self.leaders.items():
+            member.on_leader(group, None if name is None else NodeKey(f"{name}/1"))
 
     async def produce(self, name: str, *payloads: bytes, **more: Any) -> ProduceReply:
         return await self.members[name].produce(produce_call(*payloads, **more))

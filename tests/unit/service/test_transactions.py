@@ -39,6 +39,7 @@ from querator.service.transactions import participants
 from tests.unit.service.serving import LONG_MS, Node, code, payloads, produce_call, refusal, serving
 from tests.unit.service.stage import Stage
 from tests.unit.service.stage import staged as joined
+from tests.unit.service.test_forwarding import group_of
 
 SPARK = "query-1"
 
@@ -98,6 +99,7 @@ async def nodes(*names: str, **settings: Any) -> AsyncIterator[Stage]:
     """As `staged`; the service that has made the queue carries out nothing."""
     async with joined(*names, **settings) as stage:
         await stage.base.queues.stop()
+        stage.lead(PLACEMENT_GROUP, names[0])
         yield stage
 
 
@@ -245,7 +247,6 @@ async def test_a_participant_that_is_gone_aborts_and_is_not_waited_for():
     async with nodes("a", "b", partitions=2) as stage:
         queue = stage.base.placement.map.find("default", "q")
         assert queue is not None
-        stage.lead(PLACEMENT_GROUP, "a")
         one = await fill(stage.members["a"], (b"x",), (b"y",))
         whole = participants(queue, commit_call(one))
         begin = Begin(SPARK, 0, (*whole, Participant(7, GroupId(999), whole[0].claims)))
@@ -398,3 +399,39 @@ async def test_a_node_that_starts_again_goes_on():
     async with serving(environment) as node:  # type: ignore[arg-type]
         await node.until(lambda: node.counts().ready == 2)
         assert (await node.queues.commit(call)).repeated
+
+
+async def test_a_coordinator_takes_no_partition_for_gone_that_it_has_not_heard_of():
+    async with nodes("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        one = await fill(stage.members["b"], (b"x",), (b"y",))
+        assert {part.partition for part in one.parts} == {0, 1}
+        assert not (await stage.members["b"].commit(commit_call(one))).repeated
+        assert await everything(stage, 2, "b") == [b"x", b"y"]
+
+
+async def test_what_is_committed_is_not_lost_with_a_coordinator_that_knew_all_partitions():
+    """The office passes between the decision and what follows from it."""
+    async with nodes("a", "b") as stage:
+        stage.lead(group_of(stage), "b")
+        await stage.grow(2, behind="a", leader="b")
+        one = await fill(stage.members["b"], (b"x",), (b"y",))
+        told = stage.on_effects
+
+        def on_effects(group: Any, effects: Any) -> None:
+            told(group, effects)
+            seen = any(isinstance(command, Decide) for _, _, command in stage.proposed)
+            if seen and stage.leaders[group_of(stage)] != "a":
+                stage.lead(group_of(stage), "a")
+
+        stage.on_effects = on_effects  # type: ignore[method-assign]
+        assert not (await stage.members["b"].commit(commit_call(one))).repeated
+        assert await everything(stage, 2, "b") == [b"x", b"y"]
+
+
+async def test_a_node_that_has_not_heard_of_a_partition_takes_commits_of_what_is_in_it():
+    async with nodes("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        one = await fill(stage.members["b"], (b"x",), (b"y",))
+        assert not (await stage.members["a"].commit(commit_call(one))).repeated
+        assert await everything(stage, 2, "b") == [b"x", b"y"]
