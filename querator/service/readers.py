@@ -72,20 +72,20 @@ class ReaderService:
     async def open(self, call: OpenReaderCall) -> OpenedReader:
         queue = await self._queue(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
-        return await open_reader(self._router, queue, call, deadline=deadline)
+        return await open_reader(self._router, self._reads, queue, call, deadline=deadline)
 
     async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
         queue = await self._queue(call.namespace, call.queue)
         self._calls.enter()
         try:
             deadline = deadline_after(call.timeout_ms)
-            return await advance_reader(self._router, queue, call, deadline=deadline)
+            return await advance_reader(self._router, self._reads, queue, call, deadline=deadline)
         finally:
             self._calls.leave()
 
     async def read(self, call: ReadBatchCall) -> "BatchReading":
         """Opens a batch for reading; its owner closes it."""
-        queue = await self._queue(call.namespace, call.queue)
+        queue = await self._queue(call.namespace, call.queue, partition=call.partition)
         check_partition(call.partition, queue)
         view = self._router.views(queue)[call.partition]
         self._scans.enter()
@@ -100,12 +100,13 @@ class ReaderService:
         return await list_readers(self._reads, queue, stale=stale, deadline=deadline)
 
     async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
-        queue = await self._queue(call.namespace, call.queue)
+        queue = await self._queue(call.namespace, call.queue, partition=call.partition or 0)
         deadline = deadline_after(call.timeout_ms)
         return await release_reader(self._router, self._reads, queue, call, deadline=deadline)
 
-    async def _queue(self, namespace: str, name: str) -> Queue:
-        return await self._reads.existing(lambda: self._router.queue(namespace, name))
+    async def _queue(self, namespace: str, name: str, *, partition: int = 0) -> Queue:
+        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+        return (await self._reads.reaching(queue, partition))[0]
 
 
 class BatchReading:
@@ -144,9 +145,11 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 async def open_reader(
-    router: Router, queue: Queue, call: OpenReaderCall, *, deadline: float | None
+    router: Router, reads: Reads, queue: Queue, call: OpenReaderCall, *, deadline: float | None
 ) -> OpenedReader:
     """Every partition knows the epoch when this returns. Raises QueratorError."""
+    # One that cannot begin everywhere would end the run that goes on, and count as a replay.
+    await reads.readers(queue.groups, stale=False, deadline=deadline)
     views = router.views(queue)
     first = await _opened(router, views[0], OpenReader(call.reader_id), deadline)
     command = OpenReader(call.reader_id, first.epoch)
@@ -172,22 +175,30 @@ async def _opened(
 
 
 async def advance_reader(
-    router: Router, queue: Queue, call: AdvanceReaderCall, *, deadline: float | None
+    router: Router, reads: Reads, queue: Queue, call: AdvanceReaderCall, *, deadline: float | None
 ) -> AdvancedReader:
     """Raises QueratorError: what a partition refuses for good, or when none of them answers."""
     loop = asyncio.get_running_loop()
     until = loop.time() + call.wait_ms / 1000
     bounded = any(ack.ready_upto for ack in call.acks)
     acks = {ack.partition: ack for ack in call.acks}
+    queue, known = await reads.reaching(queue, max(acks, default=0))
     pieces = [
         _Piece(partition, view, acks.pop(partition, ReaderAck(partition, 0)))
         for partition, view in enumerate(router.views(queue))
     ]
-    gone = [ReaderProgress(ack.partition, ack.ack_seq, gone=True) for ack in acks.values()]
+    # What this node has not heard of may be there.
+    doubt = None if known else ErrorCode.UNAVAILABLE
+    gone = [
+        ReaderProgress(ack.partition, ack.ack_seq, error=doubt, gone=known) for ack in acks.values()
+    ]
     if deadline is not None:
         until = min(until, deadline - ROUND_S)
     while True:
-        progress = await _Round(router, call, pieces, deadline).run()
+        look = _Round(router, call, pieces, deadline)
+        progress = await look.run()
+        if look.in_vain:
+            continue
         waits = not (bounded or call.acknowledge_only or any(one.batch for one in progress))
         if not (waits and await _until_ready(router, call, pieces, until)):
             return AdvancedReader((*progress, *sorted(gone, key=lambda one: one.partition)))
@@ -207,14 +218,17 @@ class _Round:
         self._call = call
         self._pieces = pieces
         self._deadline = deadline
+        self.in_vain = False
+        """Whether all that was ready has died when it was to be reserved: there may be more."""
 
     async def run(self) -> list[ReaderProgress]:
         outlooks = await self._outlooks()
+        shares = self._shares(outlooks)
         answers = await each(
             [
                 self._act(piece, outlook, items, size)
                 for piece, outlook, (items, size) in zip(
-                    self._pieces, outlooks, self._shares(outlooks), strict=True
+                    self._pieces, outlooks, shares, strict=True
                 )
             ]
         )
@@ -229,6 +243,10 @@ class _Round:
         errors = [answer for answer in answers if isinstance(answer, QueratorError)]
         if len(errors) == len(answers):
             raise errors[0]
+        self.in_vain = not any(one.batch for one in progress) and any(
+            items and not isinstance(answer, QueratorError)
+            for (items, _), answer in zip(shares, answers, strict=True)
+        )
         return progress
 
     async def _outlooks(self) -> list[Outlook | QueratorError]:
@@ -236,15 +254,20 @@ class _Round:
         if self._deadline is not None:
             latest = min(latest, self._deadline)
         outlooks = await each([self._look(piece, latest) for piece in self._pieces])
-        if not isinstance(outlooks[0], Outlook):
+        first = outlooks[0]
+        if isinstance(first, QueratorError) and not ERRORS[first.code].retriable:
             return outlooks
-        # Partition 0 knows this epoch as the last one.
         strangers = [
             place
             for place, outlook in enumerate(outlooks)
             if isinstance(outlook, QueratorError) and outlook.code is ErrorCode.READER_NOT_FOUND
         ]
-        if strangers:
+        if isinstance(first, QueratorError):
+            # It alone can say whether there is such a reader.
+            for place in strangers:
+                outlooks[place] = first
+        elif strangers:
+            # Partition 0 knows this epoch as the last one.
             met = await each([self._introduce(self._pieces[place], latest) for place in strangers])
             for place, outlook in zip(strangers, met, strict=True):
                 outlooks[place] = outlook
@@ -399,12 +422,12 @@ async def release_reader(
                     there.append((views[partition], seq))
     if not known:
         raise refused(unknown_reader(call.reader_id))
-    # Partition 0 first: a reader that it does not know is made known nowhere else.
-    results: list[Done | QueratorError] = []
+    # Partition 0 first: a reader that it does not know is made known nowhere else, and one that it
+    # keeps, for it still reads, goes on everywhere.
+    items: list[int] = []
     for some in (there[:1], there[1:]):
-        if some:
-            results += await each([_release(router, call, *one, deadline) for one in some])
-    items = [_items(result) for result in results]
+        results = await each([_release(router, call, *one, deadline) for one in some])
+        items += [_items(result) for result in results]
     return ReleasedReader(sum(1 for _, seq in there if seq), sum(items))
 
 

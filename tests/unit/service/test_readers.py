@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from querator.model.errors import ErrorCode
+from querator.model.ids import PLACEMENT_GROUP
 from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
+from querator.model.queues import QueueSettings
 from querator.model.reader_calls import (
     AdvanceReaderCall,
     OpenReaderCall,
@@ -17,6 +19,7 @@ from querator.model.reader_calls import (
 )
 from querator.model.readers import AdvanceReader, OpenReader
 from querator.partition import invariants
+from querator.service import reads
 from querator.service.queue_service import QueueService
 from querator.v1 import items_pb2
 from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
@@ -397,6 +400,7 @@ async def test_a_waiting_call_outlives_a_change_of_leaders():
 
 async def test_a_batch_is_read_where_its_partition_is_led():
     async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
         await stage.produce("a", b"x", b"y")
         lake = Driver()
         await lake.open(stage.members["b"])
@@ -427,3 +431,110 @@ async def test_a_waiting_call_ends_with_its_queue():
         await rounds()
         await node.admin.delete_queue("default", "q")
         assert await code(waiting) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)
+
+
+async def test_a_partition_that_a_node_has_not_heard_of_is_not_gone():
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        await fill(stage.base, 2)
+        first = await lake.advance(stage.members["b"])
+        assert lake.take(first) == 2
+        assert sorted(lake.acks) == [0, 1]
+        again = await lake.advance(stage.members["a"])
+        assert [(one.acked_seq, one.gone) for one in again] == [(1, False), (1, False)]
+
+
+async def test_nobody_is_told_that_a_partition_is_gone_while_the_map_cannot_catch_up(monkeypatch):
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
+    async with staged("a", "b") as stage:
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        await stage.produce("a", b"x")
+        lake.acks = {1: 4}
+        progress = await lake.advance(stage.members["b"])
+        assert items(progress) == 1
+        assert progress[-1] == ReaderProgress(1, 4, error=ErrorCode.UNAVAILABLE)
+
+
+async def test_a_batch_is_read_through_a_node_that_has_not_heard_of_its_partition():
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        await fill(stage.base, 2)
+        assert items(await lake.advance(stage.members["b"])) == 2
+        reading = await stage.members["a"].readers.read(ReadBatchCall("default", "q", "lake", 1, 1))
+        assert (await reading.page(0)).next_index == 1
+        reading.close()
+
+
+async def test_a_run_that_could_not_begin_is_no_replay():
+    async with staged("a", "b", partitions=2) as stage:
+        await stage.produce("a", b"x")
+        lake = Driver()
+        await lake.open(stage.members["a"])
+        assert items(await lake.advance(stage.members["a"])) == 1
+        stage.lead(group_of(stage, 1), None)
+        for _ in range(3):
+            call = OpenReaderCall("default", "q", "lake", timeout_ms=20)
+            assert (await refusal(stage.members["a"].readers.open(call))).retriable
+        # The run that goes on has not been ended by what came to nothing.
+        stage.lead(group_of(stage, 1), "b")
+        assert items(await lake.advance(stage.members["a"])) == 1
+        opened = await stage.members["a"].readers.open(OpenReaderCall("default", "q", "lake"))
+        assert [one.batch.replays for one in opened.partitions if one.batch] == [1]
+
+
+async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
+    monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
+    async with staged("a", "b", partitions=2) as stage:
+        lake = Driver()
+        await lake.open(stage.members["a"])
+        stage.lead(group_of(stage, 1), None)
+        stage.confirming.clear()
+        call = ReleaseReaderCall("default", "q", "lake", remove=True)
+        removing = start(stage.members["b"].readers.release(call))
+        await stage.confirming.wait()
+        # It has seen that nothing is open in the first partition; before it goes on, something is.
+        await stage.produce("a", b"x")
+        assert items(await lake.advance(stage.members["a"])) == 1
+        stage.lead(group_of(stage, 1), "b")
+        assert await code(removing) is ErrorCode.ACK_MISMATCH
+        [reader] = await stage.members["a"].readers.list("default", "q", stale=False)
+        assert [partition for partition, _ in reader.partitions] == [0, 1]
+
+
+async def test_a_younger_partition_waits_for_the_first_one(monkeypatch):
+    monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
+    async with staged("a", "b", partitions=3) as stage:
+        lake = Driver()
+        router = stage.members["b"].router
+        for partition in (0, 1):
+            opened = await router.call(
+                router.view(group_of(stage, partition)), OpenReader("lake", 1)
+            )
+            lake.epoch = opened.epoch  # type: ignore[union-attr]
+        await stage.produce("b", b"x")
+        stage.lead(group_of(stage, 0), None)
+        progress = await lake.advance(stage.members["b"])
+        assert items(progress) == 1
+        assert [one.error is None for one in progress] == [False, True, False]
+
+
+async def test_dead_items_at_the_head_are_not_the_end_of_what_is_there():
+    async with serving() as node:
+        await node.create()
+        await node.produce(b"x", b"y")
+        await node.retry(*(await node.lease()).batches)
+        await node.produce(b"z")
+        settings = QueueSettings(max_attempts=1)
+        await node.admin.update_queue("default", "q", settings, ("max_attempts",), 0)
+        lake = Driver()
+        opened = await node.queues.readers.open(OpenReaderCall("default", "q", "lake"))
+        lake.epoch = opened.epoch
+        acks = (ReaderAck(0, 0, opened.partitions[0].ready_upto),)
+        progress = await lake.advance(node.queues, 1, acks=acks)
+        assert items(progress) == 1
+        assert (await node.total()).dead == 2
