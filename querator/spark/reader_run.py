@@ -17,14 +17,17 @@ from querator.client.errors import (
     AckMismatch,
     BatchNotFound,
     BatchReleased,
+    ErrorCode,
     NotFound,
     ReaderFenced,
     ReaderNotFound,
     RequestError,
+    make_error,
 )
+from querator.client.rpc_errors import code_of
 from querator.spark.offsets import BatchPart
 from querator.spark.options import OptionError, StreamOptions
-from querator.spark.rpc import cluster
+from querator.spark.rpc import Patience, cluster
 from querator.spark.sending import sender
 from querator.v1 import reader_service_pb2 as pb
 
@@ -95,9 +98,35 @@ class ReaderRun:
     def advance(
         self, acks: Mapping[int, int], *, max_items: int, max_bytes: int
     ) -> list[pb.ReaderProgress]:
-        """What is open, by partition, when the batches up to `acks` are acknowledged. Raises
-        PoisonBatch.
+        """What is open, by partition, when the batches up to `acks` are acknowledged. A bounded run
+        that finds nothing has asked all partitions, for a run ends then. Raises PoisonBatch.
         """
+        patience = Patience(self._options.retry_seconds)
+        while True:
+            progress = self._progress(acks, max_items, max_bytes)
+            away = [each for each in progress if each.error]
+            if not (self._bounded and away) or any(each.HasField("batch") for each in progress):
+                return progress
+            if not patience.wait(None):
+                raise self._incomplete(away)
+
+    def _incomplete(self, away: Sequence[pb.ReaderProgress]) -> RequestError:
+        options = self._options
+        reasons = ", ".join(
+            f"partition {each.partition} of {options.queue} ({code_of(each.error).name})"
+            for each in away
+        )
+        return make_error(
+            ErrorCode.UNAVAILABLE,
+            f"{reasons} could not be asked for {options.retry_seconds:g} s, the option "
+            "retryTimeout: what was in line there when this run began is not read, or not "
+            "acknowledged. All else is done; start the query again when the partition has a "
+            "leader (`querator cluster status`)",
+        )
+
+    def _progress(
+        self, acks: Mapping[int, int], max_items: int, max_bytes: int
+    ) -> list[pb.ReaderProgress]:
         options = self._options
         if options.adopts:
             acks = {
@@ -112,7 +141,7 @@ class ReaderRun:
             # Perhaps by the run's own first attempt to open, which was given up and came late.
             self._open()
             self._doubtful = False
-            return self.advance(acks, max_items=max_items, max_bytes=max_bytes)
+            return self._progress(acks, max_items, max_bytes)
         except RequestError as error:
             raise explained(error, options) from None
         self._doubtful = False
@@ -122,7 +151,7 @@ class ReaderRun:
             if each.HasField("batch")
         ]
         if any(given_up):
-            return self.advance(acks, max_items=max_items, max_bytes=max_bytes)
+            return self._progress(acks, max_items, max_bytes)
         if self._bounded:
             for each in response.partitions:
                 # It was made after the run has begun: what it has given is the last of it.

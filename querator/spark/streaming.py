@@ -87,11 +87,18 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each in progress
             if each.HasField("batch")
         }
-        if news:
+        # What was adopted goes into the checkpoint for all partitions, also by an empty batch: the
+        # next run need not adopt.
+        adopted = {
+            each.partition: (each.acked_seq, 0)
+            for each in progress
+            if not each.gone and each.acked_seq > pairs.get(each.partition, (0, 0))[0]
+        }
+        if news or adopted:
             # What is gone of the queue goes with news: by itself it would be an empty batch.
             gone = {each.partition for each in progress if each.gone}
             kept = {partition: pair for partition, pair in pairs.items() if partition not in gone}
-            start = offset_of(options, {**kept, **news})
+            start = offset_of(options, {**kept, **adopted, **news})
         self._last = start
         return start
 

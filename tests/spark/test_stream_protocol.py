@@ -29,6 +29,7 @@ from querator.client.errors import (
     BatchReleased,
     QueueNotFound,
     ReaderFenced,
+    Unavailable,
 )
 from querator.spark.offsets import BatchPart, OffsetError
 from querator.spark.options import stream_options
@@ -305,6 +306,27 @@ def test_a_run_that_is_to_end_and_finds_nothing_leaves_what_comes_later(node, cl
     assert query.trigger() is False
 
 
+def test_a_run_that_is_to_end_does_not_end_while_a_partition_cannot_be_asked(three):
+    with SyncClient(three.endpoint) as client:
+        client.create_queue("q", partitions=3, replicas=1)
+        produce(client, "q", range(60))
+    query = Query(three, "q", retryTimeout="1")
+    query.begin(available_now=True)
+    address = cluster(stream_options_of(three, "q").target).leader("", "q", 2)
+    [led] = [each for each in three.members.by_name.values() if each.address == address]
+    three.run(led.kill())
+    # The others go on.
+    assert query.trigger()
+    assert 0 < len(query.stored()) < 60
+    with pytest.raises(Unavailable, match=r"partition 2 of q .* retryTimeout"):
+        query.trigger()
+    three.run(led.start())
+    query.begin(available_now=True)
+    while query.trigger():
+        pass
+    assert query.stored() == list(range(60))
+
+
 def test_a_stream_follows_when_the_queue_gets_partitions(node, client, queue):
     produce(client, queue, range(20))
     query = Query(node, queue)
@@ -403,6 +425,36 @@ def test_a_deleted_checkpoint_is_refused_or_adopted(node, client, queue):
     # The second batch was given out, and never acknowledged.
     assert set(before.sink[0]).isdisjoint(adopting.stored())
     assert sorted({*before.sink[0], *adopting.stored()}) == list(range(10))
+
+
+def test_what_was_adopted_is_in_the_checkpoint_for_all_partitions(node, client, queue):
+    """Also for those that have had nothing since: the option is for one run."""
+    produce(client, queue, range(20))
+    before = Query(node, queue)
+    while before.trigger():
+        pass
+    client.produce(queue, Item(b"20", key="1"))
+    adopting = Query(node, queue, onCheckpointMismatch="adopt")
+    assert adopting.trigger()
+    later = Query(node, queue)
+    later.logged, later.committed = adopting.logged, adopting.committed
+    produce(client, queue, range(21, 40))
+    while later.trigger():
+        pass
+    assert sorted([*before.stored(), *adopting.stored(), *later.stored()]) == list(range(40))
+
+
+def test_a_run_adopts_also_when_there_is_nothing_to_read(node, client, queue):
+    produce(client, queue, range(20))
+    before = Query(node, queue)
+    while before.trigger():
+        pass
+    adopting = stream_reader(node, queue, onCheckpointMismatch="adopt")
+    start = adopting.initialOffset()
+    end = asked(adopting, start)
+    assert adopting.partitions(start, end) == []
+    assert asked(adopting, end) == end
+    assert asked(stream_reader(node, queue), end) == end
 
 
 def test_a_reader_that_was_made_anew_is_not_gone_on_with(node, client, queue):
