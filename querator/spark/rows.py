@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     DataType,
     IntegralType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
     VarcharType,
@@ -75,8 +76,8 @@ class Layout:
     """Which columns a frame has, and what they are for. Pickled to executors."""
 
     def __init__(self, schema: StructType, *, dedupe_key: str = "", unique: bool = False) -> None:
-        """`dedupe_key`: the column that has it, when it is of another name; `unique`: every row
-        must have one. Raises RowsError.
+        """`dedupe_key`: the column that has it, when it is of another name, besides what that name
+        means; `unique`: every row must have one. Raises RowsError.
         """
         self._unique = unique
         self._places: dict[str, int] = {}
@@ -85,16 +86,14 @@ class Layout:
         wanted = dedupe_key.lower()
         for place, field in enumerate(schema.fields):
             name = field.name.lower()
-            meaning = DEDUPE_KEY if name == wanted else name
-            if meaning in PASSED_OVER or (wanted and name == DEDUPE_KEY != wanted):
+            if name == wanted:
+                self._place(DEDUPE_KEY, place, field)
+            if name in PASSED_OVER or (wanted and name == DEDUPE_KEY):
                 continue
-            if meaning not in WRITTEN:
+            if name in WRITTEN:
+                self._place(name, place, field)
+            elif name != wanted:
                 raise RowsError(_unknown(field.name))
-            if meaning in self._places:
-                raise RowsError(f"column {field.name} is there twice: select one of them")
-            _check_type(field.name, meaning, field.dataType)
-            self._places[meaning] = place
-            self.names[meaning] = field.name
         if "value" not in self._places:
             raise RowsError(
                 "there is no column value (binary or string), which is the payload; the columns "
@@ -106,6 +105,13 @@ class Layout:
                 f"option dedupeKeyColumn is {dedupe_key!r}; the columns are "
                 f"{', '.join(schema.fieldNames())}"
             )
+
+    def _place(self, meaning: str, place: int, field: StructField) -> None:
+        if meaning in self._places:
+            raise RowsError(f"column {field.name} is there twice: select one of them")
+        _check_type(field.name, meaning, field.dataType)
+        self._places[meaning] = place
+        self.names[meaning] = field.name
 
     def __contains__(self, meaning: str) -> bool:
         return meaning in self._places
@@ -146,6 +152,7 @@ class Layout:
         name = self.names[meaning]
         if meaning == "value":
             return _values(name, column, first)
+        _check_texts(name, column, first)
         if meaning == "headers":
             return _each(name, column.to_pylist(), _headers, first)
         if meaning == "priority":
@@ -220,6 +227,24 @@ def _values(name: str, column: Any, first: int) -> list[bytes]:
     return [heads[len(value)] + value if value else b"" for value in _pieces(column)]
 
 
+def _check_texts(name: str, column: Any, first: int) -> None:
+    """Spark makes texts of any bytes; one that is not UTF-8 fails its request without a word of
+    where it is.
+    """
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for row, value in enumerate(column, first):
+            try:
+                value.as_py()
+            except UnicodeDecodeError:
+                raise RowsError(
+                    f"column {name} is not UTF-8 in row {row} of this task: filter such rows out, "
+                    "or make text of it by hex(…) or base64(…)"
+                ) from None
+        raise
+
+
 def _check_unique(name: str, column: Any, first: int) -> None:
     for row, key in enumerate(_pieces(column), first):
         if not key:
@@ -233,7 +258,8 @@ def _pieces(column: Any) -> Iterator[bytes]:
     """The bytes of each row; none for null."""
     if column.null_count:
         column = column.fill_null(b"" if pa.types.is_binary(column.type) else "")
-    _, bounds, data = column.cast(pa.binary()).buffers()
+    column = column.cast(pa.binary())
+    _, bounds, data = column.buffers()
     at = memoryview(bounds).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
     if data is None:
         return iter([b""] * len(column))
@@ -275,6 +301,8 @@ def _header(key: bytes, value: bytes) -> bytes:
 
 
 def _priority(name: str) -> bytes:
+    if not name:
+        return b""
     number = _PRIORITIES.get(name.lower())
     if number is None:
         raise RowsError(f"is {name!r}, and is one of {', '.join(_PRIORITIES)},")

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from querator.client.errors import InvalidArgument, NotFound, RequestError
+from querator.client.errors import InvalidArgument, LimitExceeded, NotFound, RequestError
 from querator.client.rpc_errors import from_rpc
 from querator.model.limits import REQUEST_ITEMS_MAX
 from querator.spark.options import Target
@@ -33,6 +33,8 @@ WINDOW: Final = 4
 STAGE: Final = "/querator.v1.TransactionService/Stage"
 PRODUCE: Final = "/querator.v1.QueueService/Produce"
 _FIELD: Final = re.compile(r"items\[(\d+)\]\.(\w+)")
+_WHOLE: Final = ("", "request")
+"""Fields of an error that is about the size of a request: gRPC's, and the node's."""
 _COLUMNS: Final = {"payload": "value", "attributes": "headers", "dedup_key": "dedupe_key"}
 """Where the protocol has another name for a field."""
 
@@ -221,14 +223,19 @@ def by_partition(
 def _name_row(error: RequestError, request: Request) -> None:
     """Raises RowRefused for what is wrong with an item, in the words of a frame."""
     found = _FIELD.fullmatch(error.field)
-    if found is None or not isinstance(error, InvalidArgument):
+    if found is not None and isinstance(error, InvalidArgument):
+        row, column = request.rows[int(found[1])], _COLUMNS.get(found[2], found[2])
+        why = f"for its column {column}: {error.message}"
+        why += f" (limit {error.limit}, value {error.value})" if error.limit else ""
+    elif len(request.rows) == 1 and isinstance(error, LimitExceeded) and error.field in _WHOLE:
+        row, column = request.rows[0], ""
+        why = f"for its {len(request.data):,} bytes, of all columns together: {error.message}"
+    else:
         return
-    row, column = request.rows[int(found[1])], _COLUMNS.get(found[2], found[2])
-    bounds = f" (limit {error.limit}, value {error.value})" if error.limit else ""
     raise RowRefused(
         error.code,
-        f"row {row} of this task is refused for its column {column}: {error.message}{bounds}; "
-        "filter such rows out, or shorten them, before the write",
+        f"row {row} of this task is refused {why}; filter such rows out, or shorten them, before "
+        "the write",
         field=column,
         limit=error.limit,
         value=error.value,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from struct import pack
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 
 from querator import SyncClient
 from querator.cli.local_nodes import free_ports
@@ -351,6 +352,96 @@ def test_dedupe_keys_make_a_repeat_harmless(queue):
         writer.check_queue()
         writer.commit([writer.write_task(Task(0), iter([rows]))])
     assert queue.found(2) == {"a": 1, "b": 1}
+
+
+def test_a_column_that_is_the_dedupe_key_is_written_as_well(queue):
+    """Its name says what it is besides."""
+    rows = pa.record_batch({"value": ["a", "b"], "reference": ["1", "2"]})
+    writer = queue.batch(
+        columns(value="string", reference="string"),
+        guarantee="idempotent",
+        dedupeKeyColumn="reference",
+    )
+    for _ in range(2):
+        writer.write_task(Task(0), iter([rows]))
+    leased: dict[str, str] = {}
+    while len(leased) < 2:
+        for item in queue.client.lease(queue.name, max_items=2, wait=SOON):
+            leased[item.reference] = bytes(item.payload).decode()
+    assert leased == {"1": "a", "2": "b"}
+    assert queue.client.stats(queue.name).total.produced == 2
+
+
+def test_empty_texts_are_not_given(queue):
+    names = ("key", "kind", "encoding", "reference", "priority", "group", "dedupe_key")
+    rows = pa.record_batch({"value": ["a", "b"], **{name: ["", None] for name in names}})
+    writer = queue.batch(columns(value="string", **dict.fromkeys(names, "string")))
+    writer.commit([writer.write_task(Task(0), iter([rows]))])
+    assert queue.found(2) == {"a": 1, "b": 1}
+
+
+def broken_texts() -> Any:
+    """`x`, and a byte that is no UTF-8: Spark makes such texts of binary values."""
+    bounds = pa.py_buffer(pack("<3i", 0, 1, 2))
+    return pa.Array.from_buffers(pa.string(), 2, [None, bounds, pa.py_buffer(b"x\xff")])
+
+
+@pytest.mark.parametrize("name", ["key", "kind", "priority", "dedupe_key"])
+def test_a_text_that_is_not_utf8_is_named_by_its_row_and_column(queue, name):
+    texts = (
+        broken_texts()
+        if name != "priority"
+        else pa.concat_arrays([pa.array(["high"]), broken_texts().slice(1)])
+    )
+    rows = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"]), texts], names=["value", name])
+    writer = queue.batch(columns(value="binary", **{name: "string"}))
+    with pytest.raises(RowsError, match=f"column {name} is not UTF-8 in row 1 of this task"):
+        writer.write_task(Task(0), iter([rows]))
+
+
+def test_a_header_that_is_not_utf8_is_named_by_its_row_and_column(queue):
+    pairs = pa.StructArray.from_arrays(
+        [broken_texts(), pa.array([b"1", b"2"])], names=["key", "value"]
+    )
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs)
+    rows = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"]), headers], names=["value", "headers"])
+    schema = columns(value="binary").add(
+        "headers", ArrayType(columns(key="string", value="binary"))
+    )
+    writer = queue.batch(schema)
+    with pytest.raises(RowsError, match="column headers is not UTF-8 in row 1 of this task"):
+        writer.write_task(Task(0), iter([rows]))
+
+
+@pytest.mark.parametrize("size", [9 << 20, 40 << 20])
+def test_a_row_that_no_request_can_carry_is_named(queue, size):
+    """For a column other than its payload."""
+    rows = pa.record_batch({"value": ["a", "b"], "reference": ["r", "r" * size]})
+    writer = queue.batch(columns(value="string", reference="string"))
+    with pytest.raises(RowRefused) as caught:
+        writer.write_task(Task(0), iter([rows]))
+    said = str(caught.value)
+    assert "row 1 of this task is refused" in said
+    assert f"{size:,}"[:2] in said
+
+
+def test_columns_may_have_large_offsets(queue):
+    """As with Spark's useLargeVarTypes."""
+    rows = pa.record_batch(
+        {
+            "value": pa.array([b"a", b"bb", b"ccc"], pa.large_binary()),
+            "key": pa.array(["k", "kk", None], pa.large_string()),
+            "kind": pa.array([None, "m", "mm"], pa.large_string()),
+        }
+    )
+    writer = queue.batch(columns(value="binary", key="string", kind="string"))
+    written = writer.write_task(Task(0), iter([rows.slice(0, 1), rows.slice(1)]))
+    writer.commit([written])
+    found: dict[str, tuple[str, str]] = {}
+    while len(found) < 3:
+        for item in queue.client.lease(queue.name, max_items=3, wait=SOON):
+            found[bytes(item.payload).decode()] = item.key, item.kind
+    assert found == {"a": ("k", ""), "bb": ("kk", "m"), "ccc": ("", "mm")}
 
 
 @pytest.mark.parametrize("key", [None, ""])
