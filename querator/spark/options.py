@@ -64,6 +64,8 @@ _OF_A_TABLE: Final = "option."
 RETRY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 1.0
 MIN_PARTITIONS_MAX: Final = 10_000
+_YEAR_10000_US: Final = 253_402_300_800_000_000
+"""Where the instants of the protocol end."""
 BATCH_REPLAYS_MAX: Final = 1_000
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
@@ -186,6 +188,9 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
     _check_use(options, _OF_STREAMS, "spark.readStream", "leave it out")
     starting_us = _instant_us(options, "startingTimestamp")
     ending_us = _instant_us(options, "endingTimestamp")
+    if ending_us == 0:
+        value = options["endingTimestamp"]
+        raise OptionError(f"option endingTimestamp is {value!r}: give an instant after 1970 began")
     if starting_us is not None and ending_us is not None and starting_us >= ending_us:
         raise OptionError("startingTimestamp must be before endingTimestamp")
     return BrowseOptions(
@@ -281,7 +286,7 @@ def number(
     except ValueError:
         number = -1
     if not least <= number <= most:
-        span = f"a number from {least:g} to {most:g}{unit and ' ' + unit}"
+        span = f"a number from {least} to {most}{unit and ' ' + unit}"
         raise OptionError(f"option {name} is {value!r}: give {span}")
     return number
 
@@ -319,14 +324,18 @@ def _instant_us(options: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if value.isdecimal():
-        return int(value) * 1_000
-    try:
-        instant = datetime.fromisoformat(value)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise OptionError(
-            f"option {name} is {value!r}: give an instant with its zone, such as "
-            "2026-03-01T00:00:00Z, or milliseconds since 1970"
-        )
-    return round(instant.timestamp() * 1_000_000)
+        at_us = int(value) * 1_000
+    else:
+        try:
+            instant = datetime.fromisoformat(value)
+        except ValueError:
+            instant = None
+        if instant is None or instant.tzinfo is None:
+            raise OptionError(
+                f"option {name} is {value!r}: give an instant with its zone, such as "
+                "2026-03-01T00:00:00Z, or milliseconds since 1970"
+            )
+        at_us = round(instant.timestamp() * 1_000_000)
+    if not 0 <= at_us < _YEAR_10000_US:
+        raise OptionError(f"option {name} is {value!r}: give an instant from 1970 to 9999")
+    return at_us
