@@ -15,6 +15,7 @@ from querator.spark.writing import Sink
 OBSERVED: Final = "querator"
 _LEFT_OUT: Final = "left_out"
 _ROWS: Final = "rows"
+_PASSES: Final = "querator_passes"
 _CASTS: Final = {"value": "", "headers": "", "enqueue_at": "timestamp"}
 """Types of those that are not texts; "": as they are."""
 
@@ -41,9 +42,11 @@ def filtered(frame: Any, where: str, observation: Any = OBSERVED) -> Any:
     if not where:
         return frame.observe(observation, rows, F.lit(0).cast("long").alias(_LEFT_OUT))
     with checked(f"where {where}"):
-        passes = F.coalesce(F.expr(where), F.lit(False))
-        counted = frame.observe(observation, rows, F.count_if(~passes).alias(_LEFT_OUT))
-        kept = counted.where(passes)
+        # A column: it is worked out once, and Spark does not see that a filter lets nothing pass,
+        # for then it would leave out the count as well.
+        judged = frame.withColumn(_PASSES, F.coalesce(F.expr(where), F.lit(False)))
+        fails = F.count_if(~F.col(_PASSES)).alias(_LEFT_OUT)
+        kept = judged.observe(observation, rows, fails).where(F.col(_PASSES)).drop(_PASSES)
         _ = kept.schema
     return kept
 

@@ -1,0 +1,83 @@
+"""Summaries of pipelines balance when nothing is lost, whatever a filter does."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from querator import SyncClient
+from querator.client import Item
+from querator.spark.pipelines import (
+    ArchiveSettings,
+    CopySettings,
+    IngestSettings,
+    QueuePlace,
+    ReplaySettings,
+    Summary,
+    archive,
+    copy,
+    ingest,
+    replay,
+)
+from tests.spark.conftest import Nodes
+from tests.spark.test_write import values
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def client(node: Nodes) -> Iterator[SyncClient]:
+    with SyncClient(node.endpoint) as client:
+        yield client
+
+
+@pytest.fixture
+def place(node: Nodes, client: SyncClient) -> QueuePlace:
+    """A queue of the test's own."""
+    name = f"books-{next(NUMBERS)}"
+    client.create_queue(name, partitions=2)
+    client.create_queue(f"{name}-other", partitions=2)
+    return QueuePlace(node.endpoint, name)
+
+
+def other(place: QueuePlace) -> QueuePlace:
+    return QueuePlace(place.endpoint, f"{place.queue}-other")
+
+
+def counts(summary: Summary) -> tuple[int, int, int]:
+    assert summary.balanced
+    return summary.taken.value, summary.left_out, summary.made.value
+
+
+def produce(client: SyncClient, place: QueuePlace, numbers: Any) -> None:
+    with client.producer(place.queue) as producer:
+        producer.produce_many([Item(b"%d" % number, kind="k") for number in numbers])
+
+
+def test_a_filter_that_nothing_passes_leaves_all_out(spark, node, client, place, tmp_path):
+    """Spark plans such a query without its source."""
+    (tmp_path / "in.txt").write_text("a\nb\nc\n")
+    nothing = "1 = 0"
+    settings = IngestSettings(str(tmp_path / "in.txt"), "text", place, where=nothing)
+    assert counts(ingest(spark, settings)) == (3, 3, 0)
+    produce(client, place, range(5))
+    copying = CopySettings(place, other(place), "copy", str(tmp_path / "copy"), where=nothing)
+    assert counts(copy(spark, copying)) == (5, 5, 0)
+    produce(client, place, range(7))
+    archive(spark, ArchiveSettings(place, "lake", str(tmp_path / "lake")))
+    replaying = ReplaySettings(
+        str(tmp_path / "lake"), other(place), str(tmp_path / "replay"), where=nothing
+    )
+    assert counts(replay(spark, replaying)) == (7, 7, 0)
+    assert values(spark, node, other(place).queue) == {}
+
+
+def test_a_filter_by_chance_is_counted_as_it_was(spark, node, client, place, tmp_path):
+    produce(client, place, range(400))
+    settings = CopySettings(
+        place, other(place), "copy", str(tmp_path / "copy"), where="rand() < 0.5"
+    )
+    taken, left_out, made = counts(copy(spark, settings))
+    assert (taken, left_out + made) == (400, 400)
+    assert values(spark, node, other(place).queue).total() == made
