@@ -12,7 +12,8 @@ the batch is acknowledged, or somebody releases it, or makes its items die. A na
 the batch after a released one has another.
 
 An epoch is a run of the reader. Whoever opens one ends those before: what is left of them is
-refused here, so that a process that was thought dead neither acknowledges nor reserves anything.
+refused here, so that a process that was thought dead neither acknowledges nor reserves anything,
+also when the reader was removed and made anew meanwhile.
 """
 
 from collections.abc import Iterator
@@ -109,7 +110,9 @@ def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
     if row is None:
         if state.readers >= READERS_MAX:
             return _too_many(command.reader_id)
-        row = ReaderRow(command.reader_id, state.next_reader, 0, 0)
+        # Perhaps it was removed, and a run of it goes on: that is an earlier one.
+        before = 0 if command.epoch else state.ended_epoch
+        row = ReaderRow(command.reader_id, state.next_reader, before, 0)
         state.next_reader += 1
         state.readers += 1
     epoch = command.epoch or row.epoch + 1
@@ -170,6 +173,7 @@ def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
             )
         READERS.delete(turn.txn, turn.group, reader_hash(row.reader_id))
         turn.state.readers -= 1
+        turn.state.ended_epoch = max(turn.state.ended_epoch, row.epoch)
     return Done(released)
 
 

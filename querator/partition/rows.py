@@ -40,7 +40,7 @@ class State(msgspec.Struct, array_like=True):
     `displaced_ms` is when the youngest producer was born that had to make room for another.
     `staged` and `pinned` count items, which are not among the partition's `items` yet. `ahead`
     counts, for each of the share's `changes`, the items before its boundary that are READY, HELD,
-    LEASED or RESERVED.
+    LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed.
     """
 
     index: int = 0
@@ -89,6 +89,7 @@ class State(msgspec.Struct, array_like=True):
     txn_producers: int = 0
     held: int = 0
     ahead: list[int] = []
+    ended_epoch: int = 0
 
     @property
     def items(self) -> int:

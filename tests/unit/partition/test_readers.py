@@ -232,9 +232,24 @@ SCENARIOS = {
         release lake 1 remove -> 1
         release lake 1 remove -> 0
         advance lake 1 1 1 -> READER_NOT_FOUND
+        open lake -> 2
+        advance lake 2 1 1 -> ACK_MISMATCH
+        advance lake 2 0 9 -> 1: 1x2 2
+    """,
+    "what is left of a removed reader acknowledges nothing of one that was made anew": """
+        configure
+        produce 3 -> 1-3
         open lake -> 1
-        advance lake 1 1 1 -> ACK_MISMATCH
-        advance lake 1 0 9 -> 1: 1x2 2
+        advance lake 1 0 1 -> 1: 1
+        release lake 1 remove -> 1
+        open lake -> 2
+        advance lake 2 0 9 -> 1: 1x2 2-3
+        advance lake 1 1 9 -> READER_FENCED
+        stats reserved acknowledged -> 3 0
+        release lake 1 remove -> 3
+        open pond -> 3
+        open lake -> 3
+        open lake epoch=2 -> READER_FENCED
     """,
     "a batch takes parts of blocks, and gives them back in order": """
         configure
@@ -304,7 +319,7 @@ def test_there_are_only_so_many_readers():
     assert log.one(OpenReader("r7")).epoch == 2
     log.one(ReleaseReader("r7", 0, remove=True))
     log.checked = True
-    assert log.one(OpenReader("lake")).epoch == 1
+    assert log.one(OpenReader("lake")).epoch == 3
 
 
 def test_a_mismatch_names_the_ways_out():

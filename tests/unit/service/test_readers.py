@@ -17,7 +17,7 @@ from querator.model.reader_calls import (
     ReaderProgress,
     ReleaseReaderCall,
 )
-from querator.model.readers import AdvanceReader, OpenReader
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import invariants
 from querator.service import reads
 from querator.service.queue_service import QueueService
@@ -295,6 +295,18 @@ async def test_a_removed_reader_is_unknown_everywhere():
         assert (released.batches, released.items) == (2, 4)
         assert await node.queues.readers.list("default", "q", stale=False) == ()
         assert await code(lake.advance(node.queues)) is ErrorCode.READER_NOT_FOUND
+
+
+async def test_a_reader_that_was_removed_from_some_partitions_is_opened_again():
+    async with staged("a", "b", partitions=2) as stage:
+        lake = Driver()
+        for _ in range(3):
+            await lake.open(stage.members["a"])
+        router = stage.members["a"].router
+        await router.call(router.view(group_of(stage)), ReleaseReader("lake", 0, remove=True))
+        await lake.open(stage.members["b"])
+        await fill(stage.base, 2)
+        assert items(await lake.advance(stage.members["b"])) == 2
 
 
 async def test_any_node_serves_any_reader():
