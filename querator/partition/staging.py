@@ -126,7 +126,9 @@ def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, Sta
     found = _named(turn, command.producer, command.batch, command.task, command.attempt)
     if found is not None:
         number, row = found
-        if STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
+        # What was cut for other partitions is not what is repeated, and can not be committed.
+        known = row.txn or row.routing == share.routing
+        if known and STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
             return StageResult(repeated=True)
         refusal = _closed(row, share.routing)
     elif turn.state.stages >= STAGES_MAX:

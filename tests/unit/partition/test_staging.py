@@ -334,6 +334,8 @@ def test_a_stage_belongs_to_one_number_of_partitions(queue):
     refused = queue.stage(0, ITEMS, sequence=2, routing=2)
     assert refused.code is ErrorCode.TRANSACTION_ABORTED
     assert "other partitions" in refused.message
+    repeated = queue.stage(0, ITEMS, routing=2)
+    assert repeated.code is ErrorCode.TRANSACTION_ABORTED, "it was cut for other partitions"
     refused = prepare(log, claim(ITEMS))
     assert "before the number of partitions changed" in refused.message
     assert queue.stage(0, ITEMS, routing=2, attempt_number=2) == StageResult()
