@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from querator.server.answers import Context, Unary, now_ms, within_deadline
+from querator.server.answers import Context, Unary, answer_within_ms, now_ms, within_deadline
 from querator.service.queue_service import QueueService
 from querator.wire import transactions
 from querator.wire.door import RequestLimits
@@ -23,11 +23,14 @@ def transaction_calls(service: QueueService, request_limits: RequestLimits) -> M
         call = within_deadline(transactions.parse_abort(data), context)
         return transactions.encode_aborted(await service.abort(call))
 
-    async def list_txns(data: bytes, _: Context) -> bytes:
-        return transactions.encode_list(await service.staged(*transactions.parse_list(data)))
+    async def list_txns(data: bytes, context: Context) -> bytes:
+        namespace, queue = transactions.parse_list(data)
+        found = await service.staged(namespace, queue, timeout_ms=answer_within_ms(context))
+        return transactions.encode_list(found)
 
-    async def get_producer(data: bytes, _: Context) -> bytes:
-        totals = await service.producer_totals(*transactions.parse_producer(data))
+    async def get_producer(data: bytes, context: Context) -> bytes:
+        asked = transactions.parse_producer(data)
+        totals = await service.producer_totals(*asked, timeout_ms=answer_within_ms(context))
         return transactions.encode_totals(totals)
 
     return {

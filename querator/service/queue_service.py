@@ -230,13 +230,17 @@ class QueueService:
         finally:
             self._settles.leave()
 
-    async def staged(self, namespace: str, name: str) -> TxnList:
+    async def staged(self, namespace: str, name: str, *, timeout_ms: int = 0) -> TxnList:
+        deadline = deadline_after(timeout_ms)
         queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
-        return await self._transactions.staged(queue)
+        return await self._transactions.staged(queue, deadline=deadline)
 
-    async def producer_totals(self, namespace: str, name: str, producer: str) -> ProducerTotals:
+    async def producer_totals(
+        self, namespace: str, name: str, producer: str, *, timeout_ms: int = 0
+    ) -> ProducerTotals:
+        deadline = deadline_after(timeout_ms)
         queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
-        return await self._transactions.totals(queue, producer)
+        return await self._transactions.totals(queue, producer, deadline=deadline)
 
     # --- lease -------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from querator.model.commands import Done
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.limits import (
     COMMIT_WAIT_MS_MAX,
-    LEADER_WAIT_MS_MAX,
     TXN_CLAIMS_MAX,
     TXN_LIST_MAX,
 )
@@ -250,12 +249,11 @@ class Transactions:
                 return stages
             stages += result.changed
 
-    async def staged(self, queue: Queue) -> TxnList:
+    async def staged(self, queue: Queue, *, deadline: float | None) -> TxnList:
         """What is staged, and what is being committed, by batch."""
-        latest = self._loop.time() + LEADER_WAIT_MS_MAX / 1000
         pages = await each(
             [
-                self._router.read(group, StagedQuery(group, TXN_LIST_MAX), deadline=latest)
+                self._router.read(group, StagedQuery(group, TXN_LIST_MAX), deadline=deadline)
                 for group in queue.groups
             ]
         )
@@ -272,12 +270,13 @@ class Transactions:
         ordered = sorted(batches.values(), key=lambda one: (one.begun_ms, one.producer, one.batch))
         return TxnList(tuple(ordered[:TXN_LIST_MAX]), more or len(ordered) > TXN_LIST_MAX)
 
-    async def totals(self, queue: Queue, producer: str) -> ProducerTotals:
+    async def totals(
+        self, queue: Queue, producer: str, *, deadline: float | None
+    ) -> ProducerTotals:
         """What the queue has counted of a producer's batches."""
-        latest = self._loop.time() + LEADER_WAIT_MS_MAX / 1000
         group = queue.groups[0]
         query = ProducerQuery(group, producer)
-        totals: ProducerTotals = await self._router.read(group, query, deadline=latest)
+        totals: ProducerTotals = await self._router.read(group, query, deadline=deadline)
         return totals
 
 

@@ -301,6 +301,19 @@ async def with_leader(stage: Stage, group: Any) -> Any:
     return await listed
 
 
+async def test_a_look_at_transactions_says_before_its_deadline_that_nobody_leads():
+    async with nodes("a", "b") as stage:
+        stage.lead(group_of(stage), None)
+        looks = (
+            stage.members["b"].staged("default", "q", timeout_ms=50),
+            stage.members["b"].producer_totals("default", "q", SPARK, timeout_ms=50),
+        )
+        for look in looks:
+            error = await refusal(look)
+            assert error.code is ErrorCode.DEADLINE_EXCEEDED
+            assert "partition 0 of queue q has no leader" in error.message
+
+
 async def test_an_empty_batch():
     async with nodes("a") as stage:
         assert not (await stage.members["a"].commit(commit_call(batch=3))).repeated
