@@ -380,7 +380,11 @@ class QueueService:
         self._settles.enter()
         try:
             return await settle.settle(
-                self._router, queue, call, deadline=deadline_after(call.timeout_ms)
+                self._router,
+                self._reads,
+                queue,
+                call,
+                deadline=deadline_after(call.timeout_ms),
             )
         finally:
             self._settles.leave()
@@ -397,6 +401,7 @@ class QueueService:
         try:
             return await settle.extend(
                 self._router,
+                self._reads,
                 queue,
                 call,
                 clock=self._clock,

@@ -2,7 +2,7 @@
 
 A lease id names its group, which is never reused. Whatever names a lease of another queue, or of an
 earlier queue of the same name, is answered LEASE_LOST like any lease that has ended, without asking
-anybody.
+anybody; but of a group that is younger than those of the queue this node may not have heard yet.
 
 A partition that fails takes only its own leases down: their outcomes carry the reason (for example
 OUTCOME_UNKNOWN: repeat them), the others are precise. When all that a call names fails, the call
@@ -44,6 +44,7 @@ from querator.model.ids import (
 )
 from querator.model.queues import Queue
 from querator.service.outcomes import each
+from querator.service.reads import Reads
 from querator.service.router import Router
 
 if TYPE_CHECKING:
@@ -93,6 +94,19 @@ def share_out(queue: Queue, leases: Sequence[LeaseRef], *, field: str) -> list[S
     return list(shares.values())
 
 
+async def _shares(
+    reads: Reads, queue: Queue, leases: Sequence[LeaseRef], *, field: str
+) -> tuple[Queue, list[Share]]:
+    """As `share_out`, of the queue as it is."""
+    shares = share_out(queue, leases, field=field)
+    if sum(len(share.positions) for share in shares) < len(leases):
+        newest = max(queue.groups)
+        if any(parse_lease_id(ref.lease_id, field=field)[0] > newest for ref in leases):
+            queue, _ = await reads.reaching(queue, len(queue.groups))
+            shares = share_out(queue, leases, field=field)
+    return queue, shares
+
+
 def lost(ref: LeaseRef) -> LeaseOutcome:
     return LeaseOutcome(ref.lease_id, (), (), ref.ranges, ErrorCode.LEASE_LOST)
 
@@ -123,10 +137,15 @@ def extended(
 
 
 async def settle(
-    router: Router, queue: Queue, call: CompleteCall | RetryCall, *, deadline: float | None
+    router: Router,
+    reads: Reads,
+    queue: Queue,
+    call: CompleteCall | RetryCall,
+    *,
+    deadline: float | None,
 ) -> SettleReply:
     """One outcome per lease, in order. Raises QueratorError when all that is named fails."""
-    shares = share_out(queue, call.leases, field="leases[{}].lease_id")
+    queue, shares = await _shares(reads, queue, call.leases, field="leases[{}].lease_id")
     answers = await _ask(router, queue, shares, command_of(call), deadline)
     outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
     errors = [answer for answer in answers if isinstance(answer, QueratorError)]
@@ -150,14 +169,20 @@ async def settle(
 
 
 async def extend(
-    router: Router, queue: Queue, call: ExtendCall, *, clock: "Clock", deadline: float | None
+    router: Router,
+    reads: Reads,
+    queue: Queue,
+    call: ExtendCall,
+    *,
+    clock: "Clock",
+    deadline: float | None,
 ) -> ExtendReply:
     """One outcome per lease in order, or for a client by partition and lease. Raises QueratorError
     when a partition fails.
     """
     if call.lease_ids:
         refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
-        shares = share_out(queue, refs, field="lease_ids[{}]")
+        queue, shares = await _shares(reads, queue, refs, field="lease_ids[{}]")
     else:
         shares = [Share(partition, [], []) for partition in range(len(queue.groups))]
 

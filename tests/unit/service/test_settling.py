@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from querator.model.calls import LeaseRef
+from querator.model.calls import ExtendCall, LeaseRef
 from querator.model.errors import ErrorCode
 from querator.raft.clock import SimulatedClock
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import LONG_MS, code, payloads, refusal, seqs, serving, whole
+from tests.unit.service.stage import staged
 
 
 async def test_leases_of_all_partitions_are_completed_in_one_call_and_order():
@@ -185,3 +186,21 @@ async def test_a_settled_lease_does_not_wake_others_for_nothing():
         await node.produce(b"y")
         assert payloads(*(await waiting).batches) == [b"y"]
         assert node.index() == index + 2, "a produce and a lease"
+
+
+@pytest.mark.parametrize("extends", [True, False])
+async def test_leases_of_a_partition_that_a_node_has_not_heard_of_are_not_lost(extends):
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        for number in range(2):
+            await stage.base.produce(b"%d" % number)
+        first, second = [
+            batch for _ in range(2) for batch in (await stage.lease("b", wait_ms=LONG_MS)).batches
+        ]
+        assert {first.partition, second.partition} == {0, 1}
+        if extends:
+            call = ExtendCall("default", "q", (first.lease_id, second.lease_id))
+            outcomes = (await stage.members["a"].extend(call)).outcomes
+            assert all(outcome.deadline_ms for outcome in outcomes)
+        reply = await stage.complete("a", first, second)
+        assert [outcome.error for outcome in reply.outcomes] == [None, None]
