@@ -6,14 +6,13 @@ violations and for nodes that did not come to rest, 2 for what the checkers coul
 """
 
 import argparse
-import asyncio
-import shutil
 import sys
-import tempfile
-import traceback
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.run import chaos, new_seed
+from tests.chaos.run import Run, chaos, new_seed
+from tests.long_runs import Verdict, carry_out, say
 
 
 def main() -> int:
@@ -23,33 +22,26 @@ def main() -> int:
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     seed = asked.seed or new_seed()
-    home = asked.keep or Path(tempfile.mkdtemp(prefix=f"querator-chaos-{seed}-"))
-    home.mkdir(parents=True, exist_ok=True)
-    say(f"chaos: seed {seed}, {asked.minutes:g} min, in {home}")
-    code = 1
-    summary = ""
-    try:
-        run = asyncio.run(chaos(home, minutes=asked.minutes, seed=seed))
-    except Exception:  # noqa: BLE001 - the top: whatever it is, the history is kept
-        say(traceback.format_exc())
-        summary = f"chaos: seed {seed}: the run failed"
-    else:
-        for line in run.report.lines():
-            say(line)
-        summary = run.summary()
+
+    def run(home: Path) -> Coroutine[Any, Any, Run]:
+        say(f"chaos: seed {seed}, {asked.minutes:g} min, in {home}")
+        return chaos(home, minutes=asked.minutes, seed=seed)
+
+    def judge(run: Run) -> Verdict:
         code = 1 if run.report.violations else 2 if run.report.undecided else 0
-    if code:
-        say(f"kept: {home}; check the history again: python -m tests.checkers {home}/history")
-        say(f"another run: make chaos MINUTES={asked.minutes:g} SEED={seed}")
-    elif asked.keep is None:
-        shutil.rmtree(home)
-    say(summary)
-    return code
+        return Verdict(code, run.report.lines(), run.summary())
 
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    return carry_out(
+        asked.keep,
+        f"querator-chaos-{seed}-",
+        run,
+        judge,
+        failed=f"chaos: seed {seed}: the run failed",
+        kept=lambda home: [
+            f"check the history again: python -m tests.checkers {home}/history",
+            f"another run: make chaos MINUTES={asked.minutes:g} SEED={seed}",
+        ],
+    )
 
 
 if __name__ == "__main__":

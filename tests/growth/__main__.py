@@ -6,17 +6,14 @@ logs are kept.
 """
 
 import argparse
-import asyncio
-import shutil
 import sys
-import tempfile
-import traceback
 from pathlib import Path
 
 import msgspec
 
 from tests.growth.books import ERRORS_TOLD
 from tests.growth.run import FULL, SHORT, Outcome, grow
+from tests.long_runs import Verdict, carry_out, say
 
 
 def main() -> int:
@@ -28,25 +25,13 @@ def main() -> int:
     scale = SHORT if asked.short else FULL
     if asked.rate:
         scale = msgspec.structs.replace(scale, rate=asked.rate)
-    home = asked.keep or Path(tempfile.mkdtemp(prefix="querator-grow-"))
-    home.mkdir(parents=True, exist_ok=True)
-    code = 1
-    summary = "grow: WRONG: the run failed"
-    try:
-        outcome = asyncio.run(grow(home, scale, say))
-    except Exception:  # noqa: BLE001 - the top: whatever it is, the directories are kept
-        say(traceback.format_exc())
-    else:
-        for line in told(outcome):
-            say(line)
-        summary = outcome.summary()
-        code = 1 if outcome.problems else 0
-    if code:
-        say(f"kept: {home}")
-    elif asked.keep is None:
-        shutil.rmtree(home)
-    say(summary)
-    return code
+    return carry_out(
+        asked.keep,
+        "querator-grow-",
+        lambda home: grow(home, scale, say),
+        lambda outcome: Verdict(bool(outcome.problems), told(outcome), outcome.summary()),
+        failed="grow: WRONG: the run failed",
+    )
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -59,11 +44,6 @@ def told(outcome: Outcome) -> list[str]:
     ]
     lines += [f"WRONG: {problem}" for problem in outcome.problems]
     return lines + outcome.books.errors[:ERRORS_TOLD]
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,6 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 import asyncio
-import re
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
@@ -20,11 +17,12 @@ from typing import Any, TypeVar
 import pytest
 
 import querator.spark.discovery
+from querator import SyncClient
+from querator.spark.pipelines.session import JAVA_LEAST, JavaMissing, check_java
 from tests.integration.members import Members
 from tests.spark.killed_driver import JAVA_OPTIONS
 
 T = TypeVar("T")
-JAVA_LEAST = 17
 LONG = ("test_demo.py", "test_chaos.py", "test_pipelines.py", "test_stream.py")
 """Begun first, the longest before the others: two workers then end at about the same time."""
 
@@ -40,21 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
 
 
-def _java() -> int:
-    """The version, 0 for none."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        return 0
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', said)
-    return int(found[1]) if found else 0
-
-
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skips what needs it, where it is missing."""
-    if _java() < JAVA_LEAST:
+    try:
+        check_java()
+    except JavaMissing:
         pytest.skip(f"Java {JAVA_LEAST} is not installed")
 
 
@@ -123,6 +112,12 @@ def _cluster(home: Path, names: str) -> Iterator[Nodes]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """A cluster of one node, for all tests: each takes queues of its own."""
     yield from _cluster(tmp_path_factory.mktemp("node"), "a")
+
+
+@pytest.fixture(scope="session")
+def client(node: Nodes) -> Iterator[SyncClient]:
+    with SyncClient(node.endpoint) as client:
+        yield client
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 items are dead letters; the query goes on behind it.
 """
 
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -13,19 +12,12 @@ from querator import SyncClient
 from querator.client.errors import BatchReleased
 from querator.spark.options import OptionError
 from querator.spark.reader_run import PoisonBatch
-from tests.spark.conftest import Nodes
 from tests.spark.test_stream import WAIT_S, stream
 from tests.spark.test_stream_protocol import Query, asked, produce, read, stream_reader
 
 NUMBERS = count()
 ONCE = {"maxBatchReplays": "1"}
 GIVES_UP = {**ONCE, "poisonPolicy": "deadLetter"}
-
-
-@pytest.fixture(scope="module")
-def client(node: Nodes) -> Iterator[SyncClient]:
-    with SyncClient(node.endpoint) as client:
-        yield client
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ it, and each fact about the engine on which that rests, by name.
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,6 @@ from tests.spark.killed_driver import Settings, drain
 
 NUMBERS = count()
 WAIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def client(node: Nodes) -> Iterator[SyncClient]:
-    with SyncClient(node.endpoint) as client:
-        yield client
 
 
 @pytest.fixture

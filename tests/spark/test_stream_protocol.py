@@ -5,7 +5,6 @@ its number, as file sinks do. Whatever happens, it has each item once in the end
 """
 
 import json  # noqa: TID251 - as Spark does: the text is what it compares
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -40,12 +39,6 @@ from tests.spark.conftest import Nodes
 
 Offset = dict[str, Any]
 NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def client(node: Nodes) -> Iterator[SyncClient]:
-    with SyncClient(node.endpoint) as client:
-        yield client
 
 
 def stream_reader(node: Nodes, queue: str, **options: Any) -> QueueStreamReader:

@@ -5,7 +5,6 @@ One that fails is started again. Then both run to the end of what there is, and 
 Spark reads it, is written to HOME/archived. What happens is told in lines of JSON behind `SAYS`.
 """
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from querator.spark.pipelines import open_session
 from tests.spark.killed_driver import JAVA_OPTIONS
 
 LAKE, WELL, COPY = "lake", "well", "copy"
@@ -132,29 +132,17 @@ def until_told(queries: Queries) -> None:
 
 
 def main(settings: Settings) -> None:
-    # Before gRPC is loaded: see tests/spark/conftest.py.
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    from querator.spark import QueratorDataSource
-
-    spark: Any = (
+    spark = open_session(
         # A task is tried four times: its worker may be killed.
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
+        "local[2,4]",
+        {
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            "spark.sql.shuffle.partitions": "2",
+            "spark.log.level": "ERROR",
+        },
+        name="querator chaos",
     )
-    spark.dataSource.register(QueratorDataSource)
-    # The first tasks of two queries at once can spoil Java's deserialization for the life of the
-    # process (OptionalDataException in every task from then on): so one goes first, alone.
-    spark.range(1).repartition(1).count()
     queries = Queries(spark, settings)
     until_told(queries)
     queries.stop()
