@@ -211,7 +211,8 @@ def test_a_scan_goes_on_with_the_next_leader(three):
     connections = cluster(options.target)
     leader = connections.leader("", "q", 0)
     [led] = [each for each in three.members.by_name.values() if each.address == leader]
-    request = queue_service_pb2.BrowseRequest(queue="q", from_seq=1, upto_seq=20_000)
+    # To the head: a request that was refused, and sent again, has left sequences out.
+    request = queue_service_pb2.BrowseRequest(queue="q", from_seq=1)
     found: list[bytes] = []
     for answer in connections.browse(request, retry_seconds=60):
         if not found:
