@@ -1,4 +1,6 @@
-"""Summaries of pipelines balance when nothing is lost, whatever a filter does."""
+"""What pipelines say in the end: summaries balance when nothing is lost, whatever a filter does; and
+failures name their reason.
+"""
 
 from collections.abc import Iterator
 from itertools import count
@@ -12,8 +14,10 @@ from querator.spark.pipelines import (
     ArchiveSettings,
     CopySettings,
     IngestSettings,
+    PipelineFailed,
     QueuePlace,
     ReplaySettings,
+    SettingsError,
     Summary,
     archive,
     copy,
@@ -81,3 +85,17 @@ def test_a_filter_by_chance_is_counted_as_it_was(spark, node, client, place, tmp
     taken, left_out, made = counts(copy(spark, settings))
     assert (taken, left_out + made) == (400, 400)
     assert values(spark, node, other(place).queue).total() == made
+
+
+def test_a_failure_says_what_it_comes_from(spark, place, tmp_path):
+    """Spark itself says no more than where it was."""
+    (tmp_path / "in.json").write_text('{"a": 1}\n{"a": \n')
+    settings = IngestSettings(str(tmp_path / "in.json"), "json", place, schema="a int")
+    with pytest.raises(PipelineFailed, match=r"in\.json.*\(Unexpected end-of-input"):
+        ingest(spark, settings)
+
+
+@pytest.mark.parametrize("path", ["/lake/[1]", "/lake/a*", "/lake/{a}", "/lake/a?"])
+def test_an_archive_is_not_begun_where_spark_would_not_find_it_again(path):
+    with pytest.raises(SettingsError, match="Spark takes it for a pattern"):
+        ArchiveSettings(QueuePlace("h:1", "q"), "lake", path)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from querator.spark.pipelines.settings import SettingsError
 
 _OURS: Final = re.compile(r"^(querator\.[\w.]+): (.+)$", re.MULTILINE)
+_CAUSES_MAX: Final = 20
 _NOISE: Final = re.compile(r"^[\w.$]+(?:Exception|Error): | SQLSTATE: \w+.*$")
 
 
@@ -37,11 +38,30 @@ def explained() -> Iterator[None]:
 
 
 def reason(error: PySparkException | Py4JJavaError) -> str:
-    """The line that says why: ours if there is one, else Spark's first."""
+    """The line that says why: ours if there is one, else Spark's first, with what it comes from."""
     java = isinstance(error, Py4JJavaError)
     text = error.java_exception.toString() if java else str(error)
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1][1])
+    said = _line(text) or type(error).__name__
+    cause = _first_cause(error.java_exception if java else getattr(error, "_origin", None))
+    return said if cause in said else f"{said} ({cause})"
+
+
+def _line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _NOISE.sub("", lines[0]) if lines else type(error).__name__
+    return _NOISE.sub("", lines[0]) if lines else ""
+
+
+def _first_cause(thrown: Any) -> str:
+    """What an exception of Java comes from: Spark's own may say no more than where it was; empty
+    when it is the first one.
+    """
+    cause = thrown
+    for _ in range(_CAUSES_MAX):
+        below = None if cause is None else cause.getCause()
+        if below is None:
+            break
+        cause = below
+    return "" if cause is thrown else _line(cause.toString())

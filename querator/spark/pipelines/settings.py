@@ -25,6 +25,7 @@ ARCHIVE_SECONDS: Final = 60.0
 RATE_MAX: Final = 10_000_000
 REASONS: Final = tuple(reason.name.lower() for reason in DeadReason)
 INGEST_BYTES: Final = 256 * 1024 * 1024
+_PATTERN: Final = frozenset("*?[]{}\\")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -172,6 +173,11 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
         _given("path", self.path, "the directory of the archive")
+        if _PATTERN.intersection(self.path):
+            raise SettingsError(
+                f"path is {self.path}: Spark takes it for a pattern, and would not find the files "
+                f"again; give one without {' '.join(sorted(_PATTERN))}"
+            )
         for each in self.partition_by:
             name, _ = partition_column(each)
             if _NAME.fullmatch(name) is None:
