@@ -251,9 +251,11 @@ def target(options: Mapping[str, str]) -> Target:
     try:
         endpoints = split_addresses(endpoint)
     except ValueError:
+        endpoints = ()
+    if not endpoints or not all(each.rpartition(":")[2].isdecimal() for each in endpoints):
         raise OptionError(
             f"option endpoint is {endpoint!r}: give host:port, or several with commas between"
-        ) from None
+        )
     cert, key = options.get("tlsCertFile", ""), options.get("tlsKeyFile", "")
     if bool(cert) != bool(key):
         raise OptionError("tlsCertFile and tlsKeyFile go together: give both or none")

@@ -30,7 +30,7 @@ from querator.v1 import (
     reader_service_pb2,
     reader_service_pb2_grpc,
 )
-from querator.wire.tls import RESOLVING, Tls
+from querator.wire.tls import RESOLVING, Tls, TlsError
 
 CALL_SECONDS: Final = 15.0
 """How long one attempt of a unary call may take."""
@@ -39,6 +39,8 @@ ROUTING_SECONDS: Final = 2.0
 
 _BROWSE: Final = "/querator.v1.QueueService/Browse"
 _READ_BATCH: Final = "/querator.v1.ReaderService/ReadBatch"
+
+_FILES: Final = "options tlsCaFile, tlsCertFile and tlsKeyFile name files on every machine of Spark"
 
 R = TypeVar("R")
 _Place = tuple[str, str, int]
@@ -66,13 +68,7 @@ class Cluster:
     def __init__(self, target: Target) -> None:
         """Raises TlsError: a file is not there, or is not what it should be."""
         self._endpoints = target.endpoints
-        self._tls = (
-            Tls.from_files(
-                ca=target.tls_ca_file, cert=target.tls_cert_file, key=target.tls_key_file
-            )
-            if target.tls
-            else None
-        )
+        self._tls = _tls(target)
         self._channels: dict[str, grpc.Channel] = {}
 
     # --- what is asked -------------------------------------------------------------------------
@@ -272,8 +268,7 @@ class Cluster:
         raise Unreachable(
             f"{what} cannot be reached from {os.uname().nodename} ({ways}). Executors and driver "
             "need a way to the address that each node advertises (serve --advertise-client), or at "
-            "least to one of the option endpoint; with TLS, options tlsCaFile, tlsCertFile and "
-            "tlsKeyFile name files on every machine of Spark"
+            f"least to one of the option endpoint; with TLS, {_FILES}"
         )
 
     def _channel(self, address: str) -> grpc.Channel:
@@ -286,6 +281,17 @@ class Cluster:
                 else grpc.secure_channel(address, self._tls.channel_credentials(), options=options)
             )
         return channel
+
+
+def _tls(target: Target) -> Tls | None:
+    if not target.tls:
+        return None
+    try:
+        return Tls.from_files(
+            ca=target.tls_ca_file, cert=target.tls_cert_file, key=target.tls_key_file
+        )
+    except TlsError as error:
+        raise TlsError(f"{error}; {_FILES}, and this is {os.uname().nodename}") from None
 
 
 class Patience:

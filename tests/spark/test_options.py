@@ -13,6 +13,8 @@ from querator.spark.options import (
     stream_options,
 )
 from querator.spark.requirements import check_requirements
+from querator.spark.rpc import cluster
+from querator.wire.tls import TlsError
 
 LEAST = {"endpoint": "h:1", "queue": "q"}
 STREAM = {**LEAST, "readerid": "lake"}
@@ -66,6 +68,8 @@ def test_all_of_them_in_lower_case_as_spark_hands_them_over():
         ({"queue": ""}, ["option queue is missing"]),
         ({"endpoint": " "}, ["option endpoint is missing", "host:port"]),
         ({"endpoint": "h:1,"}, ["option endpoint", "host:port"]),
+        ({"endpoint": "h:1,localhost"}, ["option endpoint", "'h:1,localhost'", "host:port"]),
+        ({"endpoint": "http://h/"}, ["option endpoint", "host:port"]),
         ({"includevalue": "yes"}, ["includeValue", "'yes'", "true or false"]),
         ({"states": "ready,gone"}, ["'gone'", "ready, leased, scheduled, moving"]),
         ({"minpartitions": "0"}, ["minPartitions", "'0'", "from 1 to 10000"]),
@@ -91,6 +95,12 @@ def test_what_is_wrong_is_named_with_the_way_out(changes, words):
         browse_options({**LEAST, **changes})
     for word in words:
         assert word in str(caught.value)
+
+
+def test_files_of_tls_that_are_not_there_are_named_with_their_options():
+    options = browse_options({**LEAST, "tlscafile": "/nowhere/ca.pem"})
+    with pytest.raises(TlsError, match=r"/nowhere/ca\.pem: No such file.*options tlsCaFile"):
+        cluster(options.target)
 
 
 def test_the_least_of_a_stream():

@@ -1,5 +1,5 @@
-"""What pipelines say in the end: summaries balance when nothing is lost, whatever a filter does; and
-failures name their reason.
+"""What pipelines say in the end: summaries balance when nothing is lost, whatever a filter does,
+and failures name their reason.
 """
 
 from collections.abc import Iterator
