@@ -250,9 +250,11 @@ class _Round:
         return progress
 
     async def _outlooks(self) -> list[Outlook | QueratorError]:
-        latest = asyncio.get_running_loop().time() + READER_PARTITION_WAIT_MS / 1000
+        now_s = asyncio.get_running_loop().time()
+        latest = now_s + READER_PARTITION_WAIT_MS / 1000
         if self._deadline is not None:
-            latest = min(latest, self._deadline)
+            # The other half is for what follows.
+            latest = min(latest, (now_s + self._deadline) / 2)
         outlooks = await each([self._look(piece, latest) for piece in self._pieces])
         first = outlooks[0]
         if isinstance(first, QueratorError) and not ERRORS[first.code].retriable:

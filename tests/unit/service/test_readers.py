@@ -398,6 +398,17 @@ async def test_a_partition_without_a_leader_leaves_the_others_what_they_are(monk
         assert error.retriable
 
 
+async def test_a_partition_without_a_leader_leaves_time_for_the_others():
+    async with staged("a", "b", partitions=2) as stage:
+        await stage.produce("a", b"x")
+        lake = Driver()
+        await lake.open(stage.members["a"])
+        stage.lead(group_of(stage, 1), None)
+        progress = await lake.advance(stage.members["a"], timeout_ms=400)
+        assert [one.error is None for one in progress] == [True, False]
+        assert items(progress) == 1
+
+
 async def test_a_waiting_call_outlives_a_change_of_leaders():
     async with staged("a", "b") as stage:
         lake = Driver()
