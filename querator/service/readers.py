@@ -15,7 +15,8 @@ batch is given out by the next call.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,7 +26,7 @@ from querator.model.limits import (
     READER_LOOK_MS_MAX,
     READER_PARTITION_WAIT_MS,
 )
-from querator.model.queues import Queue
+from querator.model.queues import Queue, QueueState
 from querator.model.reader_calls import (
     AdvancedReader,
     AdvanceReaderCall,
@@ -58,6 +59,11 @@ ROUND_S = 0.2
 LOOK_PAUSE_S = 0.02
 """Between two looks at a partition of which nothing could be had."""
 
+_OF_PARTITIONS_THAT_GO = (ErrorCode.QUEUE_DELETING, ErrorCode.ACK_MISMATCH)
+"""What they answer; one that is closed knows acknowledgements that the caller has given up."""
+
+T = TypeVar("T")
+
 
 class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
@@ -72,14 +78,24 @@ class ReaderService:
     async def open(self, call: OpenReaderCall) -> OpenedReader:
         queue = await self._queue(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
-        return await open_reader(self._router, self._reads, queue, call, deadline=deadline)
+        return await self._as_it_is(
+            queue, lambda it: open_reader(self._router, self._reads, it, call, deadline=deadline)
+        )
 
     async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
         queue = await self._queue(call.namespace, call.queue)
         self._calls.enter()
         try:
             deadline = deadline_after(call.timeout_ms)
-            return await advance_reader(self._router, self._reads, queue, call, deadline=deadline)
+            until = asyncio.get_running_loop().time() + call.wait_ms / 1000
+            if deadline is not None:
+                until = min(until, deadline - ROUND_S)
+            return await self._as_it_is(
+                queue,
+                lambda it: advance_reader(
+                    self._router, self._reads, it, call, deadline=deadline, until=until
+                ),
+            )
         finally:
             self._calls.leave()
 
@@ -97,16 +113,37 @@ class ReaderService:
         """By name."""
         deadline = deadline_after(timeout_ms)
         queue = await self._queue(namespace, name)
-        return await list_readers(self._reads, queue, stale=stale, deadline=deadline)
+        return await self._as_it_is(
+            queue, lambda it: list_readers(self._reads, it, stale=stale, deadline=deadline)
+        )
 
     async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
         queue = await self._queue(call.namespace, call.queue, partition=call.partition or 0)
         deadline = deadline_after(call.timeout_ms)
-        return await release_reader(self._router, self._reads, queue, call, deadline=deadline)
+        return await self._as_it_is(
+            queue, lambda it: release_reader(self._router, self._reads, it, call, deadline=deadline)
+        )
 
     async def _queue(self, namespace: str, name: str, *, partition: int = 0) -> Queue:
         queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
         return (await self._reads.reaching(queue, partition))[0]
+
+    async def _as_it_is(self, queue: Queue, work: Callable[[Queue], Awaitable[T]]) -> T:
+        """What work that may be repeated comes to; begun anew when it meets a partition that has
+        gone, or has gone and come again, of which this node had not heard.
+        """
+        while True:
+            try:
+                return await work(queue)
+            except QueratorError as error:
+                if error.code not in _OF_PARTITIONS_THAT_GO:
+                    raise
+                before = queue.groups
+                queue = self._router.map.get(queue.id) or queue
+                if queue.groups == before:
+                    queue, _ = await self._reads.reaching(queue, len(before))
+                if queue.groups == before or queue.state is QueueState.DELETING:
+                    raise
 
 
 class BatchReading:
@@ -175,11 +212,17 @@ async def _opened(
 
 
 async def advance_reader(
-    router: Router, reads: Reads, queue: Queue, call: AdvanceReaderCall, *, deadline: float | None
+    router: Router,
+    reads: Reads,
+    queue: Queue,
+    call: AdvanceReaderCall,
+    *,
+    deadline: float | None,
+    until: float,
 ) -> AdvancedReader:
-    """Raises QueratorError: what a partition refuses for good, or when none of them answers."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + call.wait_ms / 1000
+    """Waits until then for what becomes ready. Raises QueratorError: what a partition refuses for
+    good, or when none of them answers.
+    """
     bounded = any(ack.ready_upto for ack in call.acks)
     acks = {ack.partition: ack for ack in call.acks}
     queue, known = await reads.reaching(queue, max(acks, default=0))
@@ -192,8 +235,6 @@ async def advance_reader(
     gone = [
         ReaderProgress(ack.partition, ack.ack_seq, error=doubt, gone=known) for ack in acks.values()
     ]
-    if deadline is not None:
-        until = min(until, deadline - ROUND_S)
     while True:
         look = _Round(router, call, pieces, deadline)
         progress = await look.run()

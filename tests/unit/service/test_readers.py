@@ -513,6 +513,7 @@ async def test_a_run_that_could_not_begin_is_no_replay():
 async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
     monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=2) as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
         lake = Driver()
         await lake.open(stage.members["a"])
         stage.lead(group_of(stage, 1), None)
@@ -561,3 +562,24 @@ async def test_dead_items_at_the_head_are_not_the_end_of_what_is_there():
         progress = await lake.advance(node.queues, 1, acks=acks)
         assert items(progress) == 1
         assert (await node.total()).dead == 2
+
+
+async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
+    monkeypatch.setattr("querator.placement.sharing.CLOSING_S", 0.01)
+    async with serving() as node:
+        going = (await node.create(partitions=2)).groups[1]
+        lake = Driver()
+        await lake.open(node.queues)
+        await fill(node, 2)
+        lake.take(await lake.advance(node.queues))
+        await lake.advance(node.queues, acknowledge_only=True)
+        waiting = start(lake.advance(node.queues, wait_ms=LONG_MS))
+        await rounds()
+        settings = QueueSettings(partitions=1)
+        await node.admin.update_queue("default", "q", settings, ("partitions",), 0)
+        while node.host.leads(going):
+            await rounds()
+        await node.produce(b"x")
+        progress = await waiting
+        assert items(progress) == 1
+        assert progress[1] == ReaderProgress(1, lake.acks[1], gone=True)
