@@ -265,17 +265,20 @@ class Sink:
             )
             raise
 
-    def drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Aborts, if it can: what is staged is invisible, and expires by itself."""
+    def drop(
+        self, messages: Sequence[WriterCommitMessage | None], producer: str, batch: int | None
+    ) -> None:
+        """Aborts, if it can: what is staged is invisible, and expires by itself. `producer` and
+        `batch`, as far as the driver knows them, are for when no task has ended well.
+        """
         written = _of(messages)
-        if not written or not self._options.transactional:
+        if written:
+            producer, batch = written[0].producer, written[0].batch
+        if not producer or batch is None or not self._options.transactional:
             return
         options = self._options
         request = pb.AbortTxnRequest(
-            namespace=options.namespace,
-            queue=options.queue,
-            producer=written[0].producer,
-            batch=written[0].batch,
+            namespace=options.namespace, queue=options.queue, producer=producer, batch=batch
         )
         with suppress(RequestError, Unreachable):
             sender(options.target).abort(
@@ -330,7 +333,10 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink.decide(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink.drop(messages)
+        options = self._options
+        # In foreachBatch the number is that of the micro-batch, of which tasks alone are told.
+        batch = 0 if options.batch is None and not options.producer else options.batch
+        self._sink.drop(messages, self._name, batch)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -362,7 +368,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink.decide(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self._sink.drop(messages)
+        self._sink.drop(messages, self._options.producer, batchId)
 
 
 def _of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

@@ -253,6 +253,23 @@ def test_messages_of_dropped_attempts_commit_nothing(queue):
     assert queue.found(0) == {}
 
 
+@pytest.mark.parametrize("more", [{}, {"txnAppId": "nightly", "txnVersion": "3"}])
+def test_nothing_stays_staged_of_a_write_all_of_whose_tasks_have_failed(queue, more):
+    """Nobody else knows its name."""
+    writer = queue.batch(**more)
+    writer.write_task(Task(0), batches("a"))
+    assert queue.client.staged_batches(queue.name).batches
+    writer.abort([None])
+    assert not queue.client.staged_batches(queue.name).batches
+
+
+def test_nothing_stays_staged_of_a_failed_batch_of_a_stream_with_a_name(queue):
+    writer = queue.stream(txnAppId="named")
+    writer.write_task(Task(0, "q", 7), batches("a"))
+    writer.abort([None], 7)
+    assert not queue.client.staged_batches(queue.name).batches
+
+
 def test_requests_stay_within_their_limits(queue):
     small = pa.record_batch({"value": pa.array([b"s"] * 2_500, pa.binary())})
     large = pa.record_batch({"value": pa.array([b"l" * 900_000] * 7, pa.binary())})
