@@ -2,6 +2,8 @@
 and failures name their reason.
 """
 
+import os
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -85,6 +87,23 @@ def test_a_filter_by_chance_is_counted_as_it_was(spark, node, client, place, tmp
     taken, left_out, made = counts(copy(spark, settings))
     assert (taken, left_out + made) == (400, 400)
     assert values(spark, node, other(place).queue).total() == made
+
+
+def test_a_file_that_is_old_when_it_comes_is_taken(spark, node, place, tmp_path):
+    """As one that was moved, or copied with its times."""
+    (tmp_path / "in").mkdir()
+    settings = IngestSettings(
+        str(tmp_path / "in"), "text", place, checkpoint=str(tmp_path / "done")
+    )
+    (tmp_path / "in" / "recent").write_text("a\n")
+    assert counts(ingest(spark, settings)) == (1, 0, 1)
+    (tmp_path / "old").write_text("b\nc\n")
+    long_ago = time.time() - 400 * 86_400
+    os.utime(tmp_path / "old", (long_ago, long_ago))
+    (tmp_path / "old").rename(tmp_path / "in" / "old")
+    assert counts(ingest(spark, settings)) == (2, 0, 2)
+    assert counts(ingest(spark, settings)) == (0, 0, 0)
+    assert values(spark, node, place.queue) == {b"a": 1, b"b": 1, b"c": 1}
 
 
 def test_a_failure_says_what_it_comes_from(spark, place, tmp_path):

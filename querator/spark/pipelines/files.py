@@ -1,6 +1,11 @@
 """Files wherever Spark can reach them, by Hadoop's file systems: what is small is read whole."""
 
-from typing import Any
+from typing import Any, Final
+
+ANY_AGE: Final = ("maxFileAge", "36500d")
+"""For streams of files: otherwise Spark leaves out, without a word, what is a week older than the
+newest file that it has read, as files are that were moved there.
+"""
 
 
 class Files:

@@ -7,7 +7,7 @@ from pyspark.sql import Observation
 
 from querator.spark.pipelines import books, mapping
 from querator.spark.pipelines.failures import checked, explained
-from querator.spark.pipelines.files import Files
+from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
 from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import IngestSettings, SettingsError
@@ -62,7 +62,7 @@ def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Cont
     if not schema:
         with checked(f"path is {settings.path}"):
             schema = _reader(spark.read, settings, "").load(settings.path).schema
-    reader = _reader(spark.readStream, settings, schema)
+    reader = _reader(spark.readStream.option(*ANY_AGE), settings, schema)
     with checked(f"path is {settings.path}"):
         frame = reader.option("maxBytesPerTrigger", settings.max_bytes).load(settings.path)
     frame = _items(frame, settings, mapping.OBSERVED)

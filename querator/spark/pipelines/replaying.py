@@ -18,7 +18,7 @@ from querator.spark.columns import SPARK_SCHEMA
 from querator.spark.pipelines import books, mapping
 from querator.spark.pipelines.copying import AS_THEY_ARE
 from querator.spark.pipelines.failures import PipelineFailed, checked, explained
-from querator.spark.pipelines.files import Files
+from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import follow
 from querator.spark.pipelines.pace import Pace
 from querator.spark.pipelines.settings import ReplaySettings, SettingsError
@@ -91,7 +91,7 @@ def _rows(spark: Any, settings: ReplaySettings) -> Any:
     schema = StructType.fromDDL(SPARK_SCHEMA)
     schema = StructType([field for field in schema.fields if field.name in columns])
     limit = PACED_BATCH_BYTES if settings.rate else BATCH_BYTES
-    frame = spark.readStream.schema(schema).option("maxBytesPerTrigger", limit)
+    frame = spark.readStream.schema(schema).option("maxBytesPerTrigger", limit).option(*ANY_AGE)
     with checked(f"path is {settings.path}"):
         frame = frame.parquet(settings.path)
     if settings.since is not None:
