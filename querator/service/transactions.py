@@ -91,6 +91,10 @@ class Transactions:
             if not errors:
                 return StageReply(tuple(stored), self._durable)
             other = [one for one in errors if not self._producing.was_rerouted(queue, one)]
+            for error in other:
+                if error.code is ErrorCode.TRANSACTION_ABORTED:
+                    # The attempt is lost: a repeat of the request would not help.
+                    raise error
             if other:
                 raise parts.merged_error(other, stored=bool(stored))
             queue = await self._producing.rerouted(queue, call, until_s)

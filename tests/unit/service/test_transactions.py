@@ -349,6 +349,10 @@ async def test_a_batch_that_was_staged_before_the_partitions_changed(after: int)
         assert "number of partitions changed" in error.message
         late = await refusal(node.queues.stage(stage_call(b"x", sequence=5, partition=0)))
         assert late.code is ErrorCode.TRANSACTION_ABORTED
+        keys = [b"k%d" % number for number in range(40)]
+        spread = await refusal(node.queues.stage(stage_call(*keys, sequence=6, keyed=keys)))
+        assert spread.code is ErrorCode.TRANSACTION_ABORTED
+        assert spread.message.endswith("as another attempt"), "some of it is in new partitions"
         again = await three_tasks(node.queues, number=2)
         assert not (await node.queues.commit(commit_call(*again))).repeated
         await node.until(lambda: node.counts().ready == 12)
