@@ -21,7 +21,7 @@ from querator.client.consumer import (
 from querator.client.errors import ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.leases import COMPLETE, LeasedItem, retry_verb
-from querator.client.nodes import ATTEMPT_SECONDS, Nodes, split_addresses
+from querator.client.nodes import ATTEMPT_SECONDS, Nodes
 from querator.client.producer import Producer
 from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
@@ -36,6 +36,7 @@ from querator.client.values import (
     QueueInfo,
     QueueStats,
     SettleOutcome,
+    split_addresses,
 )
 from querator.client.window import IDENTITY_SECONDS_MAX, Identity
 from querator.model import limits

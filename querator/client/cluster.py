@@ -12,7 +12,7 @@ import msgspec
 
 from querator.client.channel import Connection
 from querator.client.errors import ConnectionFailed, RequestError
-from querator.client.nodes import split_addresses
+from querator.client.values import split_addresses
 from querator.model.cluster import (
     ClusterGroup,
     ClusterNode,

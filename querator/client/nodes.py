@@ -48,15 +48,6 @@ ASK_SECONDS = 1.0
 """How long such a question may take."""
 
 
-def split_addresses(address: str | Iterable[str]) -> tuple[str, ...]:
-    """`host:port`, several of them separated by commas, or an iterable. Raises ValueError."""
-    parts = address.split(",") if isinstance(address, str) else list(address)
-    addresses = tuple(dict.fromkeys(part.strip() for part in parts))
-    if not addresses or not all(addresses):
-        raise ValueError(f"address is {address!r}; give host:port, or several of them")
-    return addresses
-
-
 _UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
 """What a node says that does not get through to a partition's leader. It works; but it may be cut
 off from the others, so the next try is another node's.

@@ -3,7 +3,7 @@
 Durations are `timedelta`, instants are aware `datetime`s in UTC.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import NamedTuple, overload
@@ -12,6 +12,15 @@ import msgspec
 
 from querator.model.errors import ErrorCode
 from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_id
+
+
+def split_addresses(address: str | Iterable[str]) -> tuple[str, ...]:
+    """`host:port`, several of them separated by commas, or an iterable. Raises ValueError."""
+    parts = address.split(",") if isinstance(address, str) else list(address)
+    addresses = tuple(dict.fromkeys(part.strip() for part in parts))
+    if not addresses or not all(addresses):
+        raise ValueError(f"address is {address!r}; give host:port, or several of them")
+    return addresses
 
 
 class Priority(IntEnum):

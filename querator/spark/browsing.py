@@ -13,7 +13,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from querator.client.errors import NotFound
-from querator.spark.columns import to_batch
 from querator.spark.options import BrowseOptions
 from querator.spark.rpc import cluster
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
@@ -50,6 +49,8 @@ class BrowseReader(DataSourceReader):
         if not isinstance(partition, Range):
             # A plan without partitions is one partition of nothing.
             return
+        from querator.spark.columns import to_batch
+
         options = self._options
         answers = cluster(options.target).browse(
             _request(options, partition), retry_seconds=options.retry_seconds

@@ -50,16 +50,6 @@ ARROW_SCHEMA: Final = pa.schema(
         pa.field("dead_letter", _LETTER),
     ]
 )
-SPARK_SCHEMA: Final = (
-    "`key` string, `value` binary, `queue` string, `partition` int, `offset` bigint, "
-    "`timestamp` timestamp, `headers` array<struct<`key`: string, `value`: binary>>, `id` string, "
-    "`kind` string, `encoding` string, `reference` string, `priority` string, `group` string, "
-    "`attempts` int, `state` string, `enqueue_at` timestamp, `due_at` timestamp, "
-    "`errors` array<string>, "
-    "`dead_letter` struct<`queue`: string, `partition`: int, `offset`: bigint, `attempts`: int, "
-    "`reason`: string, `timestamp`: timestamp, `died_at`: timestamp, `errors`: array<string>>"
-)
-"""The same for Spark, as DDL."""
 
 
 class ColumnsError(ValueError):

@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from querator.client.nodes import split_addresses
-from querator.client.values import ItemState
+from querator.client.values import ItemState, split_addresses
 from querator.model.limits import (
     BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,

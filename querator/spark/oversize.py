@@ -5,14 +5,14 @@ out and counted, as the user has chosen.
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow.compute as pc
-
 from querator.model.limits import PAYLOAD_BYTES_MAX
 from querator.spark.rows import RowsError
 
 
 def oversized(values: Any) -> list[int]:
     """Places of the values (binary or string; null is none) that are too large."""
+    import pyarrow.compute as pc
+
     sizes = pc.binary_length(values)
     if (pc.max(sizes).as_py() or 0) <= PAYLOAD_BYTES_MAX:
         return []

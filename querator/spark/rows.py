@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,7 +25,7 @@ from pyspark.sql.types import (
 
 from querator.client.items import ITEMS_FIELD
 from querator.client.values import Priority
-from querator.spark.columns import ARROW_SCHEMA
+from querator.spark.schema import COLUMNS
 from querator.wire import fields
 
 DEDUPE_KEY: Final = "dedupe_key"
@@ -44,7 +43,7 @@ WRITTEN: Final = (
     "partition",
 )
 """What an item is made of."""
-PASSED_OVER: Final = frozenset(ARROW_SCHEMA.names) - frozenset(WRITTEN)
+PASSED_OVER: Final = frozenset(COLUMNS) - frozenset(WRITTEN)
 """What a queue itself says of an item: rows that were read may be written as they are."""
 _TEXTS: Final = {"kind": 2, "encoding": 3, "reference": 4, "group": 7, "key": 8, DEDUPE_KEY: 12}
 """Numbers of the fields of `Item`."""
@@ -158,6 +157,8 @@ class Layout:
         if meaning == "priority":
             return _each(name, column.to_pylist(), _priority, first)
         if meaning == "enqueue_at":
+            import pyarrow as pa
+
             instants = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             return _each(name, instants.to_pylist(), _enqueue_at, first)
         if meaning == DEDUPE_KEY and self._unique:
@@ -233,7 +234,7 @@ def _check_texts(name: str, column: Any, first: int) -> None:
     """
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:
+    except ValueError:
         for row, value in enumerate(column, first):
             try:
                 value.as_py()
@@ -256,6 +257,8 @@ def _check_unique(name: str, column: Any, first: int) -> None:
 
 def _pieces(column: Any) -> Iterator[bytes]:
     """The bytes of each row; none for null."""
+    import pyarrow as pa
+
     if column.null_count:
         column = column.fill_null(b"" if pa.types.is_binary(column.type) else "")
     column = column.cast(pa.binary())

@@ -1,4 +1,8 @@
-"""The data source as Spark knows it. Instances are pickled: they hold the options alone."""
+"""The data source as Spark knows it. Instances are pickled: they hold the options alone.
+
+Spark makes them in processes that live for a moment, several for each query. So nothing is imported
+here that only the later steps need: Arrow and gRPC take a third of a second of such a process.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,11 +14,8 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceWriter,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from querator.spark.browsing import BrowseReader
-from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA
 from querator.spark.options import (
     OptionError,
     browse_options,
@@ -22,9 +23,8 @@ from querator.spark.options import (
     is_of_a_table,
     stream_options,
 )
+from querator.spark.schema import COLUMNS, SPARK_SCHEMA
 from querator.spark.sink_options import SinkOptions, sink_options
-from querator.spark.streaming import QueueStreamReader
-from querator.spark.writing import BatchWriter, StreamWriter
 
 _RECORDED: Final = "querator"
 """Metadata of a table's first column: its options."""
@@ -53,26 +53,38 @@ class QueratorDataSource(DataSource):
         check_options(self.options)
         if not is_of_a_table(self.options):
             return SPARK_SCHEMA
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from querator.spark.columns import ARROW_SCHEMA
+
         schema: StructType = from_arrow_schema(ARROW_SCHEMA)
         schema.fields[0].metadata = {_RECORDED: dict(self.options)}
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises OptionError."""
+        from querator.spark.browsing import BrowseReader
+
         return BrowseReader(browse_options(_options(schema, self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Raises OptionError."""
+        from querator.spark.streaming import QueueStreamReader
+
         return QueueStreamReader(stream_options(_options(schema, self.options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Raises NotSupported, OptionError, RowsError, NotFound, Unreachable."""
+        from querator.spark.writing import BatchWriter
+
         writer = BatchWriter(self._sink_options(schema, overwrite), schema)
         writer.check_queue()
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """As `writer`."""
+        from querator.spark.writing import StreamWriter
+
         writer = StreamWriter(self._sink_options(schema, overwrite), schema)
         writer.check_queue()
         return writer
@@ -86,7 +98,7 @@ class QueratorDataSource(DataSource):
             )
         # A table is inserted into with all of its columns, and with no option of the query's own
         # that says where.
-        whole = schema.fieldNames() == ARROW_SCHEMA.names
+        whole = tuple(schema.fieldNames()) == COLUMNS
         given = self.options
         of_table = _recorded(schema) if whole and not {"endpoint", "queue"} & set(given) else {}
         return sink_options(given, of_table=of_table)
@@ -94,7 +106,7 @@ class QueratorDataSource(DataSource):
 
 def _options(schema: StructType, given: Mapping[str, str]) -> Mapping[str, str]:
     """Those of the query (`SELECT … WITH (…)`) win over those of its table. Raises OptionError."""
-    if schema.fieldNames() != ARROW_SCHEMA.names:
+    if tuple(schema.fieldNames()) != COLUMNS:
         raise OptionError(
             "the schema of a queue is fixed: leave out .schema(…), and select the columns"
         )

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from querator.client.errors import BatchNotFound, BatchReleased, RequestError
-from querator.spark.columns import to_batch
 from querator.spark.offsets import (
     BatchPart,
     Offset,
@@ -132,6 +131,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Arrow record batches of `ARROW_SCHEMA`. Raises RequestError, Unreachable,
         IncompleteBatch.
         """
+        from querator.spark.columns import to_batch
+
         assert isinstance(partition, BatchPart)
         options = self._options
         request = reader_service_pb2.ReadBatchRequest(

@@ -9,7 +9,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from querator.model.calls import DeadLetter, ItemRun, Overlay
 from querator.spark.answers import parse
-from querator.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, ColumnsError, to_batch
+from querator.spark.columns import ARROW_SCHEMA, ColumnsError, to_batch
+from querator.spark.schema import COLUMNS, SPARK_SCHEMA
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire.columns import encode_columns
 from querator.wire.door import timestamp
@@ -47,6 +48,7 @@ def batch_of(columns: items_pb2.ItemColumns) -> Any:
 def test_both_schemas_agree(spark):
     told = spark.createDataFrame([], SPARK_SCHEMA).schema
     assert to_arrow_schema(told, timezone="UTC") == ARROW_SCHEMA
+    assert tuple(told.fieldNames()) == COLUMNS
 
 
 def test_a_bare_item():

@@ -14,7 +14,6 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from querator.spark.columns import SPARK_SCHEMA
 from querator.spark.pipelines import books, mapping
 from querator.spark.pipelines.copying import AS_THEY_ARE
 from querator.spark.pipelines.failures import PipelineFailed, checked, explained
@@ -23,6 +22,7 @@ from querator.spark.pipelines.following import follow
 from querator.spark.pipelines.pace import Pace
 from querator.spark.pipelines.settings import ReplaySettings, SettingsError
 from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.schema import SPARK_SCHEMA
 
 CHUNK_SECONDS: Final = 2.0
 """With a rate: what becomes visible at once is for so long."""

@@ -19,7 +19,8 @@ from querator.client.errors import (
     Unavailable,
     make_error,
 )
-from querator.client.nodes import Nodes, split_addresses
+from querator.client.nodes import Nodes
+from querator.client.values import split_addresses
 from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode, refusal
 

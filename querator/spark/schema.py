@@ -1,0 +1,37 @@
+"""The columns of reads, for those who need no Arrow: importing it takes longer than what Spark's
+short-lived processes on the driver do. `columns.ARROW_SCHEMA` is the same.
+"""
+
+from typing import Final
+
+SPARK_SCHEMA: Final = (
+    "`key` string, `value` binary, `queue` string, `partition` int, `offset` bigint, "
+    "`timestamp` timestamp, `headers` array<struct<`key`: string, `value`: binary>>, `id` string, "
+    "`kind` string, `encoding` string, `reference` string, `priority` string, `group` string, "
+    "`attempts` int, `state` string, `enqueue_at` timestamp, `due_at` timestamp, "
+    "`errors` array<string>, "
+    "`dead_letter` struct<`queue`: string, `partition`: int, `offset`: bigint, `attempts`: int, "
+    "`reason`: string, `timestamp`: timestamp, `died_at`: timestamp, `errors`: array<string>>"
+)
+"""DDL."""
+COLUMNS: Final = (
+    "key",
+    "value",
+    "queue",
+    "partition",
+    "offset",
+    "timestamp",
+    "headers",
+    "id",
+    "kind",
+    "encoding",
+    "reference",
+    "priority",
+    "group",
+    "attempts",
+    "state",
+    "enqueue_at",
+    "due_at",
+    "errors",
+    "dead_letter",
+)
