@@ -18,9 +18,8 @@ import pytest
 
 import querator.spark.discovery
 from querator import SyncClient
-from querator.spark.pipelines.session import JAVA_LEAST, JavaMissing, check_java
+from querator.spark.pipelines.session import JAVA_LEAST, QUICK_JAVA, JavaMissing, check_java
 from tests.integration.members import Members
-from tests.spark.killed_driver import JAVA_OPTIONS
 
 T = TypeVar("T")
 LONG = ("test_demo.py", "test_chaos.py", "test_pipelines.py", "test_stream.py")
@@ -67,7 +66,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         .appName("querator tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))

@@ -26,9 +26,9 @@ from querator.spark.pipelines import (
     copy,
     open_session,
 )
+from querator.spark.pipelines.session import QUICK_JAVA
 from querator.spark.streaming import QueueStreamReader
 from querator.spark.writing import StreamWriter
-from tests.spark.killed_driver import JAVA_OPTIONS
 
 HOME = "QUERATOR_TEST_HOME"
 READER = "lake"
@@ -90,7 +90,7 @@ class Mortal(QueratorDataSource):
 
 def main(home: Path, endpoint: str) -> None:
     os.environ[HOME] = str(home)
-    spark = open_session("local[4]", {"spark.driver.extraJavaOptions": JAVA_OPTIONS})
+    spark = open_session("local[4]", {"spark.driver.extraJavaOptions": QUICK_JAVA})
     spark.dataSource.register(Mortal)
     java = spark._jvm.java.lang.ProcessHandle.current().pid()
     (home / "pids").write_text(f"{java} {os.getpid()}")

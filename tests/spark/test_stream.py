@@ -2,21 +2,16 @@
 it, and each fact about the engine on which that rests, by name.
 """
 
-import signal
-import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from querator import SyncClient
 from querator.client import Item
 from tests.spark.conftest import Nodes
-from tests.spark.killed_driver import Settings, drain
 
 NUMBERS = count()
 WAIT_S = 60
@@ -197,34 +192,6 @@ def test_batches_without_data_of_queries_with_state(spark, node, client, tmp_pat
     first, second, third = (offset(tmp_path, batch) for batch in batches(tmp_path, "offsets"))
     assert first != second == third
     assert client.stats(queue).total.acknowledged == 60
-
-
-@pytest.mark.timeout(240)
-def test_each_item_is_archived_once_though_the_driver_is_killed(
-    spark, node, client, queue, tmp_path
-):
-    """When the sink has stored a batch that is not committed."""
-    produce(client, queue, range(500))
-    options = {"endpoint": node.endpoint, "queue": queue, "readerId": "lake"}
-    settings = Settings(str(tmp_path), {**options, "maxItemsPerTrigger": "200"})
-    killed = msgspec.json.encode(msgspec.structs.replace(settings, killed_at=1)).decode()
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.spark.killed_driver", killed],
-        start_new_session=True,
-        check=False,
-        capture_output=True,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr[-4000:].decode()
-    assert batches(tmp_path, "offsets") == [0, 1]
-    assert batches(tmp_path, "commits") == [0]
-    assert len(archived(spark, tmp_path)) == 400
-    total = client.stats(queue).total
-    assert (total.acknowledged, total.reserved) == (200, 200)
-    produce(client, queue, range(500, 1_000))
-    drain(spark, settings)
-    assert archived(spark, tmp_path) == list(range(1_000))
-    total = client.stats(queue).total
-    assert (total.acknowledged, total.reserved, total.ready) == (1_000, 0, 0)
 
 
 # --- what is wrong ---------------------------------------------------------------------------

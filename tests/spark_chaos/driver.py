@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from querator.spark.pipelines import open_session
-from tests.spark.killed_driver import JAVA_OPTIONS
+from querator.spark.pipelines.session import QUICK_JAVA
 
 LAKE, WELL, COPY = "lake", "well", "copy"
 QUERIES = (LAKE, WELL)
@@ -137,7 +137,7 @@ def main(settings: Settings) -> None:
         "local[2,4]",
         {
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
             "spark.sql.shuffle.partitions": "2",
             "spark.log.level": "ERROR",
         },

@@ -32,12 +32,10 @@ from querator.spark.pipelines import (
     ingest,
     open_session,
 )
+from querator.spark.pipelines.session import QUICK_JAVA
 
 TASK_TRIES: Final = 4
 """A task whose worker is killed is tried again: locally Spark does that only when it is told to."""
-
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java's quickest start: the demo ends before better code would pay."""
 
 Run = Callable[[Any, Control], Summary]
 
@@ -144,7 +142,7 @@ def main(settings: Settings) -> None:
         f"local[2,{TASK_TRIES}]",
         {
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
             "spark.sql.shuffle.partitions": "2",
         },
         name="querator spark demo",
