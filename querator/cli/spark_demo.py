@@ -50,6 +50,12 @@ class DemoView(msgspec.Struct, frozen=True):
     help="A cluster, of which one node is killed, or a node by itself.",
 )
 @click.option(
+    "--kills/--no-kills",
+    default=True,
+    show_default=True,
+    help="Kill the driver, a worker and, of a cluster, a node that leads; or nobody.",
+)
+@click.option(
     "--rows",
     type=click.IntRange(1_000, flights.ROWS),
     default=flights.ROWS,
@@ -65,7 +71,7 @@ class DemoView(msgspec.Struct, frozen=True):
     metavar="DIRECTORY",
     help="Archive and report go into a new directory below it.",
 )
-def demo(rows: int, nodes: str, out: Path) -> None:
+def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
     """Push the flights that left New York in 2013 through Spark and three nodes of your own.
 
     Spark takes 336,776 of them from CSV into a queue by transactions, and out of it into an archive
@@ -93,7 +99,7 @@ def demo(rows: int, nodes: str, out: Path) -> None:
         )
         books = Books(split)
         with failures("the demo"):
-            outcome = run_to_end(run_demo(Path(scratch), home, books, int(nodes)))
+            outcome = run_to_end(run_demo(Path(scratch), home, books, int(nodes), kills=kills))
     seconds = time.monotonic() - began
     problems = find_problems(books, outcome)
     report = home / "report.html"

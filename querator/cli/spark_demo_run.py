@@ -28,7 +28,7 @@ DOWN_SECONDS = 1.0
 """How long the node that is killed stays down."""
 
 
-async def run_demo(scratch: Path, home: Path, books: Books, nodes: int) -> Outcome:
+async def run_demo(scratch: Path, home: Path, books: Books, nodes: int, *, kills: bool) -> Outcome:
     """Raises Failure and the client's errors."""
     split = books.split
     rows = split.flights.rows
@@ -46,7 +46,9 @@ async def run_demo(scratch: Path, home: Path, books: Books, nodes: int) -> Outco
             batch_items=max(1, rows // BATCHES),
             batch_bytes=FILES_AT_ONCE * split.part_bytes,
         )
-        run = DemoRun(cluster, client, books, settings, kills_leader=nodes > 1)
+        run = DemoRun(
+            cluster, client, books, settings, kills=kills, kills_leader=kills and nodes > 1
+        )
         counters = {
             "ingested": lambda: books.items(f"ingest {FLIGHTS}"),
             "archived": lambda: books.items("archive"),
@@ -65,7 +67,7 @@ async def run_demo(scratch: Path, home: Path, books: Books, nodes: int) -> Outco
         drivers_killed=run.drivers_killed,
         workers_killed=run.workers_killed,
         nodes_killed=run.nodes_killed,
-        kills_wanted=3 if nodes > 1 else 2,
+        kills_wanted=0 if not kills else 3 if nodes > 1 else 2,
     )
 
 
@@ -79,6 +81,7 @@ class DemoRun:
         books: Books,
         settings: Settings,
         *,
+        kills: bool,
         kills_leader: bool,
     ) -> None:
         self.drivers_killed = 0
@@ -87,6 +90,7 @@ class DemoRun:
         self._nodes = nodes
         self._client = client
         self._books = books
+        self._kills = kills
         self._kills_leader = kills_leader
         self._fields = settings.fields
         self._a_third = asyncio.Event()
@@ -117,6 +121,8 @@ class DemoRun:
             self._books.summaries[said.pipeline] = said.summary
             return
         self._books.batches.setdefault(said.pipeline, {})[said.batch] = said.items
+        if not self._kills:
+            return
         if self.drivers_killed == 0:
             if said.pipeline == "archive":
                 note(f"kill -9 the driver; {self._books.items('archive'):,} flights are archived.")

@@ -1,4 +1,6 @@
-"""`querator spark demo` as a newcomer runs it, with fewer rows; what an interrupt leaves behind."""
+"""`querator spark demo` with fewer rows, and what an interrupt leaves behind. Nobody is killed here
+(test_chaos.py, test_pipelines.py): Spark would be started once more, which is half of the time.
+"""
 
 import asyncio
 import os
@@ -24,7 +26,7 @@ KEYS = [
 async def demo(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "querator", "spark", "demo"),
-        *("--rows", str(ROWS), "--nodes", "1", "--out", str(home / "out")),
+        *("--rows", str(ROWS), "--nodes", "1", "--no-kills", "--out", str(home / "out")),
         env={**os.environ, "TMPDIR": str(home)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -38,7 +40,7 @@ async def demo(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 @pytest.mark.timeout(600)
-async def test_totals_equal_those_of_the_csv_although_driver_and_worker_are_killed(java, tmp_path):
+async def test_totals_equal_those_of_the_csv(java, tmp_path):
     async with demo(tmp_path) as process:
         out, err = (part.decode() for part in await process.communicate())
     assert process.returncode == 0, err
@@ -46,7 +48,7 @@ async def test_totals_equal_those_of_the_csv_although_driver_and_worker_are_kill
     assert list(found) == KEYS
     assert found["flights"] == found["archived"] == found["copied"] == found["completed"] == ROWS
     assert found["lost"] == found["duplicated"] == 0
-    assert (found["drivers_killed"], found["workers_killed"], found["nodes_killed"]) == (1, 1, 0)
+    assert (found["drivers_killed"], found["workers_killed"], found["nodes_killed"]) == (0, 0, 0)
     digests = [line.split()[-1] for line in out.splitlines() if line.startswith("digest")]
     assert len(digests) == 2
     assert len(set(digests)) == 1
