@@ -44,6 +44,7 @@ def archive(
     reader_id: str,
     continuous: bool,
     adopt: bool,
+    skip_released: bool,
     max_items: int,
     min_tasks: int,
     partition_by: tuple[str, ...],
@@ -76,6 +77,7 @@ def archive(
             adopt=adopt,
             continuous=continuous,
             every_seconds=every.total_seconds(),
+            skip_released=skip_released,
         )
 
     def run(spark: Any, control: Control) -> Summary:

@@ -51,6 +51,7 @@ def copy(
     reader_id: str,
     continuous: bool,
     adopt: bool,
+    skip_released: bool,
     max_items: int,
     min_tasks: int,
     checkpoint: str,
@@ -86,6 +87,7 @@ def copy(
             adopt=adopt,
             continuous=continuous,
             every_seconds=every.total_seconds(),
+            skip_released=skip_released,
         )
 
     def run(spark: Any, control: Control) -> Summary:

@@ -299,6 +299,11 @@ _STREAM: Final = (
         help="With a checkpoint that is behind the queue: go on where the queue is.",
     ),
     click.option(
+        "--skip-released",
+        is_flag=True,
+        help="Go on without batches that `querator reader release` has given back to the queue.",
+    ),
+    click.option(
         "--max-items",
         type=click.IntRange(1, BATCH_ITEMS_MAX),
         default=ARCHIVE_ITEMS,

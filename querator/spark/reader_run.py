@@ -248,7 +248,7 @@ def explained(error: RequestError, options: StreamOptions) -> RequestError:
         (
             BatchReleased,
             "What this query has made of them may be made of them again by others. To go on "
-            'without them: .option("failOnDataLoss", "false")',
+            'without them: .option("failOnDataLoss", "false"); of a pipeline --skip-released',
         ),
         (
             BatchNotFound,

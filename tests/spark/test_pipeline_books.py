@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator import SyncClient
 from querator.client import Item
 from querator.spark.pipelines import (
     ArchiveSettings,
+    Columns,
     CopySettings,
     IngestSettings,
     PipelineFailed,
@@ -104,6 +106,22 @@ def test_a_file_that_is_old_when_it_comes_is_taken(spark, node, place, tmp_path)
     assert counts(ingest(spark, settings)) == (2, 0, 2)
     assert counts(ingest(spark, settings)) == (0, 0, 0)
     assert values(spark, node, place.queue) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_a_copy_goes_on_without_a_batch_that_was_released(spark, node, client, place, tmp_path):
+    """Its items are in the queue again, and come under another name."""
+    produce(client, place, range(10))
+    settings = CopySettings(place, other(place), "copy", str(tmp_path / "copy"))
+    broken = msgspec.structs.replace(settings, columns=Columns(key="raise_error('broken')"))
+    with pytest.raises(PipelineFailed, match="broken"):
+        copy(spark, broken)
+    node.run(node.members.querator("reader", "release", place.queue, "copy"))
+    with pytest.raises(PipelineFailed, match=r"BATCH_RELEASED.* --skip-released"):
+        copy(spark, settings)
+    skipping = msgspec.structs.replace(settings, skip_released=True)
+    assert counts(copy(spark, skipping)) == (20, 10, 10)
+    assert values(spark, node, other(place).queue) == {b"%d" % number: 1 for number in range(10)}
+    assert counts(copy(spark, skipping)) == (0, 0, 0)
 
 
 def test_a_failure_says_what_it_comes_from(spark, place, tmp_path):

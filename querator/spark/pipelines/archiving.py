@@ -51,9 +51,11 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     def each(batch: MicroBatch) -> None:
         nonlocal repeated
         count = books.batch_items(batch.start, batch.end)
+        released = count - batch.rows if stream.skip_released else 0
         if batch.number <= before:
-            repeated = count
-        tally.add(batch, taken=count, left_out=0)
+            # The sink has it, and reads nothing.
+            repeated, released = count, 0
+        tally.add(batch, taken=count, left_out=released)
         control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
 
     writer = frame.writeStream.format("parquet").option("path", settings.path)

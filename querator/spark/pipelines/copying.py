@@ -49,7 +49,8 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
 
     def each(batch: MicroBatch) -> None:
         count = books.batch_items(batch.start, batch.end)
-        tally.add(batch, taken=count, left_out=mapping.left_out(batch.observed))
+        released = count - batch.rows if stream.skip_released else 0
+        tally.add(batch, taken=count, left_out=mapping.left_out(batch.observed) + released)
         control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
 
     writer = items.writeStream.format("querator").options(**target.options())

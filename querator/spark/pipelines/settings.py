@@ -117,8 +117,10 @@ class IngestSettings(msgspec.Struct, frozen=True):
 class StreamSettings(msgspec.Struct, frozen=True):
     """How items are taken out of a queue. `reader_id` and `checkpoint` belong together, to one
     pipeline. `adopt`: a checkpoint that is behind the queue goes on where the queue is.
-    `min_tasks`: so many tasks at least for a batch. A run ends when it has taken what was there, or
-    goes on (`continuous`), with a batch in `every_seconds` at most.
+    `min_tasks`: so many tasks at least for a batch. `skip_released`: goes on without the items of
+    batches that an operator has given back to the queue, and counts them as left out. A run ends
+    when it has taken what was there, or goes on (`continuous`), with a batch in `every_seconds` at
+    most.
     """
 
     reader_id: str
@@ -129,6 +131,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
     adopt: bool = False
     continuous: bool = False
     every_seconds: float = 0
+    skip_released: bool = False
 
     def options(self, place: QueuePlace) -> dict[str, str]:
         """For the data source. Raises OptionError, SettingsError."""
@@ -148,6 +151,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
             maxBytesPerTrigger=str(self.max_bytes),
             minPartitions=str(self.min_tasks),
             onCheckpointMismatch="adopt" if self.adopt else "fail",
+            failOnDataLoss=str(not self.skip_released).lower(),
         )
         stream_options(options)
         return options
@@ -169,6 +173,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     adopt: bool = False
     continuous: bool = False
     every_seconds: float = ARCHIVE_SECONDS
+    skip_released: bool = False
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
@@ -198,6 +203,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
             self.adopt,
             self.continuous,
             self.every_seconds,
+            self.skip_released,
         )
 
 
@@ -218,6 +224,7 @@ class CopySettings(msgspec.Struct, frozen=True):
     adopt: bool = False
     continuous: bool = False
     every_seconds: float = 0
+    skip_released: bool = False
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
@@ -234,6 +241,7 @@ class CopySettings(msgspec.Struct, frozen=True):
             self.adopt,
             self.continuous,
             self.every_seconds,
+            self.skip_released,
         )
 
 

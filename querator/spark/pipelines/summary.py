@@ -3,7 +3,8 @@
     taken = made + left out
 
 The two counts are of two who know nothing of each other: Spark and the queue, or the queue and the
-files that were written. `left_out` is what the user's own filter has dropped, counted by Spark.
+files that were written. `left_out` is what the user's own filter has dropped, counted by Spark,
+and what an operator has given back to the queue, if the user goes on without it.
 """
 
 import threading
