@@ -74,6 +74,9 @@ def test_a_filter_that_nothing_passes_leaves_all_out(spark, node, client, place,
     assert counts(copy(spark, copying)) == (5, 5, 0)
     produce(client, place, range(7))
     archive(spark, ArchiveSettings(place, "lake", str(tmp_path / "lake")))
+    # The run before was killed while it wrote down what it is of.
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay" / "querator-replay.json").touch()
     replaying = ReplaySettings(
         str(tmp_path / "lake"), other(place), str(tmp_path / "replay"), where=nothing
     )
@@ -89,6 +92,18 @@ def test_a_filter_by_chance_is_counted_as_it_was(spark, node, client, place, tmp
     taken, left_out, made = counts(copy(spark, settings))
     assert (taken, left_out + made) == (400, 400)
     assert values(spark, node, other(place).queue).total() == made
+
+
+def test_a_copy_adopts_once(spark, node, client, place, tmp_path):
+    produce(client, place, range(10))
+    settings = CopySettings(place, other(place), "copy", str(tmp_path / "lost"))
+    assert counts(copy(spark, settings)) == (10, 0, 10)
+    settings = msgspec.structs.replace(settings, checkpoint=str(tmp_path / "new"))
+    adopting = msgspec.structs.replace(settings, adopt=True)
+    assert counts(copy(spark, adopting)) == (0, 0, 0)
+    produce(client, place, range(10, 15))
+    assert counts(copy(spark, settings)) == (5, 0, 5)
+    assert values(spark, node, other(place).queue).total() == 15
 
 
 def test_a_file_that_is_old_when_it_comes_is_taken(spark, node, place, tmp_path):

@@ -125,10 +125,12 @@ def _plan(files: Files, settings: ReplaySettings) -> _Plan:
         str(uuid_utils.uuid7()),
     )
     path = f"{settings.checkpoint.rstrip('/')}/querator-replay.json"
-    if not files.exists(path):
+    written = files.read(path) if files.exists(path) else ""
+    # Whoever is killed while writing it leaves it empty, and has replayed nothing.
+    if not written:
         files.write(path, msgspec.json.encode(fresh).decode())
         return fresh
-    plan = msgspec.json.decode(files.read(path), type=_Plan)
+    plan = msgspec.json.decode(written, type=_Plan)
     for name in ("namespace", "queue", "since", "until"):
         before, now = getattr(plan, name), getattr(fresh, name)
         if before != now:
