@@ -50,6 +50,7 @@ class Model:
     answers: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     outbox: list[tuple[int, int, int, tuple[str, ...]]] = field(default_factory=list)
     readers: dict[str, Reader] = field(default_factory=dict)
+    ended_epoch: int = 0
     count: dict[str, int] = field(default_factory=dict)
     next_seq: int = 1
     next_place: int = 1
@@ -121,7 +122,7 @@ class Model:
         return found
 
     def open_reader(self, name: str) -> Reader:
-        reader = self.readers.setdefault(name, Reader())
+        reader = self.readers.setdefault(name, Reader(self.ended_epoch))
         reader.epoch += 1
         reader.replays += bool(reader.batch)
         return reader
@@ -169,6 +170,17 @@ class Model:
             else:
                 self.make_ready(item, item.place)
         return len(items)
+
+    def remove(self, name: str, seq: int) -> int | str:
+        reader = self.readers.get(name)
+        if reader is None:
+            return 0
+        if reader.batch and seq != reader.last:
+            return "ACK_MISMATCH"
+        released = self.release(name, seq, dead=False)
+        del self.readers[name]
+        self.ended_epoch = max(self.ended_epoch, reader.epoch)
+        return released
 
     def lease(self, number: int, callers: list[tuple[str, int]], timeout: int) -> list[list[int]]:
         """Grants under the numbers from `number` on; what is dead among the looked-at dies."""

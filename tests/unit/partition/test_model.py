@@ -213,6 +213,20 @@ class Comparison(RuleBasedStateMachine):
         found = result.code.name if isinstance(result, Refusal) else result.changed
         assert found == self.model.release(name, seq, dead=dead)
 
+    @rule(
+        name=st.sampled_from(["lake", "pond"]),
+        wrong=st.sampled_from([0, 1]),
+        comes=st.sampled_from([False, False, True]),
+    )
+    def remove_reader(self, name: str, wrong: int, comes: bool) -> None:
+        if not comes:
+            return
+        reader = self.model.readers.get(name)
+        seq = wrong + (0 if reader is None else reader.last)
+        result = self.log.one(ReleaseReader(name, seq, remove=True))
+        found = result.code.name if isinstance(result, Refusal) else result.changed
+        assert found == self.model.remove(name, seq)
+
     @rule(lease=st.integers(1, 6), timeout=st.sampled_from([1000, 12_000]))
     def extend(self, lease: int, timeout: int) -> None:
         result = self.log.one(Extend((lease,), lease_timeout_ms=timeout))
