@@ -118,7 +118,10 @@ class ReaderService:
         )
 
     async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
-        queue = await self._queue(call.namespace, call.queue, partition=call.partition or 0)
+        queue = await self._queue(call.namespace, call.queue)
+        # All are those of a map that is new.
+        last = len(queue.groups) if call.partition is None else call.partition
+        queue, _ = await self._reads.reaching(queue, last)
         deadline = deadline_after(call.timeout_ms)
         return await self._as_it_is(
             queue, lambda it: release_reader(self._router, self._reads, it, call, deadline=deadline)

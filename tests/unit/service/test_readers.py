@@ -493,6 +493,20 @@ async def test_a_batch_is_read_through_a_node_that_has_not_heard_of_its_partitio
         reading.close()
 
 
+@pytest.mark.parametrize("remove", [True, False])
+async def test_a_node_that_has_not_heard_of_a_partition_gives_back_what_is_open_there(remove):
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        await fill(stage.base, 2)
+        assert items(await lake.advance(stage.members["b"])) == 2
+        call = ReleaseReaderCall("default", "q", "lake", remove=remove)
+        released = await stage.members["a"].readers.release(call)
+        assert (released.batches, released.items) == (2, 2)
+        assert (await stage.base.total()).reserved == 0
+
+
 async def test_a_run_that_could_not_begin_is_no_replay():
     async with staged("a", "b", partitions=2) as stage:
         await stage.produce("a", b"x")
