@@ -404,7 +404,7 @@ async def test_a_partition_without_a_leader_leaves_time_for_the_others():
         lake = Driver()
         await lake.open(stage.members["a"])
         stage.lead(group_of(stage, 1), None)
-        progress = await lake.advance(stage.members["a"], timeout_ms=400)
+        progress = await lake.advance(stage.members["a"], timeout_ms=1_500)
         assert [one.error is None for one in progress] == [True, False]
         assert items(progress) == 1
 
