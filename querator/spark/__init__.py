@@ -1,7 +1,7 @@
-"""Queues as a data source of Spark: `QueratorDataSource`, format `querator`.
+"""Queues as a data source of Spark: `QueratorDataSource`, format `querator`, and `register`.
 
-    from querator.spark import QueratorDataSource
-    spark.dataSource.register(QueratorDataSource)
+    from querator.spark import register
+    register(spark)
     spark.read.format("querator").option("endpoint", "…").option("queue", "…").load()
     spark.readStream.format("querator").option("readerId", "…")….load()
 
@@ -12,10 +12,12 @@ readers are pickled, and processes forked. See docs/spark.md. Needs the extra `q
 
 from typing import TYPE_CHECKING, Any
 
+from querator.spark.registration import register
+
 if TYPE_CHECKING:
     from querator.spark.source import QueratorDataSource
 
-__all__ = ["QueratorDataSource"]
+__all__ = ["QueratorDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ _HEAD: Final = """\
 def spark_session() -> Any:
     from pyspark.sql import SparkSession
 
-    from querator.spark import QueratorDataSource
+    from querator.spark import register
 
     session = (
         SparkSession.builder.master("local[2]")
@@ -47,7 +47,7 @@ def spark_session() -> Any:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
-    session.dataSource.register(QueratorDataSource)
+    register(session)
     return session
 
 

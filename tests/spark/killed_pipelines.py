@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from querator.spark import QueratorDataSource
+from querator.spark import QueratorDataSource, register
 from querator.spark.offsets import BatchPart
 from querator.spark.pipelines import (
     ArchiveSettings,
@@ -91,7 +91,7 @@ class Mortal(QueratorDataSource):
 def main(home: Path, endpoint: str) -> None:
     os.environ[HOME] = str(home)
     spark = open_session("local[4]", {"spark.driver.extraJavaOptions": QUICK_JAVA})
-    spark.dataSource.register(Mortal)
+    register(spark, Mortal)
     java = spark._jvm.java.lang.ProcessHandle.current().pid()
     (home / "pids").write_text(f"{java} {os.getpid()}")
     thread = threading.Thread(target=archive, args=(spark, archiving(home, endpoint)))

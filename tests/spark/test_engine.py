@@ -2,6 +2,7 @@
 that changes one fails by its name. Spark documents none of them.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,23 @@ import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from querator.spark import register
 from tests.spark.recording import RecordingSource
 
 WAIT_S = 60
 Call = dict[str, Any]
 
 
-def run(spark: Any, home: Path, *, fails: bool = False, **options: Any) -> list[Call]:
+def run(
+    spark: Any,
+    home: Path,
+    *,
+    fails: bool = False,
+    registers: Callable[[Any], None] = lambda spark: spark.dataSource.register(RecordingSource),
+    **options: Any,
+) -> list[Call]:
     """A run to the end of what there is; the calls that it made."""
-    spark.dataSource.register(RecordingSource)
+    registers(spark)
     frame = spark.readStream.format("recording").options(home=str(home), **options).load()
 
     def sink(batch: Any, number: int) -> None:
@@ -139,3 +148,34 @@ def test_an_offset_with_its_keys_in_another_order_is_news(spark, tmp_path):
     _, second, third = logged(tmp_path)
     assert msgspec.json.decode(second) == msgspec.json.decode(third)
     assert second != third
+
+
+def variables(spark: Any) -> set[str]:
+    """Of the environment, in the map that all queries of the registered source share."""
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    return set(manager.lookupDataSource("recording").dataSourceCls().envVars())
+
+
+def test_a_stream_puts_variables_into_a_map_that_all_queries_of_the_source_share(spark, tmp_path):
+    """It is not synchronized: see `querator.spark.registration`."""
+    spark.dataSource.register(RecordingSource)
+    before = variables(spark)
+    run(spark, tmp_path, registers=lambda spark: None)
+    assert variables(spark) - before == {
+        "SPARK_AUTH_SOCKET_TIMEOUT",
+        "SPARK_BUFFER_SIZE",
+        "SPARK_LOCAL_DIRS",
+        "SPARK_PYTHON_RUNTIME",
+    }
+
+
+def test_a_stream_finds_its_variables_in_the_map_of_a_source_that_was_registered_for_it(
+    spark, tmp_path
+):
+    environment = dict(spark.sparkContext.environment)
+    register(spark, RecordingSource)
+    before = variables(spark)
+    run(spark, tmp_path, registers=lambda spark: None)
+    assert variables(spark) == before
+    # Other processes of Python's have none of it.
+    assert spark.sparkContext.environment == environment

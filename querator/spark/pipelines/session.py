@@ -44,7 +44,7 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
     from pyspark.sql import SparkSession
 
     from querator.spark.pipelines.failures import explained
-    from querator.spark.source import QueratorDataSource
+    from querator.spark.registration import register
 
     # It writes each error of SQL with all of Java's frames, besides raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
@@ -53,10 +53,7 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
         builder = builder.config(key, value)
     with explained():
         session = builder.getOrCreate()
-        session.dataSource.register(QueratorDataSource)
-        # The first tasks of two queries at once can spoil Java's deserialization for the life of
-        # the process (OptionalDataException in every task from then on): one goes first, alone.
-        session.range(1).repartition(1).count()
+        register(session)
     return session
 
 
