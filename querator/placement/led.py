@@ -8,7 +8,7 @@ again every AGAIN_S all the same.
 from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
-from querator.model.ids import GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.placement_map import PlacementMap
 
 AGAIN_S: Final = 10.0
@@ -33,8 +33,10 @@ class Led:
 
     @property
     def left(self) -> tuple[GroupId, ...]:
-        """Groups that are led and not done, those that are known longest first."""
-        return tuple(self._left)
+        """Groups that are led and not done, those that are known longest first; but before all the
+        placement group, from which a new node learns what it is to hold: the others wait for that.
+        """
+        return tuple(sorted(self._left, key=lambda group: group != PLACEMENT_GROUP))
 
     def led_s(self, group: GroupId, now_s: float) -> float:
         """For how long a group that is led has been led, as far as rounds have seen."""

@@ -3,6 +3,7 @@ once.
 """
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueSettings
 from querator.placement.commands import CreateQueue, ReplaceNode
 from querator.placement.led import AGAIN_S, AT_ONCE_MAX, QUEUE_MIN, QUEUE_PART, Led, some_at_once
@@ -67,3 +68,10 @@ def test_few_partitions_of_a_small_queue_go_at_once_and_more_of_a_large_one():
     assert owners.count("q") == QUEUE_MIN
     assert owners.count("large") == 4
     assert len(chosen) == AT_ONCE_MAX
+
+
+def test_the_placement_group_comes_first():
+    led = Led()
+    led.look({GroupId(2), GroupId(3)}, PlacementMap(), 0.0)
+    led.look({GroupId(2), GroupId(3), PLACEMENT_GROUP}, PlacementMap(), 1.0)
+    assert led.left == (PLACEMENT_GROUP, GroupId(2), GroupId(3))
