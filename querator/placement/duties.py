@@ -238,6 +238,7 @@ class Duties:
             if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.NOT_LEADER):
                 _log.warning("placement.change_again", group=group, error=str(error))
         finally:
+            self._led.tried(group)
             self._changing.discard(group)
 
     # --- leaderships -------------------------------------------------------------

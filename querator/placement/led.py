@@ -33,8 +33,9 @@ class Led:
 
     @property
     def left(self) -> tuple[GroupId, ...]:
-        """Groups that are led and not done, those that are known longest first; but before all the
-        placement group, from which a new node learns what it is to hold: the others wait for that.
+        """Groups that are led and not done, those tried last behind the others; but before all
+        the placement group, from which a new node learns what it is to hold: the others wait for
+        that.
         """
         return tuple(sorted(self._left, key=lambda group: group != PLACEMENT_GROUP))
 
@@ -62,6 +63,12 @@ class Led:
                 if before.get(group) is not after.get(group)
             )
         self._placed = placed
+
+    def tried(self, group: GroupId) -> None:
+        """Puts the group behind the others: one that waits for a node keeps nobody waiting."""
+        if group in self._left:
+            del self._left[group]
+            self._left[group] = None
 
     def done(self, group: GroupId) -> None:
         """Nothing is left to do of the group, by the map of the last look."""

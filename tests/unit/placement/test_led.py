@@ -75,3 +75,14 @@ def test_the_placement_group_comes_first():
     led.look({GroupId(2), GroupId(3)}, PlacementMap(), 0.0)
     led.look({GroupId(2), GroupId(3), PLACEMENT_GROUP}, PlacementMap(), 1.0)
     assert led.left == (PLACEMENT_GROUP, GroupId(2), GroupId(3))
+
+
+def test_what_was_tried_comes_behind_the_others():
+    led = Led()
+    led.look({PLACEMENT_GROUP, G, H, K}, PlacementMap(), 0.0)
+    for group in (PLACEMENT_GROUP, G):
+        led.tried(group)
+    assert list(led.left) == [PLACEMENT_GROUP, H, K, G]
+    led.done(H)
+    led.tried(H)
+    assert list(led.left) == [PLACEMENT_GROUP, K, G]

@@ -1,0 +1,93 @@
+"""What a leader does for its groups while a node stays away."""
+
+import asyncio
+from typing import Any, cast
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedGroup
+from querator.model.queues import QueueSettings
+from querator.placement import duties
+from querator.placement.commands import CreateQueue, ReplaceNode
+from querator.placement.duties import CHANGING_MAX, Duties
+from querator.raft.configuration import Change, changed
+from querator.raft.host import Host
+from querator.raft.status import GroupStatus
+from tests.unit.placement.conftest import Group, node
+
+
+class LeadingHost:
+    """Leads its groups. Replicas change at once; learners of `waiting` never catch up."""
+
+    def __init__(self, groups: dict[GroupId, PlacedGroup], waiting: set[GroupId]) -> None:
+        self.led = frozenset(groups)
+        self.settled = asyncio.Event()
+        self._waiting = waiting
+        self._groups = groups
+        self._replicas = {group: placed.founding for group, placed in groups.items()}
+
+    def leads(self, group: GroupId) -> bool:
+        return group in self.led
+
+    def status(self, group: GroupId) -> GroupStatus | None:
+        replicas = self._replicas.get(group)
+        if replicas is None:
+            return None
+        return GroupStatus(
+            term=1,
+            leader=replicas[0].node,
+            leads=True,
+            commit_index=1,
+            applied_index=1,
+            log_first=1,
+            log_last=1,
+            log_bytes=0,
+            now_ms=0,
+            due_ms=None,
+            quarantined=False,
+            replica=self._groups[group].preferred,
+            replicas=replicas,
+            replicas_index=0,
+            followers=(),
+        )
+
+    async def change_replicas(self, group: GroupId, change: Change) -> None:
+        after = changed(self._replicas[group], change)
+        if group in self._waiting and [one.voter for one in after].count(True) == 3:
+            raise QueratorError(ErrorCode.UNAVAILABLE, f"group {group}: replica 4 is behind")
+        self._replicas[group] = after
+        if after == self._groups[group].target:
+            self.settled.set()
+
+
+async def test_groups_that_wait_for_a_node_keep_no_others_waiting(monkeypatch):
+    """As in `make chaos`, seed 952946: four that waited for a new node were tried for ever."""
+    monkeypatch.setattr(duties, "ROUND_S", 0.001)
+    cluster = Group(nodes="abc")
+    cluster.propose(CreateQueue("n", "q", QueueSettings(partitions=3 * (CHANGING_MAX + 1))))
+    cluster.propose(ReplaceNode(node("c", incarnation="2"), "1"))
+    own = node("a").key
+    groups = {
+        group: placed
+        for group, placed in cluster.map.groups.items()
+        if group != PLACEMENT_GROUP and cluster.map.preferred(group) == own
+    }
+    assert len(groups) == CHANGING_MAX + 1
+    host = LeadingHost(groups, waiting=set(sorted(groups)[:CHANGING_MAX]))
+
+    async def propose(group: GroupId, command: object) -> None:
+        raise QueratorError(ErrorCode.UNAVAILABLE, "nobody leads the placement group")
+
+    doing = Duties(
+        cast(Host, host),
+        lambda: cluster.map,
+        node=own,
+        propose=propose,
+        connected=dict[NodeKey, Any],
+        said=lambda: node("a"),
+    )
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(doing.run())
+        await host.settled.wait()
+        running.cancel()
