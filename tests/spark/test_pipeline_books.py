@@ -4,7 +4,6 @@ and failures name their reason.
 
 import os
 import time
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -32,12 +31,6 @@ from tests.spark.conftest import Nodes
 from tests.spark.test_write import values
 
 NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def client(node: Nodes) -> Iterator[SyncClient]:
-    with SyncClient(node.endpoint) as client:
-        yield client
 
 
 @pytest.fixture

@@ -456,12 +456,18 @@ async def test_a_waiting_call_ends_with_its_queue():
         assert await code(waiting) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)
 
 
+async def opened_in_both(stage: Stage) -> Driver:
+    """A reader at b; of the second partition, which has an item like the first, a has not heard."""
+    await stage.grow(2, behind="a", leader="b")
+    lake = Driver()
+    await lake.open(stage.members["b"])
+    await fill(stage.base, 2)
+    return lake
+
+
 async def test_a_partition_that_a_node_has_not_heard_of_is_not_gone():
     async with staged("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
-        lake = Driver()
-        await lake.open(stage.members["b"])
-        await fill(stage.base, 2)
+        lake = await opened_in_both(stage)
         first = await lake.advance(stage.members["b"])
         assert lake.take(first) == 2
         assert sorted(lake.acks) == [0, 1]
@@ -483,10 +489,7 @@ async def test_nobody_is_told_that_a_partition_is_gone_while_the_map_cannot_catc
 
 async def test_a_batch_is_read_through_a_node_that_has_not_heard_of_its_partition():
     async with staged("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
-        lake = Driver()
-        await lake.open(stage.members["b"])
-        await fill(stage.base, 2)
+        lake = await opened_in_both(stage)
         assert items(await lake.advance(stage.members["b"])) == 2
         reading = await stage.members["a"].readers.read(ReadBatchCall("default", "q", "lake", 1, 1))
         assert (await reading.page(0)).next_index == 1
@@ -496,10 +499,7 @@ async def test_a_batch_is_read_through_a_node_that_has_not_heard_of_its_partitio
 @pytest.mark.parametrize("remove", [True, False])
 async def test_a_node_that_has_not_heard_of_a_partition_gives_back_what_is_open_there(remove):
     async with staged("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
-        lake = Driver()
-        await lake.open(stage.members["b"])
-        await fill(stage.base, 2)
+        lake = await opened_in_both(stage)
         assert items(await lake.advance(stage.members["b"])) == 2
         call = ReleaseReaderCall("default", "q", "lake", remove=remove)
         released = await stage.members["a"].readers.release(call)

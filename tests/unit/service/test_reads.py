@@ -9,7 +9,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import QueueSettings, QueueState
+from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.service import reads
 from querator.service.forwarder import LettersQuery, PeekQuery
 from querator.service.readers import list_readers
@@ -82,19 +82,24 @@ async def test_a_read_says_before_its_deadline_that_nobody_leads():
             assert "partition 1 of queue q has no leader" in error.message
 
 
+async def produced_when_the_map_has_come(stage: Stage, queue: Queue) -> None:
+    """b, whose map is old, asks for a newer one, and takes the item when it has that."""
+    for group in queue.groups:
+        stage.lead(group, "a")
+    produced = asyncio.get_running_loop().create_task(stage.produce("b", b"x", queue=queue.name))
+    await stage.confirming.wait()
+    assert not produced.done()
+    stage.maps["b"].catch_up()
+    stage.members["b"].on_map(stage.maps["b"].map)
+    await produced
+
+
 async def test_a_queue_that_another_node_has_just_made_is_found():
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, "a")
         stage.maps["b"].fall_behind()
         queue = await stage.base.create("new")
-        for group in queue.groups:
-            stage.lead(group, "a")
-        produced = asyncio.get_running_loop().create_task(stage.produce("b", b"x", queue="new"))
-        await stage.confirming.wait()
-        assert not produced.done()
-        stage.maps["b"].catch_up()
-        stage.members["b"].on_map(stage.maps["b"].map)
-        await produced
+        await produced_when_the_map_has_come(stage, queue)
 
 
 async def test_a_queue_that_this_node_still_takes_for_unfinished_is_found():
@@ -108,14 +113,7 @@ async def test_a_queue_that_this_node_still_takes_for_unfinished_is_found():
 
         stage.base.placement.watch(stay)
         queue = await stage.base.create("new")
-        for group in queue.groups:
-            stage.lead(group, "a")
-        produced = asyncio.get_running_loop().create_task(stage.produce("b", b"x", queue="new"))
-        await stage.confirming.wait()
-        assert not produced.done()
-        stage.maps["b"].catch_up()
-        stage.members["b"].on_map(stage.maps["b"].map)
-        await produced
+        await produced_when_the_map_has_come(stage, queue)
 
 
 async def test_a_queue_that_is_being_created_is_refused_with_a_delay():
