@@ -30,23 +30,24 @@ from tests.spark_chaos.kills import DRAIN_S, Driver, Kills, last
 
 PARTITIONS = {LAKE: 2, WELL: 2, COPY: 2}
 BATCH_ITEMS = 500
-PACE_S = 0.05
 KEYS = 97
 CALM_S = 120.0
 
 
 class Scale(msgspec.Struct, frozen=True):
     """`minutes` of kills; 0: each sort comes once. `rate`: items a second, into each of the two
-    queues; `items`: of a micro-batch, at most; `pauses_s` as of `Kills`.
+    queues, one produce of all that is due in `pace_s`; `items`: of a micro-batch, at most;
+    `pauses_s` as of `Kills`.
     """
 
     minutes: float
     rate: float = 300.0
+    pace_s: float = 0.05
     items: int = 2_000
     pauses_s: tuple[float, float] = (0.5, 6.0)
 
 
-SHORT = Scale(minutes=0, rate=100, pauses_s=(0.2, 1.5))
+SHORT = Scale(minutes=0, rate=100, pace_s=0.5, pauses_s=(0.2, 1.5))
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -81,10 +82,11 @@ class Outcome(msgspec.Struct, frozen=True):
 class Load:
     """The same numbers into both queues."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, pace_s: float) -> None:
         self.produced = {LAKE: Produced(), WELL: Produced()}
         self.errors: list[str] = []
         self._rate = rate
+        self._pace_s = pace_s
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -94,13 +96,12 @@ class Load:
         """Until `stop`. What was held up is made up for."""
         began_s, next_number = time.monotonic(), 0
         while not self._stopping.is_set():
+            await asyncio.sleep(self._pace_s)
             due = int((time.monotonic() - began_s) * self._rate)
-            upto = min(due, next_number + BATCH_ITEMS)
-            if upto == next_number:
-                await asyncio.sleep(PACE_S)
-                continue
-            await self._send(queue, producer, range(next_number, upto))
-            next_number = upto
+            while next_number < due:
+                upto = min(due, next_number + BATCH_ITEMS)
+                await self._send(queue, producer, range(next_number, upto))
+                next_number = upto
 
     async def _send(self, queue: str, producer: Producer, numbers: range) -> None:
         of = self.produced[queue]
@@ -127,7 +128,7 @@ async def chaos(home: Path, scale: Scale, seed: int, say: Callable[[str], None])
         driver = Driver(Settings(str(home), address, scale.items))
         chance = random.Random(seed)
         kills = Kills(driver, cluster, chance, pauses_s=scale.pauses_s, say=timed)
-        load = Load(scale.rate)
+        load = Load(scale.rate, scale.pace_s)
         try:
             async with Client(address) as client:
                 for queue, partitions in PARTITIONS.items():
