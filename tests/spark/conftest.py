@@ -7,7 +7,6 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 import asyncio
-import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from importlib.util import find_spec
@@ -15,26 +14,53 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 import querator.spark.discovery
 from querator import SyncClient
-from querator.spark.pipelines.session import JAVA_LEAST, QUICK_JAVA, JavaMissing, check_java
+from querator.spark.pipelines.session import (
+    JAVA_LEAST,
+    QUICK_JAVA,
+    JavaMissing,
+    check_java,
+    worker_python,
+)
 from tests.integration.members import Members
 
 T = TypeVar("T")
-LONG = ("test_demo.py", "test_chaos.py", "test_pipelines.py", "test_stream.py")
-"""Begun first, the longest before the others: two workers then end at about the same time."""
+WITHOUT_SESSION = (
+    "test_chaos.py",
+    "test_demo.py",
+    "test_stream_protocol.py",
+    "test_writer_calls.py",
+    "test_options.py",
+    "test_charts.py",
+    "test_imports.py",
+)
+"""In this order. The others share a session of Spark, which takes seconds to start: of two workers
+one has them all, and the other one has these.
+"""
 
 if find_spec("pyspark") is None:
     # `make spark` installs it; without, the tier finds no tests, and fails.
     collect_ignore_glob = ["test_*.py"]
 
 
+class TwoWorkers(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        name = Path(nodeid.partition("::")[0]).name
+        return name if name in WITHOUT_SESSION else "session"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoWorkers:
+    return TwoWorkers(config, log)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Behind the shuffling of files."""
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
+    places = {name: place for place, name in enumerate(WITHOUT_SESSION)}
+    items.sort(key=lambda item: places.get(item.path.name, -1))
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +84,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     root = Path(querator.__path__[0]).parent
     paths = [str(home / "path"), str(root), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.update(worker_python())
     from pyspark.sql import SparkSession
 
     session = (

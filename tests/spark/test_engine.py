@@ -179,3 +179,15 @@ def test_a_stream_finds_its_variables_in_the_map_of_a_source_that_was_registered
     assert variables(spark) == before
     # Other processes of Python's have none of it.
     assert spark.sparkContext.environment == environment
+
+
+def test_workers_load_the_installed_package_although_spark_puts_its_zip_in_front(spark):
+
+    def loaded(_: int) -> str:
+        import pyspark
+
+        return str(pyspark.__file__)
+
+    import pyspark
+
+    assert spark.sparkContext.parallelize([0], 1).map(loaded).collect() == [pyspark.__file__]

@@ -2,8 +2,14 @@
 process does.
 """
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pyspark
+
+from querator.spark.pipelines.session import worker_python
 
 PROGRAM = """
 import sys
@@ -26,3 +32,25 @@ def test_schemas_need_no_grpc_and_plans_and_commits_no_arrow():
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def test_workers_of_a_local_session_load_what_is_compiled():
+    """Spark puts a zip of its modules in front: each process would compile them anew."""
+    lib = Path(pyspark.__path__[0], "python", "lib")
+    zips = [str(path) for path in lib.glob("*.zip")]
+    assert zips
+    path = os.pathsep.join([*zips, "/a b/*", "/c"])
+    ours = worker_python()
+    done = subprocess.run(
+        [
+            ours["PYSPARK_PYTHON"],
+            "-c",
+            "import os, sys; print(os.environ['PYTHONPATH'], sys.argv)",
+            "a b",
+        ],
+        env={**os.environ, **ours, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "/a b/*:/c ['-c', 'a b']\n"
