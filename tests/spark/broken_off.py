@@ -1,103 +1,128 @@
-"""A driver of two pipelines that is killed: python -m tests.spark.killed_pipelines HOME ENDPOINT.
+"""Pipelines whose driver dies at a chosen moment: what is on the disk then is kept, and put in
+place when they have ended.
 
 `copy` has the items of its second batch staged in the target queue and not committed, and the
-second batch of `archive` is planned and not stored, when this process and Java get SIGKILL.
+second batch of `archive` is planned and not stored. In tests.spark_chaos a driver is really killed,
+at moments that nobody has chosen.
 """
 
-import os
-import signal
-import sys
-import threading
+import shutil
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from querator.spark import QueratorDataSource, register
 from querator.spark.offsets import BatchPart
+from querator.spark.options import StreamOptions
 from querator.spark.pipelines import (
     ArchiveSettings,
     CopySettings,
+    PipelineFailed,
     QueuePlace,
     archive,
     copy,
-    open_session,
 )
-from querator.spark.pipelines.session import QUICK_JAVA
+from querator.spark.sink_options import SinkOptions
 from querator.spark.streaming import QueueStreamReader
 from querator.spark.writing import StreamWriter
 
-HOME = "QUERATOR_TEST_HOME"
-READER = "lake"
+ARCHIVE = "lake"
+COPY = "copy"
+STUCK_S = 100.0
 
 
 def copying(home: Path, endpoint: str) -> CopySettings:
     return CopySettings(
         QueuePlace(endpoint, "from"),
         QueuePlace(endpoint, "to"),
-        "copy",
-        str(home / "copy"),
+        COPY,
+        str(home / COPY),
         max_items=100,
     )
 
 
 def archiving(home: Path, endpoint: str) -> ArchiveSettings:
     place = QueuePlace(endpoint, "archived")
-    return ArchiveSettings(place, READER, str(home / "lake"), max_items=100)
+    return ArchiveSettings(place, ARCHIVE, str(home / ARCHIVE), max_items=100)
 
 
 class StuckReader(QueueStreamReader):
     """The archive's second batch is never read to its end."""
 
+    def __init__(self, options: StreamOptions, home: Path) -> None:
+        super().__init__(options)
+        self._home = home
+
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, BatchPart)
-        if self._options.reader_id == READER and partition.batch_seq == 2:
-            home = Path(os.environ[HOME])
-            (home / "stuck").touch()
-            while True:
-                time.sleep(1)
+        if self._options.reader_id == ARCHIVE and partition.batch_seq == 2:
+            (self._home / "stuck").touch()
+            until(self._home / "dead")
+            raise RuntimeError("the driver is dead")
         yield from super().read(partition)
 
 
 class MortalWriter(StreamWriter):
-    """Kills, instead of the commit of the second batch, when the archive is stuck."""
+    """Keeps what the disk has, instead of the commit of the second batch, when the archive is
+    stuck; and does nothing from then on.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType, home: Path) -> None:
+        super().__init__(options, schema)
+        self._home = home
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        home = Path(os.environ[HOME])
         if batchId == 1:
-            while not (home / "stuck").exists():
-                time.sleep(0.05)
-            others = map(int, (home / "pids").read_text().split())
-            for pid in (*others, os.getpid()):
-                os.kill(pid, signal.SIGKILL)
+            until(self._home / "stuck")
+            for name in (ARCHIVE, COPY):
+                shutil.copytree(self._home / name, self._home / "then" / name)
+            (self._home / "dead").touch()
+            raise RuntimeError("the driver is dead")
         super().commit(messages, batchId)
 
+    def abort(self, messages: Sequence[Any], batchId: int) -> None: ...
 
-class Mortal(QueratorDataSource):
+
+def until(path: Path) -> None:
+    end_s = time.monotonic() + STUCK_S
+    while not path.exists():
+        assert time.monotonic() < end_s, path
+        time.sleep(0.05)
+
+
+def mortal(home: Path) -> type[QueratorDataSource]:
     """Takes the place of the data source."""
 
-    def streamReader(self, schema: StructType) -> StuckReader:
-        reader = super().streamReader(schema)
-        assert isinstance(reader, QueueStreamReader)
-        return StuckReader(reader._options)
+    class Mortal(QueratorDataSource):
+        def streamReader(self, schema: StructType) -> StuckReader:
+            reader = super().streamReader(schema)
+            assert isinstance(reader, QueueStreamReader)
+            return StuckReader(reader._options, home)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:
-        return MortalWriter(self._sink_options(schema, overwrite), schema)
+        def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:
+            return MortalWriter(self._sink_options(schema, overwrite), schema, home)
 
-
-def main(home: Path, endpoint: str) -> None:
-    os.environ[HOME] = str(home)
-    spark = open_session("local[4]", {"spark.driver.extraJavaOptions": QUICK_JAVA})
-    register(spark, Mortal)
-    java = spark._jvm.java.lang.ProcessHandle.current().pid()
-    (home / "pids").write_text(f"{java} {os.getpid()}")
-    thread = threading.Thread(target=archive, args=(spark, archiving(home, endpoint)))
-    thread.start()
-    copy(spark, copying(home, endpoint))
+    return Mortal
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+def break_off(spark: Any, home: Path, endpoint: str) -> None:
+    """Runs both until the driver is dead."""
+    session = spark.newSession()
+    register(session, mortal(home))
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(archive, session, archiving(home, endpoint)),
+            pool.submit(copy, session, copying(home, endpoint)),
+        ]
+        for run in runs:
+            with pytest.raises(PipelineFailed, match="the driver is dead"):
+                run.result()
+    for name in (ARCHIVE, COPY):
+        shutil.rmtree(home / name)
+        (home / "then" / name).rename(home / name)

@@ -1,8 +1,5 @@
 """Pipelines on a real cluster of three processes: what goes in comes out, once, and is counted."""
 
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, timedelta
@@ -38,8 +35,8 @@ from querator.spark.pipelines import (
     replay,
 )
 from querator.spark.rpc import cluster
+from tests.spark.broken_off import archiving, break_off, copying
 from tests.spark.conftest import Nodes
-from tests.spark.killed_pipelines import archiving, copying
 from tests.spark.test_write import values
 
 pytestmark = pytest.mark.timeout(300)
@@ -303,16 +300,13 @@ def test_items_are_copied_once_while_a_leader_is_killed(spark, trio, client, pla
         trio.run(led.start())
 
 
-def test_a_driver_killed_in_a_batch_of_two_pipelines_goes_on(spark, trio, client, tmp_path):
+def test_pipelines_go_on_whose_driver_died_in_a_batch_of_both(spark, trio, client, tmp_path):
     for name in ("from", "to", "archived"):
         # One partition: a batch is one task, and the stuck one leaves the others to the copy.
         client.create_queue(name, partitions=1)
     for name in ("from", "archived"):
         produce(client, QueuePlace(trio.endpoint, name), range(300))
-    command = [sys.executable, "-m", "tests.spark.killed_pipelines", str(tmp_path), trio.endpoint]
-    with (tmp_path / "log").open("wb") as log:
-        run = subprocess.run(command, stdout=log, stderr=log, check=False)
-    assert run.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()[-4000:]
+    break_off(spark, tmp_path, trio.endpoint)
     assert sum(batch.items for batch in client.staged_batches("to").batches) == 100
     assert client.stats("archived").total.reserved == 100
     assert counts(copy(spark, copying(tmp_path, trio.endpoint))) == (200, 0, 200)

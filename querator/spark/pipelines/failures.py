@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from querator.spark.pipelines.settings import SettingsError
 
 _OURS: Final = re.compile(r"^(querator\.[\w.]+): (.+)$", re.MULTILINE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
 _CAUSES_MAX: Final = 20
 _NOISE: Final = re.compile(r"^[\w.$]+(?:Exception|Error): | SQLSTATE: \w+.*$")
 
@@ -50,8 +51,15 @@ def reason(error: PySparkException | Py4JJavaError) -> str:
 
 
 def _line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _NOISE.sub("", lines[0]) if lines else ""
+    """The first one; where that ends with a traceback of Python, what was raised in its place."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    first = lines[0].strip()
+    if first.endswith(_TRACEBACK):
+        raised = next((line for line in lines[1:] if not line[0].isspace()), "")
+        first = f"{first.removesuffix(_TRACEBACK)}{raised}"
+    return _NOISE.sub("", first)
 
 
 def _first_cause(thrown: Any) -> str:
