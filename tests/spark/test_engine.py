@@ -182,7 +182,6 @@ def test_a_stream_finds_its_variables_in_the_map_of_a_source_that_was_registered
 
 
 def test_workers_load_the_installed_package_although_spark_puts_its_zip_in_front(spark):
-
     def loaded(_: int) -> str:
         import pyspark
 

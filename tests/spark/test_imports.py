@@ -34,12 +34,13 @@ def test_schemas_need_no_grpc_and_plans_and_commits_no_arrow():
     assert done.stdout.splitlines() == ["[]", "[]"]
 
 
-def test_workers_of_a_local_session_load_what_is_compiled():
+def test_workers_of_a_local_session_load_what_is_compiled(monkeypatch):
     """Spark puts a zip of its modules in front: each process would compile them anew."""
     lib = Path(pyspark.__path__[0], "python", "lib")
     zips = [str(path) for path in lib.glob("*.zip")]
     assert zips
     path = os.pathsep.join([*zips, "/a b/*", "/c"])
+    monkeypatch.setattr(pyspark.SparkContext, "_gateway", None)
     ours = worker_python()
     done = subprocess.run(
         [
@@ -54,3 +55,9 @@ def test_workers_of_a_local_session_load_what_is_compiled():
         check=True,
     )
     assert done.stdout == "/a b/*:/c ['-c', 'a b']\n"
+
+
+def test_a_java_that_runs_already_starts_this_interpreter(monkeypatch):
+    """The script's variable would not be in its environment."""
+    monkeypatch.setattr(pyspark.SparkContext, "_gateway", object())
+    assert worker_python() == {"PYSPARK_PYTHON": sys.executable}

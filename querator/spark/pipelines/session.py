@@ -63,9 +63,11 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
 
 def worker_python() -> dict[str, str]:
     """Variables by which Spark's workers on this machine have this interpreter, and start in half
-    the time: see the script.
+    the time: see the script. A Java that runs already does not hear of its variable.
     """
-    if not os.access(_WORKER_PYTHON, os.X_OK):
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or not os.access(_WORKER_PYTHON, os.X_OK):
         return {"PYSPARK_PYTHON": sys.executable}
     return {"PYSPARK_PYTHON": str(_WORKER_PYTHON), "QUERATOR_WORKER_PYTHON": sys.executable}
 
