@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+import msgspec
+
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
@@ -15,6 +17,7 @@ from querator.raft.configuration import Change, changed
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus
 from tests.unit.placement.conftest import Group, node
+from tests.unit.placement.test_steps import status
 
 
 class LeadingHost:
@@ -34,22 +37,8 @@ class LeadingHost:
         replicas = self._replicas.get(group)
         if replicas is None:
             return None
-        return GroupStatus(
-            term=1,
-            leader=replicas[0].node,
-            leads=True,
-            commit_index=1,
-            applied_index=1,
-            log_first=1,
-            log_last=1,
-            log_bytes=0,
-            now_ms=0,
-            due_ms=None,
-            quarantined=False,
-            replica=self._groups[group].preferred,
-            replicas=replicas,
-            replicas_index=0,
-            followers=(),
+        return msgspec.structs.replace(
+            status(replicas=replicas), replica=self._groups[group].preferred
         )
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:
