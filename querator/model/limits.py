@@ -71,6 +71,9 @@ PRODUCE_BYTES_WAITING_MAX = 64 * MIB  # Below what proposals may hold: completes
 SETTLES_WAITING_MAX = 16_384
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
 OVERLOADED_RETRY_MS = 50
+# Lease commands in a row that a partition answers with nothing though it has something ready. It is
+# behind, or wrong about itself; then it is asked again after OVERLOADED_RETRY_MS.
+LEASES_EMPTY_MAX = 4
 FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # What one lease command asks of another node, or one caller.
 FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node and not answered; then OVERLOADED.
 # One answer of a scan, besides what its last block has over that: what a turn of the loop, and of

@@ -65,6 +65,7 @@ class Waiter:
         "patient",
         "pinned",
         "probe",
+        "rename",
         "request_id",
         "straggler",
     )
@@ -77,7 +78,7 @@ class Waiter:
         bytes_max: int,
         answer: Callable[["Waiter"], None],
         request_id: str = "",
-        named: bool = False,
+        rename: Callable[[], str] | None = None,
         lease_timeout_ms: int = 0,
         patient: bool = True,
         pinned: PartitionView | None = None,
@@ -86,13 +87,15 @@ class Waiter:
     ) -> None:
         """`answer` is called once, when `grants` or `error` say what came of it. Not `patient`:
         answered with nothing as soon as nothing can be had. `pinned`: only from this partition.
-        `named`: the request id is the client's own, who may have been granted something under it.
+        `rename`: makes another request id for this waiter. None: the request id is the client's
+        own, and the client may have been granted something under it.
         `account`: of a consumer that waits again and again.
         """
         self.account = Account() if account is None else account
         self.client_id = client_id
         self.request_id = request_id
-        self.named = named
+        self.rename = rename
+        self.named = rename is None and bool(request_id)
         self.items_max = items_max
         self.bytes_max = bytes_max
         self.lease_timeout_ms = lease_timeout_ms
@@ -102,7 +105,7 @@ class Waiter:
         self.home = pinned
         self.pinned = pinned
         """The one partition it asks; `home`, or one whose next item needs all of its bytes."""
-        self.probe = pinned is not None and named
+        self.probe = pinned is not None and self.named
         """Whether the partition is asked even if nothing is ready."""
         self.grants: list[Grant] = []
         self.error: QueratorError | None = None

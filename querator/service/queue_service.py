@@ -270,7 +270,7 @@ class QueueService:
             waiter = Waiter(
                 client_id=call.client_id,
                 request_id=call.request_id or self._router.lease_name(),
-                named=bool(call.request_id),
+                rename=None if call.request_id else self._router.lease_name,
                 items_max=call.max_items,
                 bytes_max=call.max_bytes or REPLY_BYTES_DEFAULT,
                 lease_timeout_ms=call.lease_timeout_ms,

@@ -263,6 +263,7 @@ class Subscription:
         waiter = Waiter(
             client_id=self._call.client_id,
             request_id=self._lease_name(),
+            rename=self._lease_name,
             items_max=items,
             bytes_max=size,
             lease_timeout_ms=self._call.lease_timeout_ms,

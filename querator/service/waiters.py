@@ -15,6 +15,12 @@ that are late are waited for STRAGGLER_WAIT_MS only. A lease that is granted to 
 has gone meanwhile is released politely, never kept and never handed to another one: it names its
 client. A repeated grant is left alone, for the client may be at work on its first delivery.
 
+A request id that this node has made may have been granted to nobody: its answer was lost, and the
+lease has lapsed. The partition answers a repeat with LEASE_ENDED, and the waiter gets another id.
+A partition that has something ready and grants nothing, LEASES_EMPTY_MAX times in a row, is asked
+again after OVERLOADED_RETRY_MS. So the commands of a waiter are bounded by time, whatever the
+partitions answer.
+
 Partitions take turns: one that has been asked goes to the end of the line.
 """
 
@@ -24,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from querator.model.commands import (
     Lease,
+    LeaseGrant,
     LeaseItems,
     LeaseResult,
     Refusal,
@@ -31,7 +38,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
-from querator.model.limits import OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
+from querator.model.limits import LEASES_EMPTY_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
 from querator.service.asks import Ask, allot, granted_by, within_a_frame
 from querator.service.forwarder import CarriedLease
 from querator.service.grants import Grant, Waiter
@@ -96,6 +103,8 @@ class LeaseDesk:
         self._busy = 0
         """Partitions asked, or pausing after a failure."""
         self._pauses: dict[PartitionView, asyncio.TimerHandle] = {}
+        self._empty: dict[PartitionView, int] = {}
+        """Lease commands in a row that granted nothing while the partition had something ready."""
         self._scheduled = False
         self._ended: QueratorError | None = None
         self._stopped = False
@@ -111,6 +120,7 @@ class LeaseDesk:
         for view in set(before).difference(views):
             view.desk = None
             self._open.pop(view, None)
+            self._empty.pop(view, None)
             for waiter in list(self._pinned.get(view, ())):
                 self._finish(waiter)
         for view in views:
@@ -182,6 +192,9 @@ class LeaseDesk:
 
     def look(self, view: PartitionView) -> None:
         """The partition says something new about itself."""
+        if view.desk is not self:
+            # It has left the queue while it was asked.
+            return
         if view.ready and view.led and not view.leases_asked:
             self._open.setdefault(view)
             if self._parked or view in self._pinned:
@@ -313,29 +326,45 @@ class LeaseDesk:
                 self._pause(view)
         else:
             assert isinstance(outcome, LeaseResult)
-            orphans: list[Grant] = []
-            for place, (ask, grant) in enumerate(zip(asks, outcome.grants, strict=True)):
-                ask.waiter.pinned = ask.waiter.home
-                if isinstance(grant, Refusal):
-                    self._refused(view, ask, grant)
-                elif grant.lease:
-                    granted = granted_by(
-                        view, ask.waiter, grant, outcome, place=place, asked_s=asked_s
-                    )
-                    (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
-                    items = sum(segment.count for segment in grant.segments)
-                    self._parked.got(ask.waiter.account, items)
-            if orphans:
-                self.release(orphans)
+            self._granted(view, asks, asked_s, outcome)
+            if self._is_stuck(view, outcome):
+                self._pause(view)
         self._settle_all([ask.waiter for ask in asks])
         if not view.leases_asked:
             self.look(view)
         if self._parked or self._hasty:
             self._wake()
 
+    def _granted(
+        self, view: PartitionView, asks: list[Ask], asked_s: float, result: LeaseResult
+    ) -> None:
+        orphans: list[Grant] = []
+        for place, (ask, grant) in enumerate(zip(asks, result.grants, strict=True)):
+            ask.waiter.pinned = ask.waiter.home
+            if isinstance(grant, Refusal):
+                self._refused(view, ask, grant)
+            elif grant.lease:
+                granted = granted_by(view, ask.waiter, grant, result, place=place, asked_s=asked_s)
+                (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
+                items = sum(segment.count for segment in grant.segments)
+                self._parked.got(ask.waiter.account, items)
+        if orphans:
+            self.release(orphans)
+
+    def _is_stuck(self, view: PartitionView, result: LeaseResult) -> bool:
+        """Whether the partition grants nothing, again and again, and has something ready."""
+        if not view.ready or not all(map(_is_empty, result.grants)):
+            self._empty.pop(view, None)
+            return False
+        times = self._empty[view] = self._empty.get(view, 0) + 1
+        return times >= LEASES_EMPTY_MAX
+
     def _failed(self, waiter: Waiter, error: QueratorError) -> None:
         if error.code not in _TRANSIENT or not waiter.patient:
             waiter.error = error
+        elif waiter.named and waiter.home is not None:
+            # Only the partition knows whether it has granted the request before.
+            waiter.probe = True
 
     def _refused(self, view: PartitionView, ask: Ask, refusal: Refusal) -> None:
         """An item larger than this partition's piece of the caller's bytes may fit into the whole:
@@ -344,7 +373,9 @@ class LeaseDesk:
         waiter = ask.waiter
         if refusal.code is ErrorCode.ITEM_TOO_LARGE and ask.size < waiter.bytes_max:
             waiter.pinned = view
-        elif refusal.code is not ErrorCode.LEASE_ENDED or waiter.named:
+        elif refusal.code is ErrorCode.LEASE_ENDED and waiter.rename is not None:
+            waiter.request_id = waiter.rename()
+        else:
             waiter.error = refused(refusal)
 
     def _pause(self, view: PartitionView) -> None:
@@ -421,6 +452,12 @@ class LeaseDesk:
                     del self._pinned[waiter.pinned]
         else:
             self._parked.remove(waiter)
+
+
+def _is_empty(grant: LeaseGrant | Refusal) -> bool:
+    if isinstance(grant, Refusal):
+        return grant.code is ErrorCode.LEASE_ENDED
+    return not grant.lease
 
 
 def _settled(_outcome: Accepted | QueratorError) -> None:

@@ -1,0 +1,137 @@
+"""Leases whose answer is lost until they have lapsed, and partitions that grant nothing."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from querator.model.calls import SubscribeCall
+from querator.model.commands import Lease, LeaseGrant, LeaseResult
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId
+from querator.model.limits import LEASES_EMPTY_MAX, MIB
+from querator.raft.clock import SimulatedClock
+from querator.service import waiters
+from tests.unit.service.serving import LONG_MS, payloads, refusal
+from tests.unit.service.stage import Stage, staged
+
+LAPSED_MS = 4_000
+"""The timeout of the lease, and the grace of a leader."""
+
+
+def start(coroutine: Any) -> "asyncio.Task[Any]":
+    return asyncio.get_running_loop().create_task(coroutine)
+
+
+async def rounds(count: int = 50) -> None:
+    """Lets everything happen that needs no time."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def first_lease(stage: Stage) -> None:
+    while not stage.leases():  # noqa: ASYNC110 - nothing tells of a command under way
+        await asyncio.sleep(0)
+
+
+async def lose_the_first_lease(stage: Stage, clock: SimulatedClock) -> None:
+    """The link breaks when the leader has granted, and is whole when the lease has lapsed."""
+    await first_lease(stage)
+    stage.cut("a", "b")
+    await stage.base.until(lambda: stage.base.counts().leased == 1)
+    clock.advance(LAPSED_MS)
+    await stage.base.until(lambda: stage.base.counts().lapsed == 1)
+    stage.mend("a", "b")
+
+
+async def test_a_waiting_lease_that_lapsed_on_its_way_is_granted_again():
+    clock = SimulatedClock()
+    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
+        await stage.produce("a", b"x")
+        leasing = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await lose_the_first_lease(stage, clock)
+        async with asyncio.timeout(5):
+            [batch] = (await leasing).batches
+        assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], False, 2)
+        assert stage.leases() <= 3, "the first one, its repeat, and one under another name"
+
+
+async def test_a_stream_whose_lease_lapsed_on_its_way_delivers_the_item():
+    clock = SimulatedClock()
+    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
+        await stage.produce("a", b"x")
+        subscription = await stage.members["b"].subscribe(
+            SubscribeCall("default", "q", "c", 10, 3 * MIB)
+        )
+        subscription.grant(100, 0)
+        delivery = start(subscription.next())
+        await lose_the_first_lease(stage, clock)
+        async with asyncio.timeout(5):
+            [batch] = (await delivery).batches
+        assert payloads(batch) == [b"x"]
+        assert stage.leases() <= 4
+        await subscription.close(polite=True)
+
+
+async def test_a_client_hears_that_the_lease_it_has_named_is_over():
+    clock = SimulatedClock()
+    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
+        await stage.produce("a", b"x")
+        leasing = start(stage.lease("b", 1, wait_ms=LONG_MS, request_id="mine"))
+        await lose_the_first_lease(stage, clock)
+        error = await refusal(leasing)
+        assert (error.code, error.field) == (ErrorCode.LEASE_ENDED, "request_id")
+        assert stage.leases() == 2
+
+
+async def test_a_repeated_request_follows_the_leader_of_its_partition():
+    async with staged("a", "b", "c") as stage:
+        await stage.produce("a", b"x")
+        named = {"request_id": "mine", "partition": 0, "wait_ms": LONG_MS}
+        [first] = (await stage.lease("b", 1, **named)).batches
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        [group] = queue.groups
+        stage.leaders[group] = "c"
+        stage.members["a"].on_leadership(group, False)
+        stage.members["c"].on_leadership(group, True)
+        # b asks a, which does not lead, and nothing is ready that would make it ask again.
+        async with asyncio.timeout(5):
+            [again] = (await stage.lease("b", 1, **named)).batches
+        assert (again.lease_id, again.repeated) == (first.lease_id, True)
+
+
+def grants_nothing(stage: Stage, name: str) -> Callable[[], int]:
+    """The node answers leases with nothing, and says that something is ready. How many came."""
+    there = stage.members[name].neighbours
+    assert there is not None
+    came = 0
+
+    def propose(
+        node: str, group: GroupId, command: Any, attachment: bytes
+    ) -> "asyncio.Future[Any]":
+        nonlocal came
+        assert isinstance(command, Lease)
+        came += 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        nothing = LeaseGrant(0, 0, ())
+        answer.set_result(LeaseResult((nothing,) * len(command.callers), 0))
+        return answer
+
+    there.propose = propose  # type: ignore[method-assign]
+    return lambda: came
+
+
+async def test_a_partition_that_grants_nothing_is_not_asked_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(waiters, "OVERLOADED_RETRY_MS", LONG_MS)
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        came = grants_nothing(stage, "a")
+        leasing = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds(500)
+        assert 0 < came() <= LEASES_EMPTY_MAX
+        leasing.cancel()
+        await asyncio.wait([leasing])
