@@ -38,23 +38,19 @@ import uuid_utils
 
 from querator import telemetry
 from querator.config import ClusterSettings, TlsSettings, with_port
-from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import LOG_BYTES_KEPT
-from querator.model.nodes import NodeKey
-from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.partition.machine import PartitionMachine
+from querator.model.placement_map import PlacedNode
 from querator.placement.membership import Membership, stored_map
 from querator.placement.placement import Placement
 from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
-from querator.raft.host import Host
 from querator.raft.tcp_peers import TcpPeers
+from querator.rooms import Rooms
 from querator.server.certificates import Dialing, server_credentials
 from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
+from querator.server.grpc_wire import grpc_connect
 from querator.server.observed import Observed
-from querator.service.admin_service import AdminService
-from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
 from querator.storage import opening
 from querator.storage.environment import Environment
@@ -132,8 +128,7 @@ class Node:
         self._admin_address = ""
         self._observed = Observed()
         self._identity: Identity | None = None
-        self._placement: Placement | None = None
-        self._service: QueueService | None = None
+        self._rooms: Rooms | None = None
         self._server: GrpcServer | None = None
         self._end_wanted = asyncio.Event()
         self._failure: BaseException | None = None
@@ -220,21 +215,14 @@ class Node:
         peers = observed.peers = await self._join(environment, clock)
         observed.identity = self._identity
         telemetry.bind(node=self.identity.name, cluster_id=self.identity.cluster_id)
-        host = Host(
+        credentials = dial_tls = None
+        if self._tls is not None:
+            credentials = await asyncio.to_thread(server_credentials, self._tls)
+            dial_tls = await asyncio.to_thread(Dialing, self._tls)
+        forwarding = self._make_forwarding(dial_tls)
+        self._rooms = rooms = Rooms(
             environment,
             clock=clock,
-            events=self,
-            node=self.identity.key,
-            peers=peers,
-            log_bytes_kept=self._log_bytes_kept,
-        )
-        await host.start()
-        observed.host = host
-        self._running.push_async_callback(host.stop)
-        placement = Placement(
-            host,
-            PartitionMachine,
-            environment=environment,
             standing=Standing(
                 cluster_id=self.identity.cluster_id,
                 node=self._said(),
@@ -242,50 +230,20 @@ class Node:
                 founders=self.identity.founders,
             ),
             on_failure=self.on_failure,
-            propose=None if self._cluster is None else self._propose,
-            ask=None if self._cluster is None else self._ask,
-            connected=self._connected,
-            newcomers=tuple if self._membership is None else self._membership.newcomers,
-        )
-        self._placement = observed.placement = placement
-        credentials = dial_tls = None
-        if self._tls is not None:
-            credentials = await asyncio.to_thread(server_credentials, self._tls)
-            dial_tls = await asyncio.to_thread(Dialing, self._tls)
-        forwarding = self._make_forwarding(placement, dial_tls)
-        service = QueueService(
-            host=host,
-            placement=placement,
-            environment=environment,
-            clock=clock,
-            forwarder=forwarding,
-            out_of_reach=self._out_of_reach,
-        )
-        self._service = observed.service = service
-        placement.watch(service.on_map)
-        if self._membership is not None:
-            placement.watch(self._membership.on_map)
-        self._running.push_async_callback(placement.stop)
-        await placement.start()
-        await self._until_formed(placement)
-        admin = AdminService(
-            placement=placement,
-            router=service.router,
-            reads=service.reads,
-            durable=environment.durable,
-        )
-        cluster = ClusterService(
-            host=host,
-            environment=environment,
-            placement=placement,
-            ask=None if self._membership is None else self._membership.ask,
-            connected=self._connected,
             on_hand_off=self._on_hand_off,
+            peers=peers,
+            vicinity=self._membership,
+            forwarding=forwarding,
+            log_bytes_kept=self._log_bytes_kept,
         )
+        placement, service = rooms.placement, rooms.service
+        observed.host, observed.placement, observed.service = rooms.host, placement, service
+        await rooms.start(self._running)
+        await self._until_formed(placement)
         self._server = server = GrpcServer(
             service,
-            admin,
-            cluster,
+            rooms.admin,
+            rooms.cluster,
             listen=self._listen,
             readers=service.readers,
             forwarding=forwarding,
@@ -308,31 +266,12 @@ class Node:
         if self._server is not None:
             await self._server.wants_no_clients()
 
-    def _make_forwarding(self, placement: Placement, tls: Dialing | None) -> Forwarding | None:
+    def _make_forwarding(self, tls: Dialing | None) -> Forwarding | None:
         """The way to the other nodes; None for a node that is alone."""
         if self._cluster is None:
             return None
-        newest = None if tls is None else tls.newest
-        forwarding = Forwarding(self.identity.name, token=self._cluster.token, tls=newest)
-        placement.watch(forwarding.on_map)
-        self._running.push_async_callback(forwarding.close)
-        return forwarding
-
-    async def _propose(self, group: GroupId, command: Any) -> Any:
-        """To the leader of the group, wherever that is."""
-        assert self._service is not None
-        return await self._service.router.propose(group, command)
-
-    async def _ask(self, group: GroupId, query: Any) -> Any:
-        """Of the leader of the group, wherever that is."""
-        assert self._service is not None
-        return await self._service.router.read(group, query)
-
-    def _out_of_reach(self) -> frozenset[str]:
-        """The other nodes of the map to which the peer port has no connection."""
-        if self._membership is None or self._placement is None:
-            return frozenset()
-        return self._membership.out_of_reach(self._placement.map)
+        connect = grpc_connect(None if tls is None else tls.newest)
+        return Forwarding(self.identity.name, token=self._cluster.token, connect=connect)
 
     async def _hand_over(self, placement: Placement) -> None:
         if self._failure is None:
@@ -393,9 +332,6 @@ class Node:
     def _wait_for(self, reason: str) -> None:
         self._observed.waits_for = reason
 
-    def _connected(self) -> dict[NodeKey, PlacedNode]:
-        return {} if self._membership is None else self._membership.connected()
-
     # --- parts of the start ------------------------------------------------------------
 
     async def _start_admin(self) -> "AdminServer | None":
@@ -451,42 +387,12 @@ class Node:
         failed.__cause__ = self._failure
         return failed
 
-    # --- what the host says ------------------------------------------------------------
-
-    def on_effects(self, group: GroupId, effects: Any) -> None:
-        assert self._placement is not None
-        assert self._service is not None
-        if group == PLACEMENT_GROUP:
-            self._placement.on_effects(effects)
-        else:
-            self._service.on_effects(group, effects)
-
-    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
-        assert self._service is not None
-        self._service.on_leader(group, node)
-
-    def on_leadership(self, group: GroupId, leads: bool) -> None:
-        assert self._service is not None
-        self._service.on_leadership(group, leads)
-
-    def on_quarantine(self, group: GroupId, error: BaseException) -> None:
-        """One partition is down and the node goes on; without group 0, on the map as it is."""
-        placed = PlacementMap() if self._placement is None else self._placement.map
-        owner = placed.by_group(group)
-        _log.error(
-            "node.partition_stopped",
-            group=group,
-            queue="" if owner is None else owner[0].name,
-            partition=-1 if owner is None else owner[1],
-            exc_info=error,
-        )
-
     def on_failure(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = self._observed.failure = error
             _log.critical("node.failed", exc_info=error)
-        if self._placement is not None:
-            self._placement.end()
+        if self._rooms is not None:
+            self._rooms.placement.end()
         self._end_wanted.set()
 
 

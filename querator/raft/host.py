@@ -17,7 +17,6 @@ the process must exit and recover from disk.
 
 import asyncio
 import random
-import threading
 from typing import Any, Protocol
 
 from querator.model.entries import Proposal
@@ -28,10 +27,8 @@ from querator.model.limits import (
     PROPOSAL_BYTES_WAITING_MAX,
     PROPOSAL_OVERHEAD_BYTES,
     PROPOSALS_WAITING_MAX,
-    STOP_WAIT_MS_MAX,
 )
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
-from querator.raft import library
 from querator.raft.clock import Clock
 from querator.raft.configuration import Change
 from querator.raft.copies import SnapshotStats
@@ -39,7 +36,6 @@ from querator.raft.handover import (
     Call,
     Effects,
     Event,
-    Inbox,
     Leader,
     Leadership,
     Open,
@@ -53,17 +49,14 @@ from querator.raft.handover import (
 )
 from querator.raft.liveness import Liveness
 from querator.raft.machine import Machine
-from querator.raft.peers import NoPeers, PeerLink
+from querator.raft.peers import PeerLink
 from querator.raft.stats import TurnStats
 from querator.raft.status import GroupStatus
-from querator.raft.turn import Turns
+from querator.raft.thread import RaftThread, TurnLoop
 from querator.storage.environment import Environment, StorageError
 
 LONE_NODE = node_key("node", "alone")
 """The node of a host that has no others."""
-
-REQUESTS_TURN_MAX = 8_192
-"""Requests sorted in one turn, so that taking on never holds the turn up."""
 
 
 class HostEvents(Protocol):
@@ -101,28 +94,25 @@ class Host:
         peers: PeerLink | None = None,
         chance: random.Random | None = None,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        turn_loop: TurnLoop | None = None,
     ) -> None:
         """`node` is what replicas and their votes name; `peers` reaches the others, is served by
         the raft thread from `start` on, and belongs to the caller. `chance` draws election
-        timeouts; `log_bytes_kept` bounds each group's log behind its state.
+        timeouts; `log_bytes_kept` bounds each group's log behind its state. `turn_loop` makes the
+        turns instead of a thread, with an environment, clock and peers of its own.
         """
-        self._clock = clock
-        self.liveness = Liveness(clock)
-        """Of the raft thread."""
         self.node = node
-        self._peers = peers
         self._events = events
-        self._turns = Turns(
+        self._turn_loop: TurnLoop = turn_loop or RaftThread(
             environment,
             clock=clock,
-            chance=chance if chance is not None else random.Random(),
             node=node,
-            peers=NoPeers() if peers is None else peers,
+            peers=peers,
+            chance=chance if chance is not None else random.Random(),
             log_bytes_kept=log_bytes_kept,
-            early=self._hand_over,
         )
-        self._inbox = Inbox() if peers is None else Inbox(peers.fileno())
-        self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
+        self._turns = self._turn_loop.turns
+        self._put = self._turn_loop.put
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[Call] = set()
         self._bytes = 0
@@ -135,14 +125,18 @@ class Host:
         self._closed: QueratorError | None = None
         """Why nothing more is taken on; None while it is."""
 
+    @property
+    def liveness(self) -> Liveness:
+        """Of the raft thread."""
+        return self._turn_loop.liveness
+
     # --- the owner's side --------------------------------------------------------------
 
     async def start(self) -> None:
         """Starts the raft thread. Groups are opened by `create_group`."""
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
-        self._clock.on_step(self._inbox.wake)
-        self._thread.start()
+        self._turn_loop.start(self._deliver, self._fail)
 
     async def stop(self) -> None:
         """Takes nothing more, finishes and answers what was taken on, and ends the thread.
@@ -153,9 +147,8 @@ class Host:
         assert self._loop is not None
         if self._closed is None:
             self._closed = QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down")
-            self._inbox.put(Stop())
-        await self._loop.run_in_executor(None, self._thread.join)
-        self._inbox.close()
+            self._put(Stop())
+        await self._turn_loop.ended()
         message = "the node stopped before a majority had acknowledged"
         self._end_calls(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message), self._closed)
 
@@ -175,7 +168,7 @@ class Host:
             opened = self._request_future()
             self._opened[group] = opened
             alone = (Replica(1, self.node),)
-            self._inbox.put(Open(group, machine, opened, alone if replicas is None else replicas))
+            self._put(Open(group, machine, opened, alone if replicas is None else replicas))
         try:
             await asyncio.shield(opened)
         except QueratorError:
@@ -193,7 +186,7 @@ class Host:
             removed = self._request_future()
             self._removed[group] = removed
             self._opened.pop(group, None)
-            self._inbox.put(Remove(group, removed))
+            self._put(Remove(group, removed))
         try:
             await asyncio.shield(removed)
         finally:
@@ -214,7 +207,7 @@ class Host:
         call = Call(group, Proposal(command, attachment), future, size)
         self._calls.add(call)
         self._bytes += size
-        self._inbox.put(call)
+        self._put(call)
         return future
 
     async def confirm_read(self, group: GroupId) -> None:
@@ -222,7 +215,7 @@ class Host:
         call. Raises QueratorError: NOT_LEADER, UNAVAILABLE, INTERNAL.
         """
         future = self._request_future()
-        self._inbox.put(Read(group, future))
+        self._put(Read(group, future))
         await future
 
     async def transfer(self, group: GroupId, to: NodeKey) -> None:
@@ -232,7 +225,7 @@ class Host:
         it in time: then this node goes on.
         """
         future = self._request_future()
-        self._inbox.put(Transfer(group, to, future))
+        self._put(Transfer(group, to, future))
         await future
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:
@@ -243,7 +236,7 @@ class Host:
         its way or a learner is not caught up, OUTCOME_UNKNOWN.
         """
         future = self._request_future()
-        self._inbox.put(Reconfigure(group, change, future))
+        self._put(Reconfigure(group, change, future))
         await future
 
     def leader(self, group: GroupId) -> NodeKey | None:
@@ -373,46 +366,3 @@ class Host:
                 assert call.future is not None
                 call.future.set_exception(unknown if call.appended else refused)
         self._refuse_unanswered(refused)
-
-    # --- the raft thread -------------------------------------------------------------------
-
-    def _run(self) -> None:
-        assert self._loop is not None
-        library.bind(self._clock)
-        try:
-            self._turn_until_stopped()
-        except BaseException as error:  # noqa: BLE001 - the thread's top: nobody else would tell
-            self._loop.call_soon_threadsafe(self._fail, error)
-        finally:
-            self.liveness.begin_wait(None)
-
-    def _turn_until_stopped(self) -> None:
-        turns, inbox, peers = self._turns, self._inbox, self._peers
-        stop_s: float | None = None
-        while True:
-            self.liveness.begin_turn()
-            requests = inbox.take(REQUESTS_TURN_MAX)
-            if requests and isinstance(requests[-1], Stop):
-                stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
-                requests.pop()
-            outcome = turns.turn(requests, () if peers is None else peers.receive())
-            if outcome:
-                self._hand_over(outcome)
-            if stop_s is not None and (turns.answered or self._clock.monotonic_s() > stop_s):
-                return
-            if not inbox:
-                wait_s = self._wait_s(stop_s)
-                self.liveness.begin_wait(wait_s)
-                inbox.wait(wait_s)
-
-    def _hand_over(self, outcome: Outcome) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._deliver, outcome)
-
-    def _wait_s(self, stop_s: float | None) -> float | None:
-        waits = [self._turns.wait_s()]
-        if self._peers is not None:
-            waits.append(self._peers.wait_s())
-        if stop_s is not None:
-            waits.append(max(0.0, stop_s - self._clock.monotonic_s()))
-        return min((wait for wait in waits if wait is not None), default=None)

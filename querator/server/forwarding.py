@@ -1,4 +1,4 @@
-"""`service.forwarder.Forwarder` over gRPC: one link from this node to each other one of the map."""
+"""`service.forwarder.Forwarder`: one link from this node to each other one of the map."""
 
 import asyncio
 from typing import Any
@@ -7,8 +7,10 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, QueueId
 from querator.model.placement_map import PlacementMap
 from querator.raft.refusals import RefusalLog
+from querator.server.grpc_wire import grpc_connect
+from querator.server.link_wire import Connect
 from querator.server.node_frames import LINK_VERSION, LinkHello
-from querator.server.node_link import NewestTls, NodeLink
+from querator.server.node_link import NodeLink
 from querator.server.node_proof import link_key
 from querator.service.forwarder import ForwarderEvents, Query
 
@@ -16,10 +18,11 @@ from querator.service.forwarder import ForwarderEvents, Query
 class Forwarding:
     """Of the node `name`. On the event loop; the owner passes on each map and calls `close`."""
 
-    def __init__(self, name: str, *, token: bytes, tls: NewestTls | None = None) -> None:
+    def __init__(self, name: str, *, token: bytes, connect: Connect | None = None) -> None:
+        """`connect` opens connections; None: by gRPC, in the clear."""
         self.name = name
         self.key = link_key(token)
-        self._tls = tls
+        self._connect = connect or grpc_connect(None)
         self.refusals = RefusalLog()
         self._events: ForwarderEvents | None = None
         self._cluster_id = ""
@@ -55,7 +58,7 @@ class Forwarding:
                     name,
                     address,
                     key=self.key,
-                    tls=self._tls,
+                    connect=self._connect,
                     own=self.hello,
                     refusals=self.refusals,
                     on_reach=self._reach,

@@ -19,7 +19,8 @@ from querator.model.ids import GroupId
 from querator.model.limits import MIB, PROPOSAL_OVERHEAD_BYTES
 from querator.raft.refusals import Code, Refused
 from querator.server import node_frames as frames
-from querator.server.answers import DRAINING, Context, refusal_of
+from querator.server.answers import DRAINING, refusal_of
+from querator.server.link_wire import Accepted
 from querator.server.node_proof import Step, accept
 from querator.server.streams import read_frame
 from querator.service.neighbours import Neighbours
@@ -40,7 +41,7 @@ class NodeCalls:
 
     def __init__(
         self,
-        context: Context,
+        context: Accepted,
         request_id: str,
         neighbours: Neighbours,
         forwarding: "Forwarding",

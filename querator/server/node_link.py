@@ -11,18 +11,14 @@ busy link sends few large frames.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from querator import telemetry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
-    FORWARD_BYTES_MAX,
     FORWARDS_BYTES_WAITING_MAX,
     MIB,
     OVERLOADED_RETRY_MS,
@@ -30,13 +26,10 @@ from querator.model.limits import (
 )
 from querator.raft.refusals import RefusalLog, Refused
 from querator.server import node_frames as frames
+from querator.server.link_wire import Connect, Wire, WireBroken
 from querator.server.node_proof import Step, dial
 from querator.service.forwarder import Query
-from querator.v1 import node_service_pb2, node_service_pb2_grpc
-from querator.wire.tls import Tls, open_channel
-
-NewestTls = Callable[[], Awaitable[Tls]]
-"""Whom to trust and what to show, for a connection that begins."""
+from querator.v1 import node_service_pb2
 
 FRAME_BYTES = 1 * MIB
 """Asks of one frame together, unless one is larger."""
@@ -44,28 +37,6 @@ ASKS_WAITING_MAX = 16_384
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    # The largest lease, and what gathers beside it.
-    ("grpc.max_receive_message_length", FORWARD_BYTES_MAX + 32 * MIB),
-    ("grpc.max_send_message_length", -1),
-    # A node that has gone without a word is noticed about as soon as by the raft room. The first
-    # timeout is for pings that begin as keepalives alone; gRPC also pings to measure the link, and
-    # while it waits a minute for such an answer it sends no other ping.
-    ("grpc.keepalive_time_ms", 1_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
-    ("grpc.http2.ping_timeout_ms", 2_000),
-    ("grpc.keepalive_permit_without_calls", 0),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_retries", 0),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-)
-
-_Call = grpc.aio.StreamStreamCall[node_service_pb2.LinkRequest, node_service_pb2.LinkResponse]
-_BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 _log = telemetry.logger(__name__)
 
 
@@ -83,7 +54,7 @@ class _Waiting:
 
 class NodeLink:
     """To the node `name` at `address`. `own` says who this node is; `on_reach` is called when
-    `open` changes, `on_offer` with what the other node offers.
+    `open` changes, `on_offer` with what the other node offers, `connect` makes the connection.
     """
 
     def __init__(
@@ -92,7 +63,7 @@ class NodeLink:
         address: str,
         *,
         key: bytes,
-        tls: NewestTls | None = None,
+        connect: Connect,
         own: Callable[[str], frames.LinkHello],
         refusals: RefusalLog,
         on_reach: Callable[[str], None],
@@ -102,7 +73,7 @@ class NodeLink:
         self.address = address
         self.open = False
         self._key = key
-        self._tls = tls
+        self._connect = connect
         self._own = own
         self._refusals = refusals
         self._on_reach = on_reach
@@ -207,74 +178,63 @@ class NodeLink:
     async def _live(self) -> bool:
         """One connection from its opening to its end; whether the other node was reached."""
         reached = False
-        tls = None if self._tls is None else await self._tls()
-        async with open_channel(self.address, tls, _OPTIONS) as channel:
-            call: _Call = node_service_pb2_grpc.NodeServiceStub(channel).Link()
+        async with self._connect(self.address) as wire:
             try:
-                await self._shake_hands(call)
+                await self._shake_hands(wire)
                 reached = True
                 self._set_open(True)
-                await self._converse(call)
+                await self._converse(wire)
             except Refused as refused:
                 self._refusals.refused(
                     refused, address=self.address, name=self.name, now_s=self._loop.time()
                 )
-            except (*_BROKEN, TimeoutError) as error:
+            except (WireBroken, TimeoutError) as error:
                 _log.debug("links.broken", name=self.name, error=str(error))
-            except asyncio.CancelledError:
-                if _is_cancelled():
-                    raise
-                _log.debug("links.cut", name=self.name)
             finally:
-                call.cancel()
                 self._down()
         return reached
 
-    async def _shake_hands(self, call: _Call) -> None:
+    async def _shake_hands(self, wire: Wire) -> None:
         async def send(step: Step) -> None:
-            await call.write(node_service_pb2.LinkRequest(handshake=step))
+            await wire.write(node_service_pb2.LinkRequest(handshake=step))
 
         async def receive() -> Step:
-            response = await call.read()
-            if not isinstance(response, node_service_pb2.LinkResponse):
+            response = await wire.read()
+            if response is None:
                 raise TimeoutError(f"node {self.name} ended the link")
             return response.handshake
 
         await dial(self._key, self._own(self.name), send, receive)
 
-    async def _converse(self, call: _Call) -> None:
+    async def _converse(self, wire: Wire) -> None:
         async with asyncio.TaskGroup() as tasks:
-            writer = tasks.create_task(self._write(call))
+            writer = tasks.create_task(self._write(wire))
             try:
-                await self._read(call)
+                await self._read(wire)
             finally:
                 writer.cancel()
 
-    async def _read(self, call: _Call) -> None:
+    async def _read(self, wire: Wire) -> None:
         """Until the link ends."""
         try:
-            while isinstance(response := await call.read(), node_service_pb2.LinkResponse):
+            while (response := await wire.read()) is not None:
                 for answer in frames.decode_answers(response.answers):
                     self._take(answer)
-        except _BROKEN as error:
+        except WireBroken as error:
             _log.debug("links.broken", name=self.name, error=str(error))
         except frames.FrameError as error:
             _log.error("links.unreadable", name=self.name, error=str(error))
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            _log.debug("links.cut", name=self.name)
 
-    async def _write(self, call: _Call) -> None:
+    async def _write(self, wire: Wire) -> None:
         try:
             while self.open:
                 self._wake.clear()
                 while asks := self._gather():
                     data = frames.encode_asks(asks)
-                    await call.write(node_service_pb2.LinkRequest(asks=data))
+                    await wire.write(node_service_pb2.LinkRequest(asks=data))
                 await self._wake.wait()
-            await call.done_writing()
-        except _BROKEN:
+            await wire.done_writing()
+        except WireBroken:
             # The reader sees why the link ended.
             return
 
@@ -348,11 +308,3 @@ class NodeLink:
         else:
             assert waiting.query is not None
             waiting.future.set_result(frames.reply_of(answer, waiting.query))
-
-
-def _is_cancelled() -> bool:
-    """Whether it is the task that is cancelled. gRPC tells of a call that was cut by cancelling
-    whoever waits for it.
-    """
-    task = asyncio.current_task()
-    return task is None or bool(task.cancelling())

@@ -101,7 +101,13 @@ def _is_broken(error: Exception, context: Context) -> bool:
     return isinstance(error, (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError))
 
 
-async def read_frame(context: Context) -> bytes | None:
+class Readable(Protocol):
+    """The part of a context that is read."""
+
+    def read(self) -> Awaitable[object]: ...
+
+
+async def read_frame(context: Readable) -> bytes | None:
     """The next frame; None after the client's half-close."""
     frame: object = await context.read()
     return frame if isinstance(frame, bytes) else None

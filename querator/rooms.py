@@ -1,0 +1,190 @@
+"""The rooms of a node between its storage and its doors, put together: raft, placement, service.
+
+What is outside is handed in: the environment, the clock, the other nodes (the peer port, and links
+for forwarding), and whatever makes the turns of the raft room. So a program that has another form
+of them, as the simulator does, runs the same node.
+
+Events of the raft room come in here and go to those whom they concern: of group 0 to placement, of
+partitions to the service.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from querator import telemetry
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.limits import LOG_BYTES_KEPT
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.partition.machine import PartitionMachine
+from querator.placement.formation import Description
+from querator.placement.placement import Placement
+from querator.placement.reconcile import MachineFactory
+from querator.placement.standing import Standing
+from querator.raft.clock import Clock
+from querator.raft.host import Host
+from querator.raft.peers import PeerLink
+from querator.raft.thread import TurnLoop
+from querator.server.forwarding import Forwarding
+from querator.service.admin_service import AdminService
+from querator.service.cluster_service import ClusterService
+from querator.service.queue_service import QueueService
+from querator.storage.environment import Environment
+
+_log = telemetry.logger(__name__)
+
+
+class Vicinity(Protocol):
+    """What the peer port knows of the other nodes."""
+
+    def connected(self) -> Mapping[NodeKey, PlacedNode]:
+        """The nodes whose connections are open, in their own words."""
+        ...
+
+    def newcomers(self) -> tuple[PlacedNode, ...]:
+        """Nodes without a cluster that have asked this one since the last call."""
+        ...
+
+    def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
+        """The other nodes of the map to which there is no connection."""
+        ...
+
+    async def ask(self, node: PlacedNode) -> Description | str:
+        """What who answers at the node's address says of itself, or why it does not."""
+        ...
+
+    def on_map(self, placed: PlacementMap) -> None:
+        """There is a newer map."""
+        ...
+
+
+class Rooms:
+    """Made on the event loop that all of it runs on. `start` once; the caller's stack ends it."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        clock: Clock,
+        standing: Standing,
+        on_failure: Callable[[BaseException], None],
+        on_hand_off: Callable[[], Awaitable[None]],
+        peers: PeerLink | None = None,
+        turn_loop: TurnLoop | None = None,
+        vicinity: Vicinity | None = None,
+        forwarding: Forwarding | None = None,
+        machine_for: MachineFactory = PartitionMachine,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
+    ) -> None:
+        """`peers`, `turn_loop` and `log_bytes_kept` as of `Host`, `on_hand_off` as of
+        `ClusterService`. `vicinity` and `forwarding` None: a node that is alone. `on_failure` is
+        told of what has stopped the raft room, or the work behind the map, for good, and ends the
+        rest of that work (`Placement.end`).
+        """
+        self._on_failure = on_failure
+        self._vicinity = vicinity
+        self._forwarding = forwarding
+        self.host = Host(
+            environment,
+            clock=clock,
+            events=self,
+            node=standing.key,
+            peers=peers,
+            log_bytes_kept=log_bytes_kept,
+            turn_loop=turn_loop,
+        )
+        connected: Callable[[], Mapping[NodeKey, PlacedNode]] = (
+            dict if vicinity is None else vicinity.connected
+        )
+        self.placement = placement = Placement(
+            self.host,
+            machine_for,
+            environment=environment,
+            standing=standing,
+            on_failure=self.on_failure,
+            propose=None if forwarding is None else self._propose,
+            ask=None if forwarding is None else self._ask,
+            connected=connected,
+            newcomers=tuple if vicinity is None else vicinity.newcomers,
+        )
+        if forwarding is not None:
+            placement.watch(forwarding.on_map)
+        self.service = QueueService(
+            host=self.host,
+            placement=placement,
+            environment=environment,
+            clock=clock,
+            forwarder=forwarding,
+            out_of_reach=self._out_of_reach,
+        )
+        placement.watch(self.service.on_map)
+        if vicinity is not None:
+            placement.watch(vicinity.on_map)
+        self.admin = AdminService(
+            placement=placement,
+            router=self.service.router,
+            reads=self.service.reads,
+            durable=environment.durable,
+        )
+        self.cluster = ClusterService(
+            host=self.host,
+            environment=environment,
+            placement=placement,
+            ask=None if vicinity is None else vicinity.ask,
+            connected=connected,
+            on_hand_off=on_hand_off,
+        )
+
+    async def start(self, running: AsyncExitStack) -> None:
+        """Returns when the map and its groups here are recovered; `placement.until_formed` is the
+        caller's. What is to be ended is on the stack, also when this raises QueratorError.
+        """
+        await self.host.start()
+        running.push_async_callback(self.host.stop)
+        if self._forwarding is not None:
+            running.push_async_callback(self._forwarding.close)
+        running.push_async_callback(self.placement.stop)
+        await self.placement.start()
+
+    # --- to the leader of a group, wherever that is ----------------------------------------
+
+    async def _propose(self, group: GroupId, command: Any) -> Any:
+        return await self.service.router.propose(group, command)
+
+    async def _ask(self, group: GroupId, query: Any) -> Any:
+        return await self.service.router.read(group, query)
+
+    def _out_of_reach(self) -> frozenset[str]:
+        """The other nodes of the map to which the peer port has no connection."""
+        if self._vicinity is None:
+            return frozenset()
+        return self._vicinity.out_of_reach(self.placement.map)
+
+    # --- what the host says ----------------------------------------------------------------
+
+    def on_effects(self, group: GroupId, effects: Any) -> None:
+        if group == PLACEMENT_GROUP:
+            self.placement.on_effects(effects)
+        else:
+            self.service.on_effects(group, effects)
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
+        self.service.on_leader(group, node)
+
+    def on_leadership(self, group: GroupId, leads: bool) -> None:
+        self.service.on_leadership(group, leads)
+
+    def on_quarantine(self, group: GroupId, error: BaseException) -> None:
+        """One partition is down and the node goes on; without group 0, on the map as it is."""
+        owner = self.placement.map.by_group(group)
+        _log.error(
+            "node.partition_stopped",
+            group=group,
+            queue="" if owner is None else owner[0].name,
+            partition=-1 if owner is None else owner[1],
+            exc_info=error,
+        )
+
+    def on_failure(self, error: BaseException) -> None:
+        self._on_failure(error)
