@@ -221,8 +221,10 @@ def _leases(txn: ReadTransaction, group: int, state: State, segments: Segments) 
             wrong.append(f"lease {lease} holds nothing and has not ended")
         for items in row.items:
             mask = masks.from_bytes(items.held)
-            settled = masks.from_bytes(items.completed) | masks.from_bytes(items.retried)
-            if mask & settled or mask | settled != masks.from_bytes(items.granted):
+            settled = items.settled_in_all()
+            lapsed = masks.from_bytes(items.granted) & ~(mask | settled)
+            counted = sum(masks.from_bytes(one).bit_count() for _, one in items.settled)
+            if mask & settled or lapsed or counted != settled.bit_count():
                 wrong.append(f"the outcomes of lease {lease} do not add up")
             if mask:
                 place = (items.first_seq, masks.low(mask))

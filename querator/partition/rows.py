@@ -34,6 +34,19 @@ class DeadReason(IntEnum):
     REJECTED = 3
 
 
+class Verb(IntEnum):
+    """How a command settles leased items. `retry_at` and an uncounted attempt make verbs of their
+    own: a repeat of one is no repeat of another.
+    """
+
+    COMPLETE = 1
+    RETRY = 2
+    RETRY_LATER = 3
+    RELEASE = 4
+    RELEASE_LATER = 5
+    REJECT = 6
+
+
 class State(msgspec.Struct, array_like=True):
     """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
 
@@ -272,23 +285,47 @@ def decode_segment(row: bytes) -> Segment:
 
 
 class LeasedItems(msgspec.Struct, array_like=True, gc=False):
-    """Items of one segment under one lease, by outcome. What is in `granted` alone has lapsed."""
+    """Items of one segment under one lease. `settled` has (Verb, mask), no item twice. What is in
+    `granted` alone has lapsed.
+    """
 
     first_seq: int
     attempt: int
     granted: bytes
     held: bytes
-    completed: bytes = b""
-    retried: bytes = b""
+    settled: tuple[tuple[int, bytes], ...] = ()
+
+    def settled_by(self, verb: int) -> int:
+        """The items that the verb has settled, as a mask."""
+        for settled, mask in self.settled:
+            if settled == verb:
+                return masks.from_bytes(mask)
+        return 0
+
+    def settled_in_all(self) -> int:
+        """The items that any verb has settled, as a mask."""
+        everything = 0
+        for _, mask in self.settled:
+            everything |= masks.from_bytes(mask)
+        return everything
+
+    def settle(self, verb: int, done: int) -> None:
+        """Notes that the verb has settled held items."""
+        self.held = masks.to_bytes(masks.from_bytes(self.held) & ~done)
+        others = tuple(one for one in self.settled if one[0] != verb)
+        self.settled = (*others, (int(verb), masks.to_bytes(self.settled_by(verb) | done)))
 
 
 class LeaseRow(msgspec.Struct, array_like=True):
-    """A lease; once it has ended, `deadline_ms` is when it did."""
+    """A lease; once it has ended, `deadline_ms` is when it did, and `ended_by` the Verb that
+    settled its last items; 0: it lapsed.
+    """
 
     client_id: str
     request_id: str
     deadline_ms: int
     items: list[LeasedItems]
+    ended_by: int = 0
 
 
 class Overlay(msgspec.Struct, frozen=True, array_like=True):

@@ -4,12 +4,16 @@ A command is judged first, on lease rows in memory, and then carried out: with `
 lost item means that nothing is. For each item named under a lease:
 
     the lease holds it                              done
-    the lease did the same to it before             repeated; nothing changes
+    the same verb has settled it under the lease    repeated; nothing changes
     else (another verb, lapsed, never held)         lost
 
-The same holds when the lease has ended, as long as it is remembered (`ended`). "All that the lease
-still holds" (no ranges) names what was not settled by the other verb: a repeat gets the first
-answer, and what has lapsed is lost, not silently skipped.
+The same holds when the lease has ended, as long as it is remembered (`ended`). Complete is a verb,
+and a retry is one of five (`rows.Verb`): a reject after a release is lost. Of two retries with
+`retry_at` the instants are not compared, so that the second one may be a repeat.
+
+"All that the lease still holds" (no ranges) names what no other verb has settled: a repeat gets the
+first answer, and what has lapsed is lost, not silently skipped. When another verb has ended the
+lease, such a command repeats nothing: it names all that was granted.
 """
 
 from bisect import bisect_right
@@ -49,6 +53,7 @@ from querator.partition.rows import (
     LeaseRow,
     Overlay,
     Segment,
+    Verb,
     decode_lease,
     decode_overlay,
     encode,
@@ -80,7 +85,7 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 def complete(turn: Turn, command: Complete) -> SettleResult:
-    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, retry=False)
+    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, Verb.COMPLETE)
     check(ItemState.LEASED, Event.COMPLETE, None)
     gone: dict[int, int] = {}
     for piece in pieces:
@@ -91,12 +96,21 @@ def complete(turn: Turn, command: Complete) -> SettleResult:
     # Once for each block, in the order in which the command meets them.
     for first_seq, mask in gone.items():
         leave_block(turn, first_seq, block_of(turn, first_seq), mask)
-    _write(turn, leases)
+    _write(turn, leases, Verb.COMPLETE)
     return result
 
 
+def verb_of(command: Retry) -> Verb:
+    if command.dead:
+        return Verb.REJECT
+    if command.count_attempt:
+        return Verb.RETRY_LATER if command.retry_at_ms else Verb.RETRY
+    return Verb.RELEASE_LATER if command.retry_at_ms else Verb.RELEASE
+
+
 def retry(turn: Turn, command: Retry) -> SettleResult:
-    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, retry=True)
+    verb = verb_of(command)
+    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, verb)
     due_ms = min(command.retry_at_ms, turn.now_ms + SCHEDULE_AHEAD_MS_MAX)
     if due_ms - turn.now_ms < SCHEDULE_NOW_MS:
         due_ms = 0
@@ -106,7 +120,7 @@ def retry(turn: Turn, command: Retry) -> SettleResult:
         if command.error:
             _add_error(turn, items.first_seq, piece.mask, command.error)
         _give_back(turn, command, items.first_seq, block, segment, piece.mask, due_ms)
-    _write(turn, leases)
+    _write(turn, leases, verb)
     return result
 
 
@@ -162,7 +176,7 @@ def _give_back(
 
 
 def _judge(
-    turn: Turn, named: tuple[LeaseItems, ...], all_or_nothing: bool, *, retry: bool
+    turn: Turn, named: tuple[LeaseItems, ...], all_or_nothing: bool, verb: Verb
 ) -> tuple[SettleResult, list[_Piece], dict[int, _Held]]:
     leases: dict[int, _Held] = {}
     outcomes: list[SettleOutcome] = []
@@ -177,7 +191,7 @@ def _judge(
             lost = True
             continue
         leases[items.lease] = held
-        outcome = _judge_one(items, held, pieces, retry=retry)
+        outcome = _judge_one(items, held, pieces, verb)
         lost = lost or bool(outcome.lost)
         outcomes.append(outcome)
     if lost and all_or_nothing:
@@ -201,22 +215,20 @@ def _load(turn: Turn, lease: int) -> _Held | None:
     return None if row is None else _Held(decode_lease(row), live=False)
 
 
-def _judge_one(
-    named: LeaseItems, held: _Held, pieces: list[_Piece], *, retry: bool
-) -> SettleOutcome:
+def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: Verb) -> SettleOutcome:
     """Marks what is done in the row in memory, and appends it to `pieces`."""
     done_ranges: list[tuple[int, int]] = []
     repeated_ranges: list[tuple[int, int]] = []
     lost_ranges: list[tuple[int, int]] = []
     wanted = _named_masks(named.ranges, held.row.items, lost_ranges) if named.ranges else None
+    ended_otherwise = not held.live and held.row.ended_by not in (0, verb)
     found: dict[int, int] = {}
     for place, items in enumerate(held.row.items):
-        completed, retried = masks.from_bytes(items.completed), masks.from_bytes(items.retried)
-        still = masks.from_bytes(items.held)
-        same, other = (retried, completed) if retry else (completed, retried)
-        granted = masks.from_bytes(items.granted)
+        still, same = masks.from_bytes(items.held), items.settled_by(verb)
         if wanted is None:
-            want = granted & ~other
+            want = masks.from_bytes(items.granted)
+            if not ended_otherwise:
+                want &= ~items.settled_in_all() | same
             lost_ranges += masks.to_ranges(items.first_seq, want & ~still & ~same)
         else:
             want = wanted.get(items.first_seq, 0)
@@ -227,11 +239,7 @@ def _judge_one(
         if done:
             done_ranges += masks.to_ranges(items.first_seq, done)
             held.changed = True
-            items.held = masks.to_bytes(still & ~done)
-            if retry:
-                items.retried = masks.to_bytes(retried | done)
-            else:
-                items.completed = masks.to_bytes(completed | done)
+            items.settle(verb, done)
             pieces.append(_Piece(named.lease, place, done))
     if wanted is not None:
         for first_seq, want in wanted.items():
@@ -287,13 +295,14 @@ def _take(turn: Turn, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment]
     return items, segment
 
 
-def _write(turn: Turn, leases: dict[int, _Held]) -> None:
+def _write(turn: Turn, leases: dict[int, _Held], verb: Verb) -> None:
     for lease, held in leases.items():
         if not held.changed:
             continue
         if any(held.held_masks):
             LEASES.put(turn.txn, turn.group, lease, value=encode(held.row))
         else:
+            held.row.ended_by = verb
             end_lease(turn, lease, held.row)
 
 

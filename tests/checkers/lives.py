@@ -37,6 +37,13 @@ Place = tuple[str, int, int]
 """An item: queue, partition, sequence."""
 
 
+def verb_of(completes: bool, dead: bool, counted: bool, later: bool) -> str:
+    """What settles an item. Only the same verb repeats it."""
+    if completes or dead:
+        return "completed" if completes else "rejected"
+    return ("retried" if counted else "released") + (" for later" if later else "")
+
+
 @dataclass(slots=True)
 class Birth:
     """A produce request with all its tries. `places` are those of its references, as far as they
@@ -102,6 +109,13 @@ class Settle:
     repeated: list[int]
     lost: list[int]
     known: bool
+
+    @property
+    def verb(self) -> str:
+        request = self.operation.request
+        if not isinstance(request, Retry):
+            return verb_of(True, False, True, False)
+        return verb_of(False, request.dead, request.count_attempt, request.delay_s > 0)
 
     def may_touch(self, seq: int) -> bool:
         return self.named is None or seq in self.named

@@ -12,12 +12,13 @@ An item:       there ──lease──► held ──complete──► gone
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
 from tests.checkers.partition_steps import (
+    VERBS,
     End,
     Kind,
     Maybe,
@@ -31,7 +32,8 @@ from tests.checkers.partition_steps import (
 )
 
 THERE, HELD, GONE, DEAD = "there", "held", "gone", "dead"
-COMPLETED, RETRIED, LAPSED = "completed", "retried", "lapsed"
+LAPSED = "lapsed"
+COMPLETES = frozenset({Kind(completes=True).verb})
 ALWAYS = float("-inf")
 
 Item = tuple[str, int, str, float]
@@ -121,11 +123,11 @@ class PartitionModel:
         self._learn_order(steps, first)
 
     def _learn_fates(self, step: End) -> None:
-        verb = COMPLETED if step.kind.completes else RETRIED
+        verb = step.kind.verb
         for lease, done, repeated, lost, _ in step.parts:
             self._done.update((lease, seq) for seq in done)
             self._never.update((lease, seq, verb) for seq in lost)
-            for fate in {COMPLETED, RETRIED, LAPSED} - {verb}:
+            for fate in {*VERBS, LAPSED} - {verb}:
                 self._never.update((lease, seq, fate) for seq in repeated)
 
     def _learn_order(self, steps: list[Step], first: dict[int, int]) -> None:
@@ -249,7 +251,7 @@ class PartitionModel:
             if item is None or item[0] in (GONE, DEAD):
                 return IMPOSSIBLE
             if item[0] == HELD:
-                return self._ends_of(item[2], seq, latest, completes=False)
+                return self._ends_of(item[2], seq, latest, verbs=VERBS - COMPLETES)
             if not self._may_take(seq, item, attempt, latest):
                 return IMPOSSIBLE
             if self._in_order(seq, item):
@@ -288,7 +290,7 @@ class PartitionModel:
         return True
 
     def _end(self, step: End, latest: float) -> Explained:
-        verb = COMPLETED if step.kind.completes else RETRIED
+        verb = step.kind.verb
         for lease, done, repeated, lost, whole in step.parts:
             granted = self._number("granted", lease)
             if not granted and (done or repeated):
@@ -300,14 +302,13 @@ class PartitionModel:
             for seq in repeated:
                 fate = self._fate(lease, seq)
                 if fate == HELD:
-                    same = step.kind.completes
-                    return self._ends_of(lease, seq, latest, completes=same, lapse=False)
+                    return self._ends_of(lease, seq, latest, verbs={verb}, lapse=False)
                 if fate != verb:
                     return IMPOSSIBLE
             for seq in lost:
                 fate = self._fate(lease, seq)
                 if fate == HELD:
-                    return self._ends_of(lease, seq, latest, completes=not step.kind.completes)
+                    return self._ends_of(lease, seq, latest, verbs=VERBS - {verb})
                 if fate == verb:
                     return IMPOSSIBLE
             if whole and granted and not lost and self._number("held", lease):
@@ -344,7 +345,8 @@ class PartitionModel:
                     return IMPOSSIBLE
             elif state == HELD:
                 worn = dies or not self._keeps_dead
-                return self._ends_of(lease, seq, latest, completes=not dies, lapse=worn)
+                verbs = VERBS - COMPLETES if dies else COMPLETES
+                return self._ends_of(lease, seq, latest, verbs=verbs, lapse=worn)
             elif not dies and self._keeps_dead:
                 return IMPOSSIBLE
             elif not (
@@ -381,17 +383,17 @@ class PartitionModel:
         seq: int,
         latest: float,
         *,
-        completes: bool | None = None,
+        verbs: Set[str] = VERBS,
         lapse: bool = True,
     ) -> list[Help]:
         """What could have ended the lease of a held item by now: a call of unknown outcome (one
-        that `completes`, or does not), or a lapse. Behind them other such calls of the lease, which
+        with one of the `verbs`), or a lapse. Behind them other such calls of the lease, which
         may have settled something before, so that the first ones then did not.
         """
         begun = [maybe for maybe in self._maybes.get(lease, ()) if maybe.begin_s <= latest]
 
         def helps(maybe: Maybe) -> bool:
-            return seq in maybe.seqs and completes in (None, maybe.kind.completes)
+            return seq in maybe.seqs and maybe.kind.verb in verbs
 
         lapse = (
             lapse
@@ -412,7 +414,7 @@ class PartitionModel:
 
     def _may_end(self, lease: str, seqs: Iterable[int], kind: Kind | None) -> bool:
         """Whether no answer that is still to be explained says otherwise. No `kind`: they lapse."""
-        fate = LAPSED if kind is None else COMPLETED if kind.completes else RETRIED
+        fate = LAPSED if kind is None else kind.verb
         for seq in seqs:
             if self._fate(lease, seq) == HELD:
                 if (lease, seq, fate) in self._never:
@@ -442,7 +444,7 @@ class PartitionModel:
         item = self._item(seq)
         assert item is not None
         attempt = item[1]
-        self._put((lease, seq), fate or (COMPLETED if kind.completes else RETRIED))
+        self._put((lease, seq), fate or kind.verb)
         self._add(-1, "held", lease)
         worn = kind.counted and 0 < self._max_attempts <= attempt
         if kind.completes:

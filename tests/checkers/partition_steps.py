@@ -19,7 +19,7 @@ from tests.checkers.history import (
     Retry,
     ranges,
 )
-from tests.checkers.lives import Birth, Home, Lives, Settle, Tenure
+from tests.checkers.lives import Birth, Home, Lives, Settle, Tenure, verb_of
 from tests.checkers.order import Unseen
 from tests.checkers.search import Call
 
@@ -54,6 +54,15 @@ class Take:
         return f"{verb} {self.lease}: {items}{' …' if len(self.items) > 8 else ''}"
 
 
+VERBS = frozenset(
+    verb_of(completes, dead, counted, later)
+    for completes in (False, True)
+    for dead in (False, True)
+    for counted in (False, True)
+    for later in (False, True)
+)
+
+
 @dataclass(slots=True, frozen=True)
 class Kind:
     """What a complete or retry does to an item. `due_s`: a retried item is not leased before."""
@@ -62,6 +71,11 @@ class Kind:
     dead: bool = False
     counted: bool = True
     due_s: float = float("-inf")
+
+    @property
+    def verb(self) -> str:
+        """What a call must be to be a repeat of this one; an item's fate under its lease."""
+        return verb_of(self.completes, self.dead, self.counted, self.due_s != float("-inf"))
 
     def __str__(self) -> str:
         return "complete" if self.completes else "reject" if self.dead else "retry"

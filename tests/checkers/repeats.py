@@ -59,6 +59,23 @@ def one_effect_of_settles(lives: Lives) -> Iterator[str]:
                 yield f"lease {settle.lease}, item {seq}: settled twice"
 
 
+def repeats_have_a_first(lives: Lives) -> Iterator[str]:
+    """What an answer calls a repeat may have been done before, under this lease, by this verb."""
+    firsts: set[tuple[str, int, str]] = set()
+    for settle in lives.settles:
+        tenure = lives.tenures.get(settle.lease)
+        seqs = settle.done
+        if not settle.known:
+            seqs = list(tenure.items if tenure else ()) if settle.named is None else settle.named
+        firsts.update((settle.lease, seq, settle.verb) for seq in seqs)
+    for settle in lives.settles:
+        for seq in settle.repeated:
+            if (settle.lease, seq, settle.verb) not in firsts:
+                yield (
+                    f"lease {settle.lease}, item {seq}: a repeat, but nobody has {settle.verb} it"
+                )
+
+
 def every_item_is_answered(lives: Lives) -> Iterator[str]:
     """A complete or retry says of each item it names, once, what became of it."""
     for settle in lives.settles:

@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     "one effect of produces": repeats.one_effect_of_produces,
     "one effect of leases": repeats.one_effect_of_leases,
     "one effect of settles": repeats.one_effect_of_settles,
+    "repeats have a first": repeats.repeats_have_a_first,
     "every item is answered": repeats.every_item_is_answered,
 }
 

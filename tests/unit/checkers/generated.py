@@ -98,7 +98,9 @@ class Queue:
         )
 
     def settle(self, request: Complete | Retry) -> Settled:
-        verb = "completed" if isinstance(request, Complete) else "retried"
+        verb = "completed"
+        if isinstance(request, Retry):
+            verb = f"retried {request.dead} {request.dead or request.count_attempt}"
         outcomes = []
         for named in request.leases:
             held = self.leases[named.lease]

@@ -114,9 +114,10 @@ class Story:
         unknown: Seqs | None = None,
         dead: bool = False,
         count_attempt: bool = True,
+        delay_s: float = 0.0,
     ) -> None:
         def request(leases: tuple[Named, ...]) -> Retry:
-            return Retry(leases, dead=dead, count_attempt=count_attempt)
+            return Retry(leases, delay_s, dead, count_attempt)
 
         self._settle(begin, end, request, lease, done, repeated, lost, unknown)
 

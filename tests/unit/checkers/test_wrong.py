@@ -378,6 +378,36 @@ def test_the_other_verb_repeats() -> None:
     assert not story.linearizable
 
 
+@pytest.mark.parametrize("verb", ["reject", "retry", "later"])
+def test_a_release_is_repeated_by_another_verb(verb: str) -> None:
+    dead, delay_s = verb == "reject", 5.0 if verb == "later" else 0.0
+    for wrong in (True, False):
+        story = started(1)
+        story.lease(2, 3, "l1", [1])
+        story.retry(4, 5, "l1", [1], count_attempt=False)
+        repeated, lost = ([1], None) if wrong else (None, [1])
+        story.retry(6, 7, "l1", repeated=repeated, lost=lost, dead=dead, delay_s=delay_s)
+        story.retry(8, 9, "l1", repeated=[1], count_attempt=False)
+        story.look(10, [1])
+        if wrong:
+            assert_wrong(story, "repeats have a first")
+        else:
+            assert_right(story)
+
+
+def test_a_release_of_unknown_outcome_explains_a_lost_reject() -> None:
+    for wrong in (True, False):
+        story = started(1)
+        story.lease(2, 3, "l1", [1])
+        story.retry(4, 5, "l1", unknown=[1], count_attempt=False)
+        repeated, lost = ([1], None) if wrong else (None, [1])
+        story.retry(6, 7, "l1", repeated=repeated, lost=lost, dead=True)
+        if wrong:
+            assert_wrong(story, "repeats have a first")
+        else:
+            assert_right(story)
+
+
 def test_a_held_item_is_called_lost() -> None:
     story = started(1)
     story.lease(2, 3, "l1", [1])

@@ -26,6 +26,7 @@ class Lease:
     deadline: int
     items: dict[int, str]
     live: bool = True
+    ended_by: str = ""
 
 
 @dataclass
@@ -209,9 +210,11 @@ class Model:
     def settle(
         self, lease: int, seqs: list[int], verb: str, do: bool = True
     ) -> tuple[set[int], set[int], set[int], list[Item]]:
-        """(done, repeated, lost, items done in the lease's order)."""
+        """(done, repeated, lost, items done in the lease's order). No `seqs`: all that it holds."""
         items = self.leases[lease].items if lease in self.leases else {}
-        if not seqs:
+        if not seqs and items and self.leases[lease].ended_by not in ("", verb):
+            seqs = list(items)
+        elif not seqs:
             seqs = [seq for seq, fate in items.items() if fate in ("held", "lapsed", verb)]
         done = [self.items[seq] for seq in items if seq in seqs and items[seq] == "held"]
         repeated = {seq for seq in seqs if items.get(seq) == verb}
@@ -219,8 +222,8 @@ class Model:
         if do:
             for item in done:
                 items[item.seq] = verb
-            if items and "held" not in items.values():
-                self.leases[lease].live = False
+            if items and self.leases[lease].live and "held" not in items.values():
+                self.leases[lease].live, self.leases[lease].ended_by = False, verb
         return {item.seq for item in done}, repeated, lost, done
 
     def complete(self, done: list[Item]) -> None:

@@ -45,6 +45,13 @@ def spread(ranges: Any) -> set[int]:
     return {seq for first, count in ranges for seq in range(first, first + count)}
 
 
+def verb_of(completes: bool, delay: int, dead: bool, counted: bool) -> str:
+    """What a repeat must be to be one."""
+    if completes or dead:
+        return "completed" if completes else "rejected"
+    return ("retried" if counted else "released") + (" for later" if delay else "")
+
+
 class Comparison(RuleBasedStateMachine):
     @initialize(
         max_attempts=st.sampled_from([0, 2, 3]),
@@ -119,7 +126,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        verb=st.sampled_from(["completed", "retried", "retried"]),
+        completes=st.sampled_from([True, False, False]),
         all_or_nothing=st.booleans(),
         delay=st.sampled_from([0, 0, 50, 1000, 3000]),
         dead=st.sampled_from([False, False, False, True]),
@@ -129,7 +136,7 @@ class Comparison(RuleBasedStateMachine):
     def settle(
         self,
         data: st.DataObject,
-        verb: str,
+        completes: bool,
         all_or_nothing: bool,
         delay: int,
         dead: bool,
@@ -141,7 +148,8 @@ class Comparison(RuleBasedStateMachine):
         names = data.draw(st.sets(st.sampled_from([*known, self.model.next_seq + 3])))
         ranges = masks.merge_ranges((seq, 1) for seq in names)
         named = (LeaseItems(lease, ranges),)
-        if verb == "completed":
+        verb = verb_of(completes, delay, dead, counted)
+        if completes:
             result = self.log.one(Complete(named, all_or_nothing))
         else:
             at_ms = self.log.now_ms + delay if delay else 0
@@ -155,7 +163,7 @@ class Comparison(RuleBasedStateMachine):
         if refused:
             return
         # The machine goes through a lease block by block, which is the lease's order.
-        if verb == "completed":
+        if completes:
             self.model.complete(items)
         else:
             self.model.retry(items, delay, dead, error, counted)

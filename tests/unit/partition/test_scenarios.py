@@ -156,6 +156,51 @@ SCENARIOS = {
         stats leased completed -> 2 1
         complete L1 1-3 all -> done 2-3 repeated 1
     """,
+    "a reject or a retry after a release is lost, and nothing happens": """
+        configure dead=9
+        produce 3 -> 1-3
+        lease 3 -> 1-3
+        retry L1 1-3 free -> done 1-3
+        retry L1 1 dead -> lost 1
+        retry L1 2 in=5000 -> lost 2
+        retry L1 3 -> lost 3
+        retry L1 3 free in=5000 -> lost 3
+        retry L1 1-3 free -> repeated 1-3
+        stats ready moving scheduled retried released -> 3 0 0 0 3
+        lease 3 -> 1-3
+    """,
+    "all of a lease that was released: only a release is a repeat": """
+        configure dead=9
+        produce 3 -> 1-3
+        lease 3 -> 1-3
+        retry L1 1 -> done 1
+        retry L1 free -> done 2-3
+        retry L1 dead -> lost 1-3
+        retry L1 in=5000 -> lost 1-3
+        retry L1 -> repeated 1 lost 2-3
+        complete L1 -> lost 1-3
+        retry L1 free -> repeated 2-3
+        extend L1 -> lost
+        stats ready moving scheduled -> 3 0 0
+    """,
+    "each way of giving back repeats itself alone": """
+        configure dead=9
+        produce 5 -> 1-5
+        lease 5 -> 1-5
+        retry L1 1 -> done 1
+        retry L1 2 in=5000 -> done 2
+        retry L1 3 free -> done 3
+        retry L1 4 free in=5000 -> done 4
+        retry L1 1-4 dead -> lost 1-4
+        retry L1 1-4 -> repeated 1 lost 2-4
+        retry L1 1-4 in=7000 -> repeated 2 lost 1 3-4
+        retry L1 1-4 free -> repeated 3 lost 1-2 4
+        retry L1 1-4 free in=7000 -> repeated 4 lost 1-3
+        extend L1 -> 30000
+        retry L1 dead -> done 5
+        retry L1 dead -> repeated 5
+        retry L1 1-5 dead -> repeated 5 lost 1-4
+    """,
     "the same verb repeats its outcome, another one is lost": """
         configure
         produce 2 -> 1-2
@@ -166,7 +211,8 @@ SCENARIOS = {
         retry L1 -> repeated 2
         retry L1 2 -> repeated 2
         complete L1 2 -> lost 2
-        complete L1 -> repeated 1
+        complete L1 1 -> repeated 1
+        complete L1 -> repeated 1 lost 2
         lease 1 -> 2x2
         complete L1 2 -> lost 2
     """,
@@ -320,7 +366,7 @@ SCENARIOS = {
         wait 20000
         retry L1 1 free -> done 1
         stats expired dropped leased -> 1 1 1
-        retry L1 -> done 2 repeated 1
+        retry L1 -> done 2
         stats expired dropped -> 2 2
     """,
     "an item's own expiry shortens the queue's, and counts from enqueue_at": """

@@ -39,6 +39,30 @@ async def test_completing_twice_gives_the_same_answer():
         assert second.error is None
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("verb", ["reject", "later", "now", "complete"])
+async def test_what_follows_a_release_is_lost(named, verb):
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create()
+        await node.produce(b"a", b"b")
+        [batch] = (await node.lease()).batches
+        ref = whole(batch) if named else LeaseRef(batch.lease_id)
+        assert (await node.retry(ref, count_attempt=False)).outcomes[0].error is None
+        if verb == "complete":
+            [outcome] = (await node.complete(ref)).outcomes
+        elif verb == "later":
+            [outcome] = (await node.retry(ref, retry_at_ms=clock.wall_ms() + 60_000)).outcomes
+        else:
+            [outcome] = (await node.retry(ref, dead=verb == "reject")).outcomes
+        assert (outcome.error, outcome.repeated) == (ErrorCode.LEASE_LOST, ())
+        assert outcome.lost == ((batch.loaded.first_seq, 2),)
+        assert (await node.total()).ready == 2
+        [outcome] = (await node.retry(ref, count_attempt=False)).outcomes
+        assert (outcome.error, outcome.repeated) == (None, ((batch.loaded.first_seq, 2),))
+        assert (await node.extend(batch.lease_id)).outcomes[0].deadline_ms == 0
+
+
 async def test_a_precise_answer_for_each_item():
     async with serving() as node:
         await node.create()
