@@ -19,6 +19,7 @@ import asyncio
 import random
 from typing import Any, Protocol
 
+from querator import telemetry
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
@@ -57,6 +58,8 @@ from querator.storage.environment import Environment, StorageError
 
 LONE_NODE = node_key("node", "alone")
 """The node of a host that has no others."""
+
+_log = telemetry.logger(__name__)
 
 
 class HostEvents(Protocol):
@@ -317,7 +320,11 @@ class Host:
             else:
                 future.set_exception(failure)
         for event in outcome.events:
-            self._tell(event)
+            try:
+                self._tell(event)
+            except Exception as error:  # noqa: BLE001 - the others must hear of theirs
+                name = type(event).__name__
+                _log.error("host.event_failed", kind=name, group=event.group, exc_info=error)
 
     def _answered(self, call: Call) -> bool:
         """Takes the call off the books; whether somebody waits for it."""

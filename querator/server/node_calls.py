@@ -144,14 +144,13 @@ class NodeCalls:
         if future.cancelled():
             self._answer(frames.failure(id, DRAINING))
             return
-        error = future.exception()
-        if error is None:
+        try:
             result = self._neighbours.carried(self._node, group, command, future.result())
-            self._answer(frames.result(id, result))
-        elif isinstance(error, Exception):
+            answer = frames.result(id, result)
+        except Exception as error:  # noqa: BLE001 - nobody else would answer
             self._fail(id, error)
         else:
-            raise error
+            self._answer(answer)
 
     async def _reply(self, ask: frames.Question) -> None:
         try:

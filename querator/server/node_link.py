@@ -162,18 +162,22 @@ class NodeLink:
         try:
             while True:
                 self._hurry.clear()
-                if await self._live():
+                if await self._lived():
                     pause_s = RETRY_S_MIN
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._hurry.wait()
                 pause_s = RETRY_S_MIN if self._hurry.is_set() else min(pause_s * 2, RETRY_S_MAX)
-        except asyncio.CancelledError:
-            raise
-        except Exception:  # noqa: BLE001 - the task's top: calls must not wait for a dead link
-            _log.exception("links.failed", name=self.name, address=self.address)
         finally:
             self._down()
+
+    async def _lived(self) -> bool:
+        """As `_live`; a defect ends the connection alone, and the link is opened again."""
+        try:
+            return await self._live()
+        except Exception:  # noqa: BLE001 - calls must not wait for a dead link
+            _log.exception("links.failed", name=self.name, address=self.address)
+            return False
 
     async def _live(self) -> bool:
         """One connection from its opening to its end; whether the other node was reached."""
@@ -267,15 +271,17 @@ class NodeLink:
         self._queue.clear()
         waiting, self._waiting = self._waiting, {}
         self._bytes = 0
-        self._set_open(False)
-        for each in waiting.values():
-            if each.future.done():
-                continue
-            if each.sent:
-                message = f"the link to node {self.name} broke before the answer came"
-                each.future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
-            else:
-                each.future.set_exception(self._unreachable())
+        try:
+            self._set_open(False)
+        finally:
+            for each in waiting.values():
+                if each.future.done():
+                    continue
+                if each.sent:
+                    message = f"the link to node {self.name} broke before the answer came"
+                    each.future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
+                else:
+                    each.future.set_exception(self._unreachable())
 
     # --- answers -----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from querator.partition.txn_steps import (
     pinned_txns,
     verdict,
 )
-from querator.service.outcomes import each
+from querator.service.outcomes import as_answer, each
 from querator.service.reads import Reads
 from querator.service.router import Router
 from querator.service.views import PartitionView
@@ -107,14 +107,15 @@ class Committer:
     async def _carry(self, view: PartitionView, number: int) -> None:
         pause_s = PAUSE_S_MIN
         while view.local and not self._gone(view.group):
-            with self._environment.snapshot() as txn:
-                found = open_txn(txn, view.group, number)
-            if found is None:
-                return
             try:
+                with self._environment.snapshot() as txn:
+                    found = open_txn(txn, view.group, number)
+                if found is None:
+                    return
                 await self._step(view, found)
                 pause_s = PAUSE_S_MIN
-            except QueratorError as error:
+            except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
+                error = as_answer(defect, "carrying out a transaction")
                 if pause_s == PAUSE_S_MAX:
                     _log.warning("txns.stuck", group=view.group, txn=number, error=str(error))
                 await view.pause(self._loop.time() + pause_s)
@@ -174,7 +175,8 @@ class Committer:
                     return
                 try:
                     await self._let_go(view)
-                except QueratorError as error:
+                except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
+                    error = as_answer(defect, "letting go of what is pinned")
                     _log.info("txns.unanswered", group=view.group, error=str(error))
         finally:
             del self._asking[view]

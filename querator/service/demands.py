@@ -89,9 +89,11 @@ class Demands:
         for key in [key for key, told in self._told.items() if told.at_s < stale_s]:
             # Nobody waits any more, or somebody else leads.
             del self._told[key]
-        for desk in desks:
-            self.look(desk)
-        self._set_timer()
+        try:
+            for desk in desks:
+                self.look(desk)
+        finally:
+            self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is None and self._told:

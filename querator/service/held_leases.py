@@ -207,13 +207,15 @@ class HeldLeases:
                 # Should this one have failed: after a third of what is left.
                 left_s = held.expires_s - now_s
                 held.extend_s = now_s + max(EXTEND_RETRY_S, left_s / EXTEND_SHARE)
-        if not isinstance(outcome, QueratorError):
-            assert isinstance(outcome, ExtendResult)
-            for lease, deadline_ms in outcome.outcomes:
-                length_s = (deadline_ms - outcome.now_ms) / 1000 if deadline_ms else None
-                self._note(view.group, lease, length_s, asked_s)
-            self._on_room()
-        self._wait_for_next()
+        try:
+            if not isinstance(outcome, QueratorError):
+                assert isinstance(outcome, ExtendResult)
+                for lease, deadline_ms in outcome.outcomes:
+                    length_s = (deadline_ms - outcome.now_ms) / 1000 if deadline_ms else None
+                    self._note(view.group, lease, length_s, asked_s)
+                self._on_room()
+        finally:
+            self._wait_for_next()
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:

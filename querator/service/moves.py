@@ -31,7 +31,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.queues import QueueState
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
-from querator.service.outcomes import Accepted
+from querator.service.outcomes import Accepted, as_answer
 from querator.service.reads import Reads
 from querator.service.router import Router
 from querator.service.views import PartitionView
@@ -110,11 +110,20 @@ class Mover:
             return
         now_s = self._loop.time()
         batch: OutboxBatch | None = None
-        with self._environment.snapshot() as txn:
-            targets = [GroupId(target) for target in outbox_targets(txn, view.group)]
-            free = [target for target in targets if not self._paused(source, target, now_s)]
-            if free and not self._gone(free[0]):
-                batch = outbox_batch(txn, view.group, free[0])
+        free: list[GroupId] = []
+        try:
+            with self._environment.snapshot() as txn:
+                targets = [GroupId(target) for target in outbox_targets(txn, view.group)]
+                free = [target for target in targets if not self._paused(source, target, now_s)]
+                if free and not self._gone(free[0]):
+                    batch = outbox_batch(txn, view.group, free[0])
+        except Exception as error:  # noqa: BLE001 - the other targets go on, this one later
+            failed = as_answer(error, "reading what is to be moved")
+            if free:
+                self._failed(source, free[0], failed)
+            else:
+                source.timer = self._loop.call_later(PAUSE_S_MAX, self._again, source)
+            return
         if not free:
             if targets:
                 self._wait(source, now_s)
@@ -131,7 +140,11 @@ class Mover:
 
     async def _return(self, source: _Source, target: GroupId) -> None:
         """Takes back what was meant for a target that is gone, once that is certain."""
-        known = await self._reads.catch_up()
+        try:
+            known = await self._reads.catch_up()
+        except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
+            self._failed(source, target, as_answer(defect, "asking for the map"))
+            return
         if self._stopped or not known or not self._gone(target):
             error = QueratorError(ErrorCode.UNAVAILABLE, "the map was behind")
             self._failed(source, target, error)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from querator.model.commands import Lease, LeaseResult, Refusal
+from querator.model.commands import Lease, LeaseItems, LeaseResult, Refusal, Retry
 from querator.model.errors import QueratorError
-from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.ids import PLACEMENT_GROUP, GroupId, LeaseNumber, QueueId
 from querator.model.queues import Queue
 from querator.partition import queries
 from querator.service.demands import Demands
@@ -192,6 +192,24 @@ class Neighbours:
         if not isinstance(result, LeaseResult) or group == PLACEMENT_GROUP:
             return result
         assert isinstance(command, Lease)
+        try:
+            return self._carried(node, group, result)
+        except Exception:
+            self._give_back(group, result)
+            raise
+
+    def _give_back(self, group: GroupId, result: LeaseResult) -> None:
+        """What was granted and does not reach who has asked."""
+        leases = tuple(
+            LeaseItems(LeaseNumber(grant.lease))
+            for grant in result.grants
+            if not isinstance(grant, Refusal) and grant.lease and not grant.repeated
+        )
+        if leases:
+            command = Retry(leases, count_attempt=False)
+            self._router.post(self._router.view(group), command, then=_released, patient=True)
+
+    def _carried(self, node: str, group: GroupId, result: LeaseResult) -> CarriedLease:
         loaded = []
         with self._environment.snapshot() as txn:
             view = generations.view(txn, group)
@@ -223,3 +241,7 @@ class Neighbours:
             for view in self._router.views(queue)
             if view.local
         )
+
+
+def _released(_outcome: Accepted | QueratorError) -> None:
+    """A release that failed leaves the leases to lapse; nobody waits for it."""

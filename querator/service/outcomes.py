@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
+from querator import telemetry
 from querator.model.commands import (
     Done,
     ExtendResult,
@@ -23,6 +24,8 @@ from querator.placement.commands import DeleteQueue, UpdateQueue
 T = TypeVar("T")
 
 NOT_EXECUTED = (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
+
+_log = telemetry.logger(__name__)
 
 _FORGETFUL = (ErrorCode.PRODUCER_EXPIRED, ErrorCode.ROUTING_CHANGED)
 
@@ -78,6 +81,18 @@ def deleting_error() -> QueratorError:
 
 def stopping_error() -> QueratorError:
     return QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down; not executed")
+
+
+def as_answer(error: Exception, doing: str) -> QueratorError:
+    """What has come of something that a task or a callback did, whatever it raised."""
+    return error if isinstance(error, QueratorError) else defect_error(error, doing)
+
+
+def defect_error(error: Exception, doing: str) -> QueratorError:
+    """What a caller is told about an error that is no answer; the log has all of it."""
+    _log.error("service.defect", doing=doing, exc_info=error)
+    message = f"a defect in Querator while {doing}: {type(error).__name__}; the node's log has more"
+    return QueratorError(ErrorCode.INTERNAL, message)
 
 
 async def each(awaitables: Sequence[Awaitable[T]]) -> list[T | QueratorError]:

@@ -286,7 +286,11 @@ class QueueService:
                 return LeaseReply((), self._durable)
             now_s = self._clock.monotonic_s()
             queue = self._router.map.get(queue.id) or queue
-            batches, late = load(self._environment, self._cache, queue, grants, now_s=now_s)
+            try:
+                batches, late = load(self._environment, self._cache, queue, grants, now_s=now_s)
+            except Exception:
+                desk.release(grants)
+                raise
             if late:
                 desk.release(late)
             # A request that names itself has had its lease: only another name gets another one.

@@ -33,6 +33,7 @@ from querator.service.forwarder import Forwarder, Query
 from querator.service.outcomes import (
     NOT_EXECUTED,
     Accepted,
+    defect_error,
     deleting_error,
     is_forgotten,
     refused,
@@ -410,7 +411,12 @@ class Router:
             self._persist(view, command, attachment, then)
             return
         node = "" if view.local else view.leader
-        future = self._send(view, node, command, attachment)
+        try:
+            future = self._send(view, node, command, attachment)
+        except Exception as error:  # noqa: BLE001 - `then` is called whatever happens
+            failed = defect_error(error, f"sending a {type(command).__name__}")
+            asyncio.get_running_loop().call_soon(then, failed)
+            return
         self._posted.add(future)
 
         def answered(future: "asyncio.Future[Any]") -> None:
@@ -455,7 +461,9 @@ class Router:
             result: Accepted | Refusal = future.result()
             return refused(result) if isinstance(result, Refusal) else result
         if not isinstance(error, QueratorError):
-            raise error
+            if not isinstance(error, Exception):
+                raise error
+            return defect_error(error, "carrying out a command")
         self._hinted(view, node, error)
         return self._reasons.located(view, error)
 

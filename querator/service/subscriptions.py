@@ -189,13 +189,19 @@ class Subscription:
         self._ready.append(grant)
 
     def _deliver(self, grants: list[Grant]) -> LeaseReply | None:
-        batches, late = load(
-            self._environment,
-            self._cache,
-            self._router.map.get(self._queue.id) or self._queue,
-            grants,
-            now_s=self._clock.monotonic_s(),
-        )
+        try:
+            batches, late = load(
+                self._environment,
+                self._cache,
+                self._router.map.get(self._queue.id) or self._queue,
+                grants,
+                now_s=self._clock.monotonic_s(),
+            )
+        except Exception:
+            self._desk.release(grants)
+            for grant in grants:
+                self._give_back(grant)
+            raise
         if late:
             self._desk.release(late)
             for grant in late:

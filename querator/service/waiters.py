@@ -42,7 +42,7 @@ from querator.model.limits import LEASES_EMPTY_MAX, OVERLOADED_RETRY_MS, STRAGGL
 from querator.service.asks import Ask, allot, granted_by, within_a_frame
 from querator.service.forwarder import CarriedLease
 from querator.service.grants import Grant, Waiter
-from querator.service.outcomes import Accepted, refused
+from querator.service.outcomes import Accepted, defect_error, refused
 from querator.service.router import Router
 from querator.service.turns import Line
 from querator.service.views import PartitionView
@@ -315,6 +315,26 @@ class LeaseDesk:
     ) -> None:
         self._busy -= 1
         view.leases_asked = False
+        try:
+            self._take_in(view, asked, asks, asked_s, outcome)
+        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+            failed = defect_error(error, "taking in a lease")
+            for ask in asks:
+                ask.waiter.error = failed
+        self._settle_all([ask.waiter for ask in asks])
+        if not view.leases_asked:
+            self.look(view)
+        if self._parked or self._hasty:
+            self._wake()
+
+    def _take_in(
+        self,
+        view: PartitionView,
+        asked: str,
+        asks: list[Ask],
+        asked_s: float,
+        outcome: Accepted | QueratorError,
+    ) -> None:
         if self._elsewhere is not None:
             if not view.local:
                 view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
@@ -329,11 +349,6 @@ class LeaseDesk:
             self._granted(view, asks, asked_s, outcome)
             if self._is_stuck(view, outcome):
                 self._pause(view)
-        self._settle_all([ask.waiter for ask in asks])
-        if not view.leases_asked:
-            self.look(view)
-        if self._parked or self._hasty:
-            self._wake()
 
     def _granted(
         self, view: PartitionView, asks: list[Ask], asked_s: float, result: LeaseResult
@@ -424,7 +439,10 @@ class LeaseDesk:
 
     def _finish(self, waiter: Waiter) -> None:
         self._close(waiter)
-        waiter.answer(waiter)
+        try:
+            waiter.answer(waiter)
+        except Exception as error:  # noqa: BLE001 - the others must be answered as well
+            defect_error(error, "answering who waits for items")
 
     def _close(self, waiter: Waiter) -> None:
         assert not waiter.closed

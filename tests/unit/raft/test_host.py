@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle  # noqa: TID251 - to see that it is never called
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,28 @@ async def test_effects_are_told_after_the_futures_of_their_turn_are_set():
         owner.on_effects = lambda group, effects: done.append(future.done())  # type: ignore[method-assign]
         await future
     assert done == [True]
+
+
+async def test_an_owner_that_fails_at_one_event_hears_of_the_others():
+    class Failing(Owner):
+        def on_effects(self, group: GroupId, effects: Any) -> None:
+            super().on_effects(group, effects)
+            if group == G1:
+                raise RuntimeError("nobody expects this")
+
+    owner = Failing()
+    environment = MemoryEnvironment()
+    gate = Gate(environment)
+    async with hosting(environment, RegisterMachine(1), RegisterMachine(2), owner=owner) as host:
+        gate.close()
+        first = host.propose(G2, 1)
+        await gate.reached()
+        # One turn applies both.
+        futures = [host.propose(G1, 5), host.propose(G2, 4)]
+        gate.open()
+        await asyncio.gather(first, *futures)
+    assert (G1, 5) in owner.effects
+    assert (G2, 5) in owner.effects
 
 
 async def test_commands_that_wait_together_share_entries_and_one_synced_commit():

@@ -6,14 +6,19 @@ from typing import Any
 import grpc
 import pytest
 
+from querator.model.commands import Retry
 from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.server import node_frames
+from querator.server.forwarding import Forwarding
 from querator.service.forwarder import StatsQuery
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import OVERLAYS
 from querator.v1 import node_service_pb2, node_service_pb2_grpc
-from tests.unit.server.linked import Linked, linked
+from tests.unit.server.linked import TOKEN, Linked, linked
+from tests.unit.service.damaging import garbage
 from tests.unit.service.serving import LONG_MS, payloads, producer_id, refusal
 
 
@@ -43,6 +48,55 @@ async def test_items_go_and_come_over_a_link():
         assert payloads(*reply.batches) == [b"one", b"x" * MIB]
         [outcome] = (await stage.complete("b", *reply.batches[:1])).outcomes
         assert outcome.error is None
+
+
+async def test_a_lease_that_cannot_be_carried_is_answered_and_goes_back():
+    async with linked("a", "b") as stage:
+        await stage.produce("a", b"one")
+        leased = await stage.lease("a", wait_ms=LONG_MS)
+        await stage.retry("a", *leased.batches, error="once")
+        environment = stage.base.environment
+        assert isinstance(environment, MemoryEnvironment)
+        await stage.until_open()
+
+        def retries() -> int:
+            return sum(isinstance(command, Retry) for _, _, command in stage.proposed)
+
+        with garbage(environment, OVERLAYS, group_of(stage)):
+            waiting = asyncio.get_running_loop().create_task(stage.lease("b", wait_ms=LONG_MS))
+            # What could not be carried goes back.
+            await stage.until(lambda: retries() == 2)
+        reply = await waiting
+        assert payloads(*reply.batches) == [b"one"]
+        assert reply.batches[0].attempt == 2
+
+
+async def test_a_link_is_opened_again_after_a_defect_of_its_owner():
+    class Failing:
+        def __init__(self) -> None:
+            self.reached: list[str] = []
+
+        def on_reach(self, node: str) -> None:
+            self.reached.append(node)
+            if len(self.reached) == 2:
+                raise RuntimeError("nobody expects this")
+
+        def on_offer(self, node: str, group: GroupId, items: int) -> None: ...
+
+    async with linked("a") as stage:
+        link = Forwarding("b", token=TOKEN)
+        owner = Failing()
+        link.watch(owner)
+        there = PlacedNode("a", "1", "", stage.addresses["a"])
+        link.on_map(PlacementMap(1, cluster_id="c", nodes=[there]))
+        try:
+            await stage.until(lambda: link.open() == {"a"})
+            await stage.stop("a")
+            await stage.until(lambda: len(owner.reached) == 2)
+            await stage.serve_again("a", stage.addresses["a"])
+            await stage.until(lambda: link.open() == {"a"})
+        finally:
+            await link.close()
 
 
 async def test_waiting_leases_are_woken_over_links():

@@ -1,0 +1,36 @@
+"""Rows of a node's storage are damaged, and made whole again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from querator.storage.keys import Table
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import ATTACHMENTS
+
+
+def flip(environment: MemoryEnvironment, table: Table, group: int, *, nth: int = 0) -> bytes:
+    """Flips the last bit of the value of the table's `nth` row in a group; the row's key."""
+    with environment._mutex:
+        start, stop = table.bounds(group)
+        rows = environment._rows.irange(start, stop, inclusive=(True, False))
+        key: bytes = list(rows)[nth]
+        value = environment._rows[key]
+        environment._rows[key] = value[:-1] + bytes([value[-1] ^ 1])
+    return key
+
+
+def damage(environment: MemoryEnvironment, group: int, *, nth: int = 0) -> bytes:
+    """Flips a bit of the payload of the group's `nth` block; the key of its row."""
+    return flip(environment, ATTACHMENTS, group, nth=nth)
+
+
+@contextmanager
+def garbage(environment: MemoryEnvironment, table: Table, group: int) -> Iterator[None]:
+    """For a while nothing can be made of the first row of the table in a group."""
+    with environment._mutex:
+        key = next(environment._rows.irange(*table.bounds(group), inclusive=(True, False)))
+        value = environment._rows[key]
+        environment._rows[key] = b"\xc1"
+    yield
+    with environment._mutex:
+        environment._rows[key] = value
