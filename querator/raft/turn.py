@@ -459,6 +459,8 @@ class Turns:
         stored = self._transaction.commit(txn)
         stored.update({group.group: group for group in trimmed})
         for group_id, group in stored.items():
+            if not self._is_here(group):
+                continue
             group.synced()
             if group_id in self._dirty:
                 continue
@@ -507,11 +509,19 @@ class Turns:
         for group_id, group in self._dirty.items():
             group.settled(outcome)
             self._settle_opening(group, outcome)
+            if not self._is_here(group):
+                continue
             self._heartbeats.look(group)
             if group.changed or group.goes_on:
                 dirty[group_id] = group
             self._set_alarm(group)
         self._dirty = dirty
+
+    def _is_here(self, group: Group) -> bool:
+        """Whether this is the node's replica of the group. One that was removed may have written
+        into the transaction that is still open: it has no turns after that.
+        """
+        return self._groups.get(group.group) is group
 
     def _settle_opening(self, group: Group, outcome: Outcome) -> None:
         request = self._opening.get(group.group)

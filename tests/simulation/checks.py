@@ -7,6 +7,7 @@
     the committed prefix never changes, and every later leader has it
     what a leader believes of a follower is on the follower's disk
     what is applied at one index is the same everywhere: results at each, state at some
+    nothing lives that was removed: no group, no heartbeat
     no group stops, no turn fails
 
 Everything is incremental: a turn costs what it has changed.
@@ -127,8 +128,12 @@ class Checks:
         for event in outcome.events:
             if isinstance(event, Quarantine):
                 self.found(f"{node.name}: group {event.group} stopped by {event.error!r}")
-        assert node.turns is not None
-        for group_id, group in node.turns._groups.items():
+        turns = node.turns
+        assert turns is not None
+        for group_id in node.removed:
+            if group_id in turns._groups or group_id in turns._heartbeats.led:
+                self.found(f"{node.name}: group {group_id} was removed, and lives")
+        for group_id, group in turns._groups.items():
             member, journal = group.member, group.journal
             seen = (
                 member.term, member.leads, member.commit_index, journal.last_index,

@@ -16,6 +16,7 @@ from querator.raft.journal import Journal
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.messages import Append, AppendReply, VoteReply
+from querator.raft.turn import Turns
 from querator.storage.overlay import OverlayTransaction
 
 
@@ -209,6 +210,11 @@ def takes_the_office_too_early() -> Any:
             progress.match = last_index
 
     return replaced(Member, "_SyncObj__onBecomeLeader", hopeful)
+
+
+def keeps_what_is_removed() -> Any:
+    """A group that was removed, and has written into the open transaction, has turns after that."""
+    return replaced(Turns, "_is_here", lambda self, group: True)
 
 
 def does_not_sync() -> Any:

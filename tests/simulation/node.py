@@ -119,6 +119,8 @@ class SimulatedNode:
         """Groups that it holds, with the configuration to begin with when nothing is stored."""
         self.leaving: dict[GroupId, None] = {}
         """Groups whose replica it deletes."""
+        self.removed: set[GroupId] = set()
+        """Groups whose replica it has deleted."""
         self.tickets: dict[Ticket, None] = {}
         self._timeline = timeline
         self._network = network
@@ -214,6 +216,7 @@ class SimulatedNode:
     def hold(self, group: GroupId, replicas: Replicas) -> None:
         """Opens its replica of the group, also after each start."""
         assert group not in self.leaving
+        self.removed.discard(group)
         self.first_replicas[group] = replicas
         if self.turns is not None:
             self._open(group)
@@ -229,6 +232,7 @@ class SimulatedNode:
         def removed(_: Any, error: BaseException | None) -> None:
             if error is None:
                 del self.leaving[group]
+                self.removed.add(group)
             elif not isinstance(error, Lost):
                 self._watcher.failed(self, error)
 

@@ -45,6 +45,8 @@ class Profile:
     """That write by transactions into a queue of partitions of their own."""
     readers: bool = False
     """Whether there is a group more, with readers."""
+    doomed: bool = False
+    """Whether groups come that are deleted under load."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -92,4 +94,5 @@ def draw(seed: int, chance: random.Random) -> Profile:
         pipelines=chance.choice((0, 0, 1, 2)),
         # Not of the same chance: the other seeds are what they were.
         readers=random.Random(f"readers {seed}").random() < 0.3,
+        doomed=random.Random(f"doomed {seed}").random() < 0.3,
     )

@@ -26,7 +26,7 @@ QUIET = replace(
     nodes=3, replicas=3, groups=1, clients=2, pause_us=60 * MS, item_bytes=10, delays=False,
     faulty_us=15 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, transfers=False, members=False, loss=0.0,
-    pipelines=0, readers=False,
+    pipelines=0, readers=False, doomed=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash at sync", "power loss"))
 ALONE = replace(CRASHES, nodes=1, replicas=1)
@@ -39,6 +39,7 @@ AWAY = replace(
 
 BATCHES = replace(QUIET, pipelines=2, clients=1, faults=("crash",), loss=0.1)
 READERS = replace(QUIET, readers=True, clients=1, faults=("crash",), loss=0.1)
+DOOMED = replace(QUIET, doomed=True, clients=1, faults=("slow link",), fault_every_us=500 * MS)
 
 G = GroupId(1)
 
@@ -63,6 +64,7 @@ G = GroupId(1)
         (mutants.gives_names_twice, READERS, "other items before"),
         (mutants.loses_what_is_released, READERS, "lost"),
         (mutants.gives_back_what_is_given_up, READERS, "more than once"),
+        (mutants.keeps_what_is_removed, DOOMED, "was removed, and lives"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "-",
 )
@@ -76,7 +78,7 @@ def test_a_broken_core_is_found(mutant: Callable[[], Any], profile: Profile, wor
 
 
 @pytest.mark.parametrize(
-    "profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY, BATCHES, READERS]
+    "profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY, BATCHES, READERS, DOOMED]
 )
 def test_a_sound_core_is_not(profile: Profile):
     for seed in range(1, 4):

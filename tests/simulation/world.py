@@ -32,6 +32,7 @@ from tests.simulation.checks import CheckedMachine, Checks
 from tests.simulation.clients import Client, queue_name
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk
+from tests.simulation.doomed import Doomed
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network
 from tests.simulation.node import Lost, SimulatedNode, Ticket
@@ -104,6 +105,7 @@ class World:
         self.faults = Faults(self, random.Random(f"faults {seed}"))
         self.clients: list[Client | Actor] = []
         self.operator: Operator | None = None
+        self.doomed = Doomed(self, random.Random(f"doomed groups {seed}"))
 
     def _add_node(self, number: int, incarnation: int = 1) -> SimulatedNode:
         key = node_key(f"n{number}", f"{incarnation}")
@@ -260,6 +262,7 @@ class World:
             "snapshots": self.checks.snapshots,
             "elections": self.checks.elections,
             "transfers": 0 if self.operator is None else self.operator.transfers,
+            "doomed": len(self.doomed.groups),
             "changes": 0 if self.operator is None else self.operator.changes,
         }
 
@@ -348,6 +351,8 @@ class World:
             self.clients += self.shore.actors(pause_us=profile.pause_us)
         if profile.transfers or profile.members:
             self.operator = Operator(self, random.Random(f"operator {self.seed}"))
+        if profile.doomed:
+            self.doomed.begin()
         self.faults.begin()
         self._run_for(profile.faulty_us)
 
@@ -362,6 +367,7 @@ class World:
                 return
             self.operator.stopped = True
         healed_us = self.timeline.now_us
+        self.doomed.stop()
         for group in self.groups:
             if not self._probe(group):
                 self.found(f"group {group} takes nothing on after the faults have ended")
@@ -383,6 +389,8 @@ class World:
         ):
             self.found("clients still wait for answers")
         self._until(lambda: not self._unequal(), within_us=5 * SECOND)
+        if not self._until(self.doomed.are_gone, within_us=CALM_US):
+            self.found("groups that were deleted are not gone")
 
     def _repaired(self) -> bool:
         if not self.lost_disks:
@@ -457,6 +465,7 @@ class World:
                 look_at_items(self.recorder, leader, group)
             else:
                 visible.update((group, item) for _, item in items_of(leader, group))
+        self.doomed.look_for_rows()
         if self.pipelines is not None:
             for text in judge(self.pipelines.pipelines, visible):
                 self.found(text)

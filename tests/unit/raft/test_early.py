@@ -195,3 +195,23 @@ def test_a_removed_group_takes_what_was_applied_with_it():
     world.ask(leader.name, Remove(G, future()))
     world.until(lambda: world.done)
     assert stored(leader) == 0
+
+
+def test_a_leader_that_is_removed_while_its_entries_are_not_on_disk_stays_away():
+    world, leader = applied()
+    follower, other = (node for node in world.nodes.values() if node is not leader)
+    world.cut.add(frozenset((leader.name, other.name)))
+    world.add(leader.name, 1)
+    world.turn(follower)
+    world.turn(leader)
+    last, durable = log_of(leader)
+    assert durable < last, "its own copy is what the commit waits for"
+    removed = [future() for _ in world.nodes]
+    for node, request in zip((leader, follower, other), removed, strict=True):
+        world.ask(node.name, Remove(G, request))
+    world.until(lambda: {*removed} <= {one for one, _ in world.done})
+    world.carried.clear()
+    world.pass_s(1)
+    assert [message for one, _, message in world.carried if one == leader.name] == []
+    with leader.environment.snapshot() as snapshot:
+        assert list(snapshot.scan(b"\0", b"\xff")) == []
