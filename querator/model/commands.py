@@ -260,6 +260,16 @@ class KeyFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     slot: int
 
 
+class TxnProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Batches of a producer of transactions up to `committed` are committed, the last of them at
+    `last_ms`.
+    """
+
+    producer: str
+    committed: int
+    last_ms: int
+
+
 class Facts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a partition remembers of produces: it stays true wherever it is known, and for ever.
     `displaced_ms` as in the partition's state.
@@ -268,6 +278,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     producers: tuple[ProducerFact, ...] = ()
     keys: tuple[KeyFact, ...] = ()
     displaced_ms: int = 0
+    txn_producers: tuple[TxnProducerFact, ...] = ()
 
 
 class Adopt(msgspec.Struct, frozen=True, array_like=True, tag=14):
@@ -439,3 +450,5 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Transactions that it coordinates and that are not finished."""
     pinned: int = 0
     """Staged items that are pinned for transactions."""
+    stages: int = 0
+    """Stages, of all kinds."""

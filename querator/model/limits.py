@@ -102,7 +102,7 @@ TXN_PRODUCER_RETENTION_MS = 30 * DAY_MS
 # Unprepared and without a further request. The first task of a batch waits for the last one.
 STAGE_TIMEOUT_MS = 1 * DAY_MS
 COMMIT_WAIT_MS_MAX = 30 * SECOND_MS  # How long a commit without a deadline waits for the decision.
-PINNED_ASK_MS = 1 * MINUTE_MS  # While anything is pinned, its coordinator is asked about it.
+STAGES_ASK_MS = 1 * MINUTE_MS  # While anything is staged, its coordinator is asked about it.
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
@@ -131,7 +131,7 @@ ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
 STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.
 STAGED_BYTES_MAX = 4 * GIB  # Per partition, of items that are not visible yet.
 TXNS_OPEN_MAX = 1_000  # Per queue, not finished; one producer has one undecided.
-TXN_PRODUCERS_MAX = 100_000  # Per queue, remembered by its first partition.
+TXN_PRODUCERS_MAX = 100_000  # Per queue, remembered by its first partition; likewise by each other.
 MOVE_BATCH_ITEMS_MAX = 500
 READERS_MAX = 100  # Per partition: lists and stats look at each, and each may hold a batch.
 BATCH_SEGMENTS_MAX = APPLY_SEGMENTS_MAX  # One command acknowledges a batch and reserves the next.

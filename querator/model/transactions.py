@@ -69,24 +69,34 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=31):
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=32):
     """Makes the items visible that are pinned for the transaction, within the apply bound; then the
-    other attempts at its batch go.
+    other attempts at its batch go. The partition remembers that the batch of the producer is
+    committed; a `producer` that is not given is that of what is pinned.
     """
 
     txn: int
+    producer: str = ""
+    batch: int = -1
 
 
 class Discard(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=33):
-    """Lets go of what is pinned for the transaction. `keep`: it may be prepared again."""
+    """Lets go of what is pinned for the transaction. `keep`: another one may prepare it. The
+    partition remembers that the transaction is over; `producer` and `batch` as of Publish.
+    """
 
     txn: int
     keep: bool = False
+    producer: str = ""
+    batch: int = -1
 
 
 class DropStages(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=34):
-    """Drops the stages of a batch that are not pinned, within the apply bound."""
+    """Drops the stages of a batch that are not pinned, within the apply bound. `committed`: the
+    partition remembers that the producer's batches up to this one are (-1: none).
+    """
 
     producer: str
     batch: int
+    committed: int = -1
 
 
 class Participant(msgspec.Struct, frozen=True, array_like=True, gc=False):

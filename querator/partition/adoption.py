@@ -11,10 +11,11 @@ from querator.model.commands import Adopt, Done, Refusal
 from querator.partition.dedup import adopt_key
 from querator.partition.producers import adopt_producer
 from querator.partition.turn import Turn, unconfigured
+from querator.partition.txn_producers import learn
 
 
 def adopt(turn: Turn, command: Adopt) -> Done | Refusal:
-    """`changed` counts producers and keys."""
+    """`changed` counts producers, also those of transactions, and keys."""
     if turn.row is None:
         return unconfigured()
     facts = command.facts
@@ -22,5 +23,7 @@ def adopt(turn: Turn, command: Adopt) -> Done | Refusal:
         adopt_producer(turn, producer)
     for key in facts.keys:
         adopt_key(turn, key)
+    for one in facts.txn_producers:
+        learn(turn, one)
     turn.state.displaced_ms = max(turn.state.displaced_ms, facts.displaced_ms)
-    return Done(len(facts.producers) + len(facts.keys))
+    return Done(len(facts.producers) + len(facts.keys) + len(facts.txn_producers))

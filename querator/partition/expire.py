@@ -26,8 +26,8 @@ from querator.partition.segments import (
 )
 from querator.partition.staging import forget_stages
 from querator.partition.states import Event
-from querator.partition.transactions import forget_txn_producers
 from querator.partition.turn import Turn, earlier
+from querator.partition.txn_producers import forget_txn_producers
 from querator.storage.keys import Table
 from querator.storage.tables import (
     BLOCKS,

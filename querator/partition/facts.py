@@ -7,6 +7,9 @@ partition still takes requests, then once more, after it has stopped, what has c
 
 A producer whose outcomes are forgotten must be known wherever any request of it may go: partition p
 of n shares its requests with those of n' whose numbers are p modulo gcd(n, n').
+
+Of transactions a partition that comes learns what is committed from the first one, which
+coordinates them all. Others need nothing: of their stages none can be prepared after the change.
 """
 
 from collections.abc import Iterable
@@ -14,7 +17,15 @@ from math import gcd
 
 import msgspec
 
-from querator.model.commands import NO_SLOT, Facts, KeyedPlace, KeyFact, OutcomeFact, ProducerFact
+from querator.model.commands import (
+    NO_SLOT,
+    Facts,
+    KeyedPlace,
+    KeyFact,
+    OutcomeFact,
+    ProducerFact,
+    TxnProducerFact,
+)
 from querator.model.limits import KIB, PRODUCER_ID_BYTES
 from querator.model.routing import SLOTS, partition_of_producer, slot_of_key
 from querator.partition import places
@@ -31,6 +42,7 @@ from querator.partition.rows import (
     decode_settings,
     decode_state,
 )
+from querator.partition.staging_rows import decode_txn_producer
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
@@ -41,6 +53,7 @@ from querator.storage.tables import (
     PRODUCERS,
     SETTINGS,
     STATE,
+    TXN_PRODUCERS,
 )
 
 PAGE_ROWS_MAX = 1_000
@@ -164,9 +177,12 @@ def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
     if stage == b"p":
         resume = _producers(txn, query, page, start)
         after = b"k" if resume is None else b"p" + resume
-    else:
+    elif stage == b"k":
         resume = _keys(txn, query, page, start)
-        after = b"" if resume is None else b"k" + resume
+        after = b"t" if resume is None else b"k" + resume
+    else:
+        resume = _txn_producers(txn, query, page, start)
+        after = b"" if resume is None else b"t" + resume
     return FactsPage(page.result(0 if after else state.displaced_ms), after, state.now_ms)
 
 
@@ -183,6 +199,9 @@ class _Page:
         """Partitions to which any request that came here may go."""
         self._producers: dict[int, list[ProducerFact]] = {}
         self._keys: dict[int, list[KeyFact]] = {}
+        self.txn_producers: list[TxnProducerFact] = []
+        """For all partitions that come."""
+        self._coming = range(query.before, query.partitions)
         self.rows = 0
         self.bytes = 0
 
@@ -212,16 +231,19 @@ class _Page:
 
     def result(self, displaced_ms: int) -> tuple[tuple[int, Facts], ...]:
         targets = set(self.kin) if displaced_ms else {*self._producers, *self._keys}
+        coming = self._coming if self.txn_producers else range(0)
+        committed = tuple(self.txn_producers)
         return tuple(
             (
                 target,
                 Facts(
                     tuple(self._producers.get(target, ())),
                     tuple(self._keys.get(target, ())),
-                    displaced_ms,
+                    displaced_ms if target in targets else 0,
+                    committed if target in coming else (),
                 ),
             )
-            for target in sorted(targets)
+            for target in sorted(targets.union(coming))
         )
 
 
@@ -321,4 +343,29 @@ def _keys(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) ->
         slot = slot_of_key(row.key) if row.slot < 0 else row.slot
         partition = page.own if row.partition < 0 else row.partition
         page.key(slot % page.partitions, KeyFact(row.key, row.seq, row.at_ms, partition, row.slot))
+    return None
+
+
+def _txn_producers(
+    txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes
+) -> bytes | None:
+    """What is committed, from `start` on (a hash of a producer); where to go on, None: at the end.
+
+    Only the coordinator tells, and only partitions that come need it.
+    """
+    if page.own or query.before >= query.partitions:
+        return None
+    group = query.group
+    first, stop = TXN_PRODUCERS.bounds(group)
+    if start:
+        first = TXN_PRODUCERS.key(group, start)
+    for key, raw in txn.scan(first, stop):
+        if page.is_full:
+            return key[-16:]
+        page.rows += 1
+        row = decode_txn_producer(raw)
+        if row.committed < 0 or row.last_ms < query.since_ms:
+            continue
+        page.bytes += len(raw)
+        page.txn_producers.append(TxnProducerFact(row.producer, row.committed, row.last_ms))
     return None

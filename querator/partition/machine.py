@@ -139,7 +139,11 @@ class PartitionMachine:
         if self._activate_ms:
             due_ms = earlier(due_ms, self._activate_ms)
         effects = PartitionEffects(
-            ready=state.ready, outbox=state.moving, txns=state.txns, pinned=state.pinned
+            ready=state.ready,
+            outbox=state.moving,
+            txns=state.txns,
+            pinned=state.pinned,
+            stages=state.stages,
         )
         # Moves and transactions are read from the tables as soon as they are told of.
         early = not (state.moving or state.txns or txns)

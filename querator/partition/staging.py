@@ -15,6 +15,9 @@ until the coordinator says what was decided (`partition.transactions`).
 Whoever has filled a stage says at Prepare what must be in it: a request that got lost, or that was
 staged under another number of partitions, is noticed there, before anything is visible. Work is
 bounded per command: Publish goes on in further entries, and a doomed stage is deleted bit by bit.
+
+Steps may come late, and again. What a partition has published or let go of it remembers
+(`partition.txn_producers`), so that a late Stage puts nothing down and a late Prepare pins nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +30,6 @@ from querator.model.limits import (
     STAGE_TIMEOUT_MS,
     STAGED_BYTES_MAX,
     STAGES_MAX,
-    TXN_ATTEMPT_BYTES,
-    TXN_NUMBER_MAX,
-    TXN_PRODUCER_CHARS_MAX,
-    TXN_TASKS_MAX,
 )
 from querator.model.transactions import (
     Discard,
@@ -44,16 +43,17 @@ from querator.model.transactions import (
 from querator.partition import holds, masks
 from querator.partition.dedup import known_keys, remember_keys
 from querator.partition.produce import place_block
+from querator.partition.staging_refusals import closed, full, malformed, name_of
 from querator.partition.staging_rows import (
     StagedPiece,
     StageRow,
     decode_piece,
     decode_stage,
-    decode_txn_producer,
     encode,
     producer_hash,
 )
 from querator.partition.turn import Turn, earlier, unconfigured
+from querator.partition.txn_producers import load_producer, remember
 from querator.storage import attachments
 from querator.storage.tables import (
     PINNED,
@@ -61,7 +61,6 @@ from querator.storage.tables import (
     STAGE_NAMES,
     STAGED,
     STAGES,
-    TXN_PRODUCERS,
 )
 
 CHECKSUM_MODULUS = 1 << 32
@@ -109,12 +108,12 @@ def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, Sta
     """The stage that takes the items, or what becomes of them otherwise."""
     if turn.row is None:
         return unconfigured()
-    refusal = _malformed(command)
+    refusal = malformed(command)
     if refusal is not None:
         return refusal
     hashed = producer_hash(command.producer)
-    raw = TXN_PRODUCERS.get(turn.txn, turn.group, hashed)
-    if raw is not None and command.batch <= decode_txn_producer(raw).committed:
+    known = load_producer(turn.txn, turn.group, command.producer)
+    if known is not None and command.batch <= known.committed:
         return StageResult(committed=True)
     share = turn.share
     if share.closing or not share.open or command.routing != share.routing:
@@ -127,63 +126,18 @@ def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, Sta
     if found is not None:
         number, row = found
         # What was cut for other partitions is not what is repeated, and can not be committed.
-        known = row.txn or row.routing == share.routing
-        if known and STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
+        same = row.txn or row.routing == share.routing
+        if same and STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
             return StageResult(repeated=True)
-        refusal = _closed(row, share.routing)
+        refusal = closed(row, share.routing)
     elif turn.state.stages >= STAGES_MAX:
-        refusal = _full("stages", turn.state.stages + 1, STAGES_MAX)
+        refusal = full("stages", turn.state.stages + 1, STAGES_MAX)
     if refusal is not None:
         return refusal
     size = sum(unpack(f"<{len(command.lengths) >> 2}I", command.lengths))
     if turn.state.staged_bytes + size > STAGED_BYTES_MAX:
-        return _full("staged bytes", turn.state.staged_bytes + size, STAGED_BYTES_MAX)
+        return full("staged bytes", turn.state.staged_bytes + size, STAGED_BYTES_MAX)
     return found or _begun(turn, command, hashed)
-
-
-def _malformed(command: Stage) -> Refusal | None:
-    """What the service must not have let through."""
-    wrong = ""
-    if not command.lengths or len(command.lengths) % 4:
-        wrong = "items must not be empty"
-    elif not 0 < len(command.producer) <= TXN_PRODUCER_CHARS_MAX:
-        wrong = f"producer must have 1 to {TXN_PRODUCER_CHARS_MAX} characters"
-    elif len(command.attempt) != TXN_ATTEMPT_BYTES:
-        wrong = f"attempt has {len(command.attempt)} bytes; it must have {TXN_ATTEMPT_BYTES}"
-    elif not 0 <= command.batch <= TXN_NUMBER_MAX:
-        wrong = f"batch must be 0 to {TXN_NUMBER_MAX}"
-    elif not 0 <= command.task < TXN_TASKS_MAX:
-        wrong = f"task must be 0 to {TXN_TASKS_MAX - 1}"
-    elif not 0 < command.sequence <= TXN_NUMBER_MAX:
-        wrong = f"sequence must be 1 to {TXN_NUMBER_MAX}"
-    if not wrong:
-        return None
-    return Refusal(ErrorCode.INVALID_ARGUMENT, wrong, field=wrong.split(maxsplit=1)[0])
-
-
-def _closed(row: StageRow, routing: int) -> Refusal | None:
-    """Why a stage that is there takes no more."""
-    if row.txn:
-        message = f"{_name(row)} is being committed; it takes no more items"
-    elif row.routing != routing:
-        message = (
-            f"{_name(row)} was begun when the queue had other partitions; stage the items of the "
-            "task again, as another attempt"
-        )
-    else:
-        return None
-    return Refusal(ErrorCode.TRANSACTION_ABORTED, message, field="attempt", value=row.attempt.hex())
-
-
-def _full(what: str, value: int, limit: int) -> Refusal:
-    return Refusal(
-        ErrorCode.STAGE_FULL,
-        f"the partition would have {value} {what}; the limit is {limit}: commit or abort batches, "
-        "commit smaller ones, or use more partitions",
-        field="items",
-        limit=str(limit),
-        value=str(value),
-    )
 
 
 def _begun(turn: Turn, command: Stage, hashed: bytes) -> tuple[int, StageRow]:
@@ -220,6 +174,14 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
     """Pins all stages that are claimed, or none; `changed` counts those that were not."""
     if turn.row is None:
         return unconfigured()
+    known = load_producer(turn.txn, turn.group, command.producer)
+    if known is not None and (command.txn <= known.finished or command.batch <= known.committed):
+        return Refusal(
+            ErrorCode.TRANSACTION_ABORTED,
+            f"transaction {command.txn} of producer {command.producer} is over in partition "
+            f"{turn.queue.partition}",
+            field="stages",
+        )
     fresh: dict[int, StageRow] = {}
     for claim in command.claims:
         found = _named(turn, command.producer, command.batch, claim.task, claim.attempt)
@@ -253,7 +215,7 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
 
 def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> str:
     """How a stage is not as it is claimed to be; empty: it is."""
-    name = _name_of(claim.task, claim.attempt)
+    name = name_of(claim.task, claim.attempt)
     if row is None:
         return f"{name} is not there (any more)"
     if row.txn == txn:
@@ -272,18 +234,28 @@ def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> st
 
 def publish(turn: Turn, command: Publish) -> Done:
     """`changed` is 0 when all is visible, and 1 while there is more to do."""
+    numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
+    producer, batch = _whose(turn, command, numbers)
+    if producer:
+        remember(turn, producer, txn=command.txn, committed=batch)
     left = APPLY_SEGMENTS_MAX
-    last: StageRow | None = None
-    for number in _pinned(turn, command.txn, APPLY_SEGMENTS_MAX):
+    for number in numbers:
         if left <= 0:
             break
-        last = _load(turn, number)
-        left = _publish_stage(turn, number, last, left)
+        left = _publish_stage(turn, number, _load(turn, number), left)
     if _pinned(turn, command.txn, 1):
         return Done(1)
-    if last is not None:
-        _drop_open(turn, last.producer, last.batch, APPLY_SEGMENTS_MAX)
+    if producer:
+        _drop_open(turn, producer, batch, APPLY_SEGMENTS_MAX)
     return Done(0)
+
+
+def _whose(turn: Turn, command: Publish | Discard, numbers: list[int]) -> tuple[str, int]:
+    """Producer and batch of a transaction, for which `numbers` are pinned; empty: not known."""
+    if command.producer or not numbers:
+        return command.producer, command.batch
+    row = _load(turn, numbers[0])
+    return row.producer, row.batch
 
 
 def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
@@ -340,6 +312,9 @@ def discard(turn: Turn, command: Discard) -> Done:
     do.
     """
     numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
+    producer, _ = _whose(turn, command, numbers)
+    if producer:
+        remember(turn, producer, txn=command.txn)
     for number in numbers:
         row = _load(turn, number)
         if not command.keep:
@@ -355,6 +330,8 @@ def discard(turn: Turn, command: Discard) -> Done:
 
 def drop_stages(turn: Turn, command: DropStages) -> Done:
     """`changed` counts stages; 0: none is left that is not pinned."""
+    if command.committed >= 0:
+        remember(turn, command.producer, committed=command.committed)
     return Done(_drop_open(turn, command.producer, command.batch, APPLY_SEGMENTS_MAX))
 
 
@@ -477,11 +454,3 @@ def _delete(turn: Turn, number: int, row: StageRow, pieces_max: int) -> int:
     STAGES.delete(txn, group, number)
     state.stages -= 1
     return len(rows)
-
-
-def _name(row: StageRow) -> str:
-    return _name_of(row.task, row.attempt)
-
-
-def _name_of(task: int, attempt: bytes) -> str:
-    return f"attempt {attempt.hex()} at task {task}"

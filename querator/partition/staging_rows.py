@@ -51,7 +51,8 @@ class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TxnProducerRow(msgspec.Struct, array_like=True):
     """Up to `committed` its batches are (-1: none). `open`: its transaction that is not decided, or
     whose abort is not carried out. The last abort is remembered for those who ask later.
-    `batch_items` are those of batch `committed`, `items` those of all that were committed.
+    `batch_items` are those of batch `committed`, `items` those of all that were committed. Up to
+    `finished` its transactions are published or let go of in this partition.
     """
 
     producer: str
@@ -64,6 +65,7 @@ class TxnProducerRow(msgspec.Struct, array_like=True):
     message: str = ""
     batch_items: int = 0
     items: int = 0
+    finished: int = 0
 
 
 class TxnRow(msgspec.Struct, array_like=True):

@@ -22,26 +22,18 @@ TXN_PRODUCERS_MAX of them; then new ones are refused.
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
-    MINUTE_MS,
     TXN_CLAIMS_MAX,
     TXN_NUMBER_MAX,
     TXN_PRODUCER_CHARS_MAX,
-    TXN_PRODUCER_RETENTION_MS,
     TXN_PRODUCERS_MAX,
     TXNS_OPEN_MAX,
 )
 from querator.model.transactions import AbortTxn, Begin, Decide, Finish, TxnResult, TxnState
-from querator.partition.staging_rows import (
-    TxnProducerRow,
-    TxnRow,
-    decode_txn,
-    decode_txn_producer,
-    encode,
-    producer_hash,
-)
-from querator.partition.turn import Turn, earlier, unconfigured
+from querator.partition.staging_rows import TxnProducerRow, TxnRow, decode_txn, encode
+from querator.partition.turn import Turn, unconfigured
+from querator.partition.txn_producers import load_producer, new_producer, put_producer
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import TXN_PRODUCER_CHECKS, TXN_PRODUCERS, TXNS
+from querator.storage.tables import TXNS
 
 NO_TXN = TxnResult(0, TxnState.NONE)
 
@@ -77,11 +69,9 @@ def begin(turn: Turn, command: Begin) -> TxnResult | Refusal:
     )
     TXNS.put(turn.txn, turn.group, number, value=encode(row))
     if producer is None:
-        state.txn_producers += 1
-        producer = TxnProducerRow(command.producer, turn.now_ms, 0)
-        _check_later(turn, producer)
+        producer = new_producer(turn, command.producer, turn.now_ms)
     producer.last_ms, producer.open = turn.now_ms, number
-    _put_producer(turn, producer)
+    put_producer(turn, producer)
     return TxnResult(number, TxnState.PREPARING)
 
 
@@ -148,7 +138,7 @@ def _decide(turn: Turn, command: Decide, row: TxnRow) -> None:
         producer.batch_items = sum(claim.count for one in row.participants for claim in one.claims)
         producer.items += producer.batch_items
     producer.last_ms = turn.now_ms
-    _put_producer(turn, producer)
+    put_producer(turn, producer)
     TXNS.put(turn.txn, turn.group, command.txn, value=encode(row))
 
 
@@ -180,30 +170,8 @@ def finish(turn: Turn, command: Finish) -> TxnResult:
     producer = load_producer(turn.txn, turn.group, row.producer)
     if producer is not None and producer.open == command.txn:
         producer.open = 0
-        _put_producer(turn, producer)
+        put_producer(turn, producer)
     return NO_TXN
-
-
-def forget_txn_producers(turn: Turn, rows_max: int) -> int:
-    """Forgets producers that have been silent for long; the number of rows looked at."""
-    txn, group = turn.txn, turn.group
-    due: list[tuple[bytes, bytes]] = []
-    for key, _ in TXN_PRODUCER_CHECKS.rows(txn, group):
-        if len(due) == rows_max or int.from_bytes(key[9:17], "big") > turn.now_ms:
-            break
-        due.append((key, key[17:]))
-    for key, hashed in due:
-        raw = TXN_PRODUCERS.get(txn, group, hashed)
-        assert raw is not None, "a check names a producer"
-        producer = decode_txn_producer(raw)
-        txn.delete(key)
-        if not producer.open and producer.last_ms + TXN_PRODUCER_RETENTION_MS <= turn.now_ms:
-            TXN_PRODUCERS.delete(txn, group, hashed)
-            turn.state.txn_producers -= 1
-            continue
-        _check_later(turn, producer)
-        _put_producer(turn, producer)
-    return len(due)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -212,28 +180,6 @@ def forget_txn_producers(turn: Turn, rows_max: int) -> int:
 def load_txn(txn: ReadTransaction, group: int, number: int) -> TxnRow | None:
     raw = TXNS.get(txn, group, number)
     return None if raw is None else decode_txn(raw)
-
-
-def load_producer(txn: ReadTransaction, group: int, producer: str) -> TxnProducerRow | None:
-    """Of two producers that share a hash the first one is known."""
-    raw = TXN_PRODUCERS.get(txn, group, producer_hash(producer))
-    row = None if raw is None else decode_txn_producer(raw)
-    assert row is None or row.producer == producer, "two producers share a hash of 128 bits"
-    return row
-
-
-def _put_producer(turn: Turn, row: TxnProducerRow) -> None:
-    TXN_PRODUCERS.put(turn.txn, turn.group, producer_hash(row.producer), value=encode(row))
-
-
-def _check_later(turn: Turn, row: TxnProducerRow) -> None:
-    """Checks are gathered by the minute, and come a minute later at the earliest."""
-    at_ms = max(row.last_ms + TXN_PRODUCER_RETENTION_MS, turn.now_ms)
-    row.check_at_ms = (at_ms // MINUTE_MS + 1) * MINUTE_MS
-    TXN_PRODUCER_CHECKS.put(
-        turn.txn, turn.group, row.check_at_ms, producer_hash(row.producer), value=b""
-    )
-    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, row.check_at_ms)
 
 
 def _result(number: int, row: TxnRow) -> TxnResult:

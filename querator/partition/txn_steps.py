@@ -8,9 +8,9 @@ another one begins again: every step may be done any number of times.
     COMMITTED    Publish at each participant, until there is nothing left to do; then Finish
     ABORTED      Discard likewise; then Finish
 
-A participant that has something pinned asks the coordinator, now and then, whether it still has the
-transaction. If not, it is over: nothing of the stage was published, and a late Prepare has pinned
-it once more.
+A partition that has something pinned asks the coordinator, now and then, whether it still has the
+transaction. If not, it is over, and is let go of. Of what is staged and not pinned it asks which
+batches are committed: those of attempts that do not count, in a partition that no commit has named.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,11 @@ from querator.model.transactions import (
     TxnState,
 )
 from querator.partition.staging_rows import TxnRow, decode_stage, decode_txn
-from querator.partition.transactions import load_producer, txn_result
+from querator.partition.transactions import txn_result
+from querator.partition.txn_producers import load_producer
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import PINNED, STAGES, TXNS
+from querator.storage.tables import PINNED, STAGE_NAMES, STAGES, TXNS
 
 
 class OpenTxn(msgspec.Struct, frozen=True):
@@ -71,11 +72,18 @@ class TxnQuery(msgspec.Struct, frozen=True, array_like=True, tag="x"):
         return self.finished and result.state is TxnState.ABORTED and result.txn == self.txn
 
 
+class OpenBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch of which something is staged."""
+
+    producer: str
+    batch: int
+
+
 class CommittedQuery(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """The last batch of a producer that was committed; -1: none is known."""
+    """The last batch of each producer that was committed; -1: none is known."""
 
     group: int
-    producer: str
+    producers: tuple[str, ...]
 
 
 class ProducerQuery(msgspec.Struct, frozen=True, array_like=True, tag="u"):
@@ -129,9 +137,9 @@ def _open(number: int, row: TxnRow) -> OpenTxn:
         if row.state == TxnState.PREPARING:
             step: Prepare | Publish | Discard = Prepare(number, row.producer, row.batch, one.claims)
         elif row.state == TxnState.COMMITTED:
-            step = Publish(number)
+            step = Publish(number, row.producer, row.batch)
         else:
-            step = Discard(number, row.keep)
+            step = Discard(number, row.keep, row.producer, row.batch)
         steps.append((one.group, step))
     return OpenTxn(number, TxnState(row.state), tuple(steps))
 
@@ -165,6 +173,25 @@ def pinned_txns(txn: ReadTransaction, group: int) -> tuple[PinnedTxn, ...]:
     return tuple(found.values())
 
 
+def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatch, ...]:
+    """Up to so many batches of which something is staged here: one step for each of them."""
+    txn = generations.view(txn, group)
+    found: list[OpenBatch] = []
+    start, stop = STAGE_NAMES.bounds(group)
+    while len(found) < most:
+        first = next(iter(txn.scan(start, stop)), None)
+        if first is None:
+            break
+        key, stage = first
+        raw = STAGES.get(txn, group, int.from_bytes(stage, "big"))
+        assert raw is not None, "what has a name is there"
+        row = decode_stage(raw)
+        found.append(OpenBatch(row.producer, row.batch))
+        hashed, batch, _, _ = STAGE_NAMES.parts(key)
+        _, start = STAGE_NAMES.bounds(group, hashed, batch)
+    return tuple(found)
+
+
 def oldest_stage_ms(txn: ReadTransaction, group: int) -> int:
     """When the oldest stage was begun; 0: there is none. `txn` is a view."""
     for _, raw in STAGES.rows(txn, group):
@@ -174,15 +201,14 @@ def oldest_stage_ms(txn: ReadTransaction, group: int) -> int:
 
 def answer(
     txn: ReadTransaction, query: TransactionQuery
-) -> TxnResult | int | ProducerTotals | StagedPage:
+) -> TxnResult | tuple[int, ...] | ProducerTotals | StagedPage:
     """As things stand."""
     view = generations.view(txn, query.group)
     match query:
         case TxnQuery():
             return txn_result(view, query.group, query.txn, query.producer, query.batch)
         case CommittedQuery():
-            row = load_producer(view, query.group, query.producer)
-            return -1 if row is None else row.committed
+            return tuple(_committed(view, query.group, producer) for producer in query.producers)
         case ProducerQuery():
             row = load_producer(view, query.group, query.producer)
             if row is None:
@@ -190,6 +216,11 @@ def answer(
             return ProducerTotals(row.committed, row.batch_items, row.items)
         case StagedQuery():
             return _staged(view, query)
+
+
+def _committed(view: ReadTransaction, group: int, producer: str) -> int:
+    row = load_producer(view, group, producer)
+    return -1 if row is None else row.committed
 
 
 def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:

@@ -241,7 +241,7 @@ _REPLIES: dict[type, Any] = {
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,
     TxnQuery: msgspec.msgpack.Decoder(TxnResult).decode,
-    CommittedQuery: msgspec.msgpack.Decoder(int).decode,
+    CommittedQuery: msgspec.msgpack.Decoder(tuple[int, ...]).decode,
     ProducerQuery: msgspec.msgpack.Decoder(ProducerTotals).decode,
     StagedQuery: msgspec.msgpack.Decoder(StagedPage).decode,
     ClosureQuery: msgspec.msgpack.Decoder(Closure).decode,

@@ -11,8 +11,10 @@ what is open and goes on. One task for each open transaction:
 A participant that cannot be reached holds up its transaction and no other one. One that is gone for
 ever (its partition has closed) has nothing of it: it refuses to prepare, and has let go.
 
-Participants that have something pinned ask its coordinator now and then. What that has finished can
-only have been pinned anew, by a command that was late: it is let go.
+Whoever leads a partition with stages asks the coordinator now and then. What is pinned for a
+transaction that is finished is let go. What is staged for a batch that is committed is dropped, and
+the partition remembers the batch: so an attempt that goes on after the commit holds no room there,
+and is told, also in a partition that no commit has named.
 """
 
 import asyncio
@@ -23,14 +25,24 @@ from querator import telemetry
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import PINNED_ASK_MS
+from querator.model.limits import STAGES_ASK_MS, STAGES_MAX
 from querator.model.queues import QueueState
-from querator.model.transactions import Discard, Finish, Prepare, Publish, TxnResult, TxnState
+from querator.model.transactions import (
+    Discard,
+    DropStages,
+    Finish,
+    Prepare,
+    Publish,
+    TxnResult,
+    TxnState,
+)
 from querator.partition.txn_steps import (
+    CommittedQuery,
     OpenTxn,
     TransactionQuery,
     TxnQuery,
     answer,
+    open_batches,
     open_numbers,
     open_txn,
     pinned_txns,
@@ -43,6 +55,8 @@ from querator.service.views import PartitionView
 from querator.storage.environment import Environment
 
 PAUSE_S_MIN = 0.02
+PRODUCERS_ASKED_MAX = 500
+"""Whose batches one question is about."""
 PAUSE_S_MAX = 5.0
 """Pause of a transaction after a failure, doubled each time."""
 
@@ -71,8 +85,8 @@ class Committer:
             change.set()
         if self._stopped or not view.local:
             return
-        if view.pinned and view not in self._asking:
-            # Owned: it ends when nothing is pinned, or `stop` cancels it.
+        if view.stages and view not in self._asking:
+            # Owned: it ends when nothing is staged, or `stop` cancels it.
             self._asking[view] = self._loop.create_task(self._ask(view))
         if view.txns and view.txns > sum(1 for carried, _ in self._carried if carried is view):
             self._begin(view)
@@ -165,18 +179,19 @@ class Committer:
         owner = self._router.map.by_group(group)
         return owner is None or owner[0].state is QueueState.DELETING
 
-    # --- what is pinned ----------------------------------------------------------------------
+    # --- what is staged ----------------------------------------------------------------------
 
     async def _ask(self, view: PartitionView) -> None:
         try:
             while True:
-                await view.pause(self._loop.time() + PINNED_ASK_MS / 1000)
-                if not view.local or not view.pinned or self._gone(view.group):
+                await view.pause(self._loop.time() + STAGES_ASK_MS / 1000)
+                if not view.local or not view.stages or self._gone(view.group):
                     return
                 try:
                     await self._let_go(view)
+                    await self._drop_committed(view)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
-                    error = as_answer(defect, "letting go of what is pinned")
+                    error = as_answer(defect, "letting go of what is staged")
                     _log.info("txns.unanswered", group=view.group, error=str(error))
         finally:
             del self._asking[view]
@@ -194,7 +209,35 @@ class Committer:
             query = TxnQuery(coordinator, one.txn, one.producer, one.batch)
             if not (await self._router.read(coordinator, query)).txn:
                 _log.info("txns.let_go", group=view.group, txn=one.txn)
-                await self._tell(view.group, Discard(one.txn))
+                step = Discard(one.txn, producer=one.producer, batch=one.batch)
+                await self._tell(view.group, step)
+
+    async def _drop_committed(self, view: PartitionView) -> None:
+        """Drops what is staged for batches that are committed."""
+        owner = self._router.map.by_group(view.group)
+        if owner is None:
+            return
+        with self._environment.snapshot() as txn:
+            found = open_batches(txn, view.group, STAGES_MAX)
+        coordinator = owner[0].groups[0]
+        producers = sorted({one.producer for one in found})
+        committed: dict[str, int] = {}
+        for start in range(0, len(producers), PRODUCERS_ASKED_MAX):
+            chunk = tuple(producers[start : start + PRODUCERS_ASKED_MAX])
+            numbers = await self._router.read(coordinator, CommittedQuery(coordinator, chunk))
+            committed.update(zip(chunk, numbers, strict=True))
+        for one in found:
+            last = committed[one.producer]
+            if one.batch <= last:
+                _log.info("txns.dropped", group=view.group, batch=one.batch)
+                await self._drop(view, DropStages(one.producer, one.batch, last))
+
+    async def _drop(self, view: PartitionView, command: DropStages) -> None:
+        while True:
+            result = await self._router.call(view, command)
+            assert isinstance(result, Done)
+            if not result.changed:
+                return
 
     # --- questions ---------------------------------------------------------------------------
 

@@ -160,9 +160,9 @@ class Transactions:
     ) -> int:
         """The last batch of the producer that was committed; -1: none is known."""
         group = queue.groups[0]
-        query = CommittedQuery(group, call.producer)
-        committed: int = await self._router.read(group, query, deadline=deadline)
-        return committed
+        query = CommittedQuery(group, (call.producer,))
+        [committed] = await self._router.read(group, query, deadline=deadline)
+        return int(committed)
 
     # --- commit ------------------------------------------------------------------------------
 

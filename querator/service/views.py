@@ -37,6 +37,7 @@ class PartitionView:
         "produce_bytes",
         "produces",
         "ready",
+        "stages",
         "stored",
         "txns",
     )
@@ -60,6 +61,8 @@ class PartitionView:
         """Transactions that it coordinates and that are not finished, as this node's replica has
         it; and staged items that are pinned for some."""
         self.pinned = 0
+        self.stages = 0
+        """Stages in it, as this node's replica has it."""
         self.produces = 0
         """Produce commands not answered yet, and their bytes."""
         self.produce_bytes = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from querator.partition import readers, transactions
+from querator.partition import readers, staging, transactions, txn_producers
 from querator.raft import following, member
 from querator.raft.group import Group
 from querator.raft.journal import Journal
@@ -40,9 +40,10 @@ def answers_before_the_sync() -> Any:
     return replaced(Group, "_may_tell_early", lambda self, record, applied: True)
 
 
-def forgets_batches() -> Any:
-    """The coordinator does not remember which batches of a producer are committed."""
-    load = transactions.load_producer
+@contextmanager
+def forgets_batches() -> Iterator[None]:
+    """Nobody remembers which batches of a producer are committed."""
+    load = txn_producers.load_producer
 
     def forgetful(*arguments: Any) -> Any:
         row = load(*arguments)
@@ -50,7 +51,16 @@ def forgets_batches() -> Any:
             row.committed = -1
         return row
 
-    return replaced(transactions, "load_producer", forgetful)
+    with (
+        replaced(transactions, "load_producer", forgetful),
+        replaced(staging, "load_producer", lambda *_: None),
+    ):
+        yield
+
+
+def forgets_what_is_finished() -> Any:
+    """Participants do not remember which transactions are over."""
+    return replaced(staging, "load_producer", lambda *_: None)
 
 
 def fences_nobody() -> Any:

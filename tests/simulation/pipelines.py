@@ -3,7 +3,8 @@
 A queue of a pipeline has groups of its own, and nobody takes its items out: at the end all of them
 are looked at. What a pipeline did is written down as the attempts that it has named in a commit,
 and what it was told. The carrier plays `service.committing`: it reads what is open from whatever
-node it likes, also from one that is behind, and repeats what it has no answer for.
+node it likes, also from one that is behind, and repeats what it has no answer for. What any of them
+has sent comes once more, much later: `Latecomer`.
 """
 
 import random
@@ -15,8 +16,6 @@ from typing import Any
 from zlib import crc32
 
 from querator.model.commands import Done
-from querator.model.entries import Proposal
-from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
 from querator.model.transactions import (
     AbortTxn,
@@ -32,99 +31,30 @@ from querator.model.transactions import (
     TxnResult,
     TxnState,
 )
-from querator.partition.txn_steps import OpenTxn, open_txns, pinned_txns, verdict
-from querator.raft.handover import Call, Read
-from tests.simulation.clients import ANSWER_US, RETRIED, Cluster
-from tests.simulation.node import Lost, SimulatedNode, Ticket
+from querator.partition.txn_steps import (
+    OpenBatch,
+    OpenTxn,
+    open_batches,
+    open_txns,
+    pinned_txns,
+    verdict,
+)
+from tests.simulation.asking import Asking
+from tests.simulation.clients import Cluster
+from tests.simulation.latecomer import Latecomer, Sent, committed
+from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS
-
-Then = Callable[[Any, SimulatedNode], None]
-
-
-class Asking:
-    """Asks leaders, again and again until they have answered."""
-
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
-        self.cluster = cluster
-        self.chance = chance
-        self.life = 0
-        """What was asked in an earlier one is not waited for any more."""
-        self._leaders: dict[GroupId, str] = {}
-
-    def tell(self, group: GroupId, command: Any, then: Then, attachment: bytes = b"") -> None:
-        size = len(attachment) + 256
-        what = type(command).__name__.lower()
-        self._ask(
-            group,
-            what,
-            lambda ticket: Call(group, Proposal(command, attachment), ticket.future, size),
-            then,
-        )
-
-    def read(self, group: GroupId, then: Then) -> None:
-        """`then` gets the node whose state is as new as anything that was answered before."""
-        self._ask(group, "read", lambda ticket: Read(group, ticket.future), then)
-
-    def _choose(self, group: GroupId) -> SimulatedNode | None:
-        nodes = [node for node in self.cluster.all_nodes() if not node.gone]
-        for node in nodes:
-            if node.name == self._leaders.get(group):
-                return node
-        return self.chance.choice(nodes) if nodes else None
-
-    def _ask(self, group: GroupId, what: str, make: Callable[[Ticket], Any], then: Then) -> None:
-        timeline, life = self.cluster.timeline, self.life
-        over: list[int] = []
-
-        def again() -> None:
-            if not over:
-                over.append(1)
-                timeline.after(
-                    self.chance.randrange(10 * MS, 150 * MS),
-                    lambda: self._ask(group, what, make, then) if life == self.life else None,
-                )
-
-        def silent() -> None:
-            self._leaders.pop(group, None)
-            again()
-
-        def answered(node: SimulatedNode, result: Any, error: BaseException | None) -> None:
-            if over or life != self.life:
-                return
-            if error is None:
-                over.append(1)
-                self._leaders[group] = node.name
-                then(result, node)
-            elif isinstance(error, Lost):
-                silent()
-            elif isinstance(error, QueratorError) and error.code in RETRIED:
-                self._leaders[group] = error.value
-                again()
-            else:
-                self.cluster.found(f"pipeline: {what} ended with {error!r}")
-
-        node = self._choose(group)
-        if node is None:
-            again()
-            return
-
-        def back(result: Any, error: BaseException | None) -> None:
-            if self.chance.random() >= self.cluster.loss:
-                timeline.after(self.cluster.latency_us, lambda: answered(node, result, error))
-
-        request = make(Ticket(what, back))
-        timeline.after(
-            self.cluster.latency_us, lambda: node.request(request) if node.up else silent()
-        )
-        timeline.after(self.chance.choice(ANSWER_US), silent)
 
 
 class Carrier(Asking):
     """Carries out what is open, one transaction at a time."""
 
-    def __init__(self, cluster: Cluster, groups: list[GroupId], chance: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, groups: list[GroupId], chance: random.Random, sent: Sent
+    ) -> None:
         super().__init__(cluster, chance)
         self._groups = groups
+        self._sent = sent
         self.stopped = False
         self._plan()
 
@@ -155,11 +85,15 @@ class Carrier(Asking):
         with node.view(group) as view:
             found = open_txns(view, group) if group == self._groups[0] else ()
             pinned = pinned_txns(view, group)
+            staged = open_batches(view, group, 100)
         if found:
             self._carry(self.chance.choice(found))
         elif pinned:
             txn = self.chance.choice(pinned).txn
             self.read(self._groups[0], lambda _, node: self._let_go(group, txn, node))
+        elif staged:
+            batch = self.chance.choice(staged)
+            self.read(self._groups[0], lambda _, node: self._drop_committed(group, batch, node))
         else:
             self._plan()
 
@@ -169,6 +103,7 @@ class Carrier(Asking):
         def next_step() -> None:
             if len(answers) < len(txn.steps):
                 group, step = txn.steps[len(answers)]
+                self._sent.note(GroupId(group), step)
                 self.tell(GroupId(group), step, lambda result, _: took(result, step))
                 return
             last = (
@@ -194,6 +129,15 @@ class Carrier(Asking):
         else:
             self.tell(group, Discard(txn), lambda _, __: self._plan())
 
+    def _drop_committed(self, group: GroupId, batch: OpenBatch, node: SimulatedNode) -> None:
+        with node.view(self._groups[0]) as view:
+            last = committed(view, self._groups[0], batch.producer)
+        if batch.batch > last:
+            self._plan()
+        else:
+            command = DropStages(batch.producer, batch.batch, last)
+            self.tell(group, command, lambda _, __: self._plan())
+
 
 @dataclass
 class Written:
@@ -210,9 +154,15 @@ class Pipeline(Asking):
     """Writes one batch after the other. It dies with the batch in hand, and comes back with it."""
 
     def __init__(
-        self, cluster: Cluster, name: str, groups: list[GroupId], chance: random.Random
+        self,
+        cluster: Cluster,
+        name: str,
+        groups: list[GroupId],
+        chance: random.Random,
+        sent: Sent,
     ) -> None:
         super().__init__(cluster, chance)
+        self._sent = sent
         self.name = name
         self.batch = 0
         self.batches: dict[int, Written] = {}
@@ -298,6 +248,7 @@ class Pipeline(Asking):
                 self.name, self.batch, task, attempt, sequence, crc32(data),
                 pack(f"<{len(encoded)}I", *map(len, encoded)),
             )  # fmt: skip
+            self._sent.note(group, command, data)
             self.tell(group, command, staged, data)
 
         def staged(result: Any, _: SimulatedNode) -> None:
@@ -391,30 +342,41 @@ class Pipelines:
             return random.Random(f"{name} {seed}")
 
         self.groups = groups
+        sent = Sent()
         self.pipelines = [
-            Pipeline(cluster, f"p{n}", groups, chance(f"pipeline {n}")) for n in range(count)
+            Pipeline(cluster, f"p{n}", groups, chance(f"pipeline {n}"), sent) for n in range(count)
         ]
-        self.carriers = [Carrier(cluster, groups, chance(f"carrier {n}")) for n in range(2)]
+        self.carriers = [Carrier(cluster, groups, chance(f"carrier {n}"), sent) for n in range(2)]
+        self.latecomer = Latecomer(cluster, groups, chance("latecomer"), sent)
 
     @property
     def batches(self) -> int:
         return sum(pipeline.batch for pipeline in self.pipelines)
 
     def stop(self) -> None:
-        """No further batch is begun."""
+        """No further batch is begun, and nothing comes late any more."""
         for pipeline in self.pipelines:
             pipeline.stopped = True
+        self.latecomer.stopped = True
 
     def carried_out(self, leader: Callable[[GroupId], tuple[SimulatedNode, Any] | None]) -> bool:
-        """Whether no transaction is open, and nothing is pinned for one: then carriers stop."""
-        if any(pipeline.busy for pipeline in self.pipelines):
+        """Whether no transaction is open, nothing is pinned for one, and nothing is staged for a
+        batch that is committed: then carriers stop.
+        """
+        if self.latecomer.busy or any(pipeline.busy for pipeline in self.pipelines):
             return False
-        for group in self.groups:
+        staged: set[OpenBatch] = set()
+        for group in reversed(self.groups):
             found = leader(group)
             if found is None:
                 return False
             with found[0].view(group) as view:
                 if open_txns(view, group) or pinned_txns(view, group):
+                    return False
+                staged.update(open_batches(view, group, 1_000))
+                if group == self.groups[0] and any(
+                    one.batch <= committed(view, group, one.producer) for one in staged
+                ):
                     return False
         for carrier in self.carriers:
             carrier.stopped = True

@@ -60,6 +60,7 @@ G = GroupId(1)
         (mutants.reads_without_asking, AWAY, "linearizab"),
         (mutants.does_not_sync, CRASHES, ""),
         (mutants.forgets_batches, BATCHES, "batch"),
+        (mutants.forgets_what_is_finished, BATCHES, "visible 2 times"),
         (mutants.fences_nobody, READERS, "goes on"),
         (mutants.gives_names_twice, READERS, "other items before"),
         (mutants.loses_what_is_released, READERS, "lost"),

@@ -83,9 +83,9 @@ def test_a_batch_is_committed_by_one_row_and_then_published():
     assert queue.begin(claims) == TxnResult(1, PREPARING)
     assert not queue.carry(3)
     assert queue.everything() == []
-    assert ask(queue, CommittedQuery(11, SPARK)) == -1
+    assert ask(queue, CommittedQuery(11, (SPARK, "other"))) == (-1, -1)
     assert queue.logs[0].one(Decide(1)) == TxnResult(1, COMMITTED)
-    assert ask(queue, CommittedQuery(11, SPARK)) == 0
+    assert ask(queue, CommittedQuery(11, (SPARK,))) == (0,)
     assert queue.everything() == []
     assert not queue.carry(1)
     assert len(queue.everything()) == 2, "partition by partition"
@@ -167,7 +167,7 @@ def test_an_empty_batch_is_committed_too():
     queue = Partitions(1)
     assert queue.begin({}, batch=3) == TxnResult(1, PREPARING)
     assert queue.carry()
-    assert ask(queue, CommittedQuery(11, SPARK)) == 3
+    assert ask(queue, CommittedQuery(11, (SPARK,))) == (3,)
 
 
 def test_one_undecided_transaction_for_a_producer():
@@ -268,16 +268,22 @@ def test_partitions_that_change_after_the_decision_do_not():
     assert queue.everything() == EVERYTHING
 
 
-def test_what_a_late_prepare_has_pinned_is_found_and_let_go():
+def test_what_is_pinned_for_a_transaction_that_is_over_is_found_and_let_go():
     queue, claims = staged()
+    late = Prepare(1, SPARK, 0, tuple(claims[1]))
     queue.begin(claims)
     queue.logs[0].one(Decide(1, int(ErrorCode.QUEUE_FULL), "full", keep=True))
     queue.carry()
-    queue.logs[1].one(Prepare(1, SPARK, 0, tuple(claims[1])))
+    refused = queue.logs[1].one(late)
+    assert refused.code is ErrorCode.TRANSACTION_ABORTED
+    for log in queue.logs:
+        log.advance(TXN_PRODUCER_RETENTION_MS + 180_000)
+    claims = stage_all(queue)
+    queue.logs[1].one(late)
     with queue.environment.snapshot() as txn:
         [pinned] = pinned_txns(txn, 12)
     assert pinned == PinnedTxn(1, SPARK, 0)
-    assert ask(queue, TxnQuery(11, 1, SPARK, 0)).state is ABORTED
+    assert ask(queue, TxnQuery(11, 1, SPARK, 0)).txn == 0
     queue.logs[1].one(Discard(1, keep=True))
     assert queue.begin(claims) == TxnResult(2, PREPARING)
     queue.carry()
@@ -332,9 +338,9 @@ def test_producers_are_forgotten_when_they_have_been_silent_for_long():
     queue.begin({}, batch=5)
     queue.carry()
     queue.logs[0].advance(TXN_PRODUCER_RETENTION_MS - 1)
-    assert ask(queue, CommittedQuery(11, SPARK)) == 5
+    assert ask(queue, CommittedQuery(11, (SPARK,))) == (5,)
     queue.logs[0].advance(180_000)
-    assert ask(queue, CommittedQuery(11, SPARK)) == -1
+    assert ask(queue, CommittedQuery(11, (SPARK,))) == (-1,)
 
 
 def test_large_publications_survive_a_death_at_each_entry(monkeypatch):

@@ -114,7 +114,7 @@ ANSWERS: list[tuple[Any, Any]] = [
     (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
     (EpochQuery(), 17),
     (TxnQuery(GROUP, 3, "p", 2**62, 500), TxnResult(3, TxnState.COMMITTED)),
-    (CommittedQuery(GROUP, "p"), -1),
+    (CommittedQuery(GROUP, ("p", "q")), (-1, 7)),
     (ProducerQuery(GROUP, "p"), ProducerTotals(3, 4, 5)),
     (
         StagedQuery(GROUP, 10),

@@ -377,7 +377,7 @@ async def test_a_change_of_partitions_waits_for_what_is_pinned():
 
 
 async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
-    monkeypatch.setattr("querator.service.committing.PINNED_ASK_MS", 1)
+    monkeypatch.setattr("querator.service.committing.STAGES_ASK_MS", 1)
     async with nodes("a", "b", partitions=2) as stage:
         queue = stage.base.placement.map.find("default", "q")
         assert queue is not None
@@ -388,7 +388,7 @@ async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
         begins = [command for _, _, command in stage.proposed if isinstance(command, Begin)]
         assert len(begins) >= 1
         [part] = [part for part in late.parts if part.partition == 1]
-        command = Prepare(1, SPARK, 0, (StageClaim(0, late.attempt, part.count, part.checksum),))
+        command = Prepare(99, SPARK, 0, (StageClaim(0, late.attempt, part.count, part.checksum),))
         pinned = await stage.members["a"].router.propose(queue.groups[1], command)
         assert not isinstance(pinned, Refusal)
         await stage.base.until(
@@ -398,6 +398,23 @@ async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
             )
         )
         assert not (await stage.lease("a")).batches
+
+
+async def test_an_attempt_that_goes_on_after_the_commit_is_told_in_every_partition(monkeypatch):
+    monkeypatch.setattr("querator.service.committing.STAGES_ASK_MS", 1)
+    async with nodes("a", "b", partitions=2) as stage:
+        zombie = stage_call(b"late", task=1, number=9, sequence=2, partition=1)
+        one = await fill(stage.members["a"], (b"x",), partition=0)
+        await stage.members["a"].commit(commit_call(one))
+        told = await stage.members["b"].stage(
+            stage_call(b"late", task=1, number=9, sequence=1 << 40, partition=0)
+        )
+        assert told.committed, "a participant knows it"
+        assert not (await stage.members["b"].stage(zombie)).committed, "the other one does not yet"
+        await stage.base.until(lambda: stage.base.counts().stages == 0)
+        again = await stage.members["b"].stage(zombie)
+        assert again.committed
+        assert await everything(stage, 1) == [b"x"]
 
 
 async def test_a_node_that_starts_again_goes_on():

@@ -1,0 +1,114 @@
+"""What a partition remembers of producers of transactions: one row for each.
+
+The coordinator's rows are its authority: which batch of a producer was committed last, and which
+transaction is open. Any other partition has a row for each producer whose transactions it has
+carried out. It says which steps come too late:
+
+    committed   Stage of a batch up to this one stages nothing, and says so
+    finished    Prepare for a transaction up to this one pins nothing
+
+Numbers of batches and of transactions only grow, and the next transaction of a producer begins when
+the one before is decided. So one row is enough, however many steps are on their way: no Prepare for
+a transaction below `finished` is of use to anybody.
+
+Rows are remembered for TXN_PRODUCER_RETENTION_MS after their last change. The coordinator refuses
+new producers beyond TXN_PRODUCERS_MAX. A participant cannot refuse what is decided: it forgets the
+producer that has been silent for longest.
+"""
+
+from querator.model.commands import TxnProducerFact
+from querator.model.limits import MINUTE_MS, TXN_PRODUCER_RETENTION_MS, TXN_PRODUCERS_MAX
+from querator.partition.staging_rows import (
+    TxnProducerRow,
+    decode_txn_producer,
+    encode,
+    producer_hash,
+)
+from querator.partition.turn import Turn, earlier
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import TXN_PRODUCER_CHECKS, TXN_PRODUCERS
+
+
+def load_producer(txn: ReadTransaction, group: int, producer: str) -> TxnProducerRow | None:
+    """Of two producers that share a hash the first one is known."""
+    raw = TXN_PRODUCERS.get(txn, group, producer_hash(producer))
+    row = None if raw is None else decode_txn_producer(raw)
+    assert row is None or row.producer == producer, "two producers share a hash of 128 bits"
+    return row
+
+
+def put_producer(turn: Turn, row: TxnProducerRow) -> None:
+    TXN_PRODUCERS.put(turn.txn, turn.group, producer_hash(row.producer), value=encode(row))
+
+
+def new_producer(turn: Turn, producer: str, last_ms: int) -> TxnProducerRow:
+    """A row for a producer that has none. The caller puts it."""
+    row = TxnProducerRow(producer, last_ms, 0)
+    turn.state.txn_producers += 1
+    _check_later(turn, row)
+    return row
+
+
+def remember(turn: Turn, producer: str, *, txn: int = 0, committed: int = -1) -> None:
+    """Transactions of the producer up to `txn` are over here, and its batches up to `committed` are
+    committed.
+    """
+    learn(turn, TxnProducerFact(producer, committed, turn.now_ms), txn)
+
+
+def learn(turn: Turn, fact: TxnProducerFact, txn: int = 0) -> None:
+    """As `remember`, as of the time of the fact."""
+    row = load_producer(turn.txn, turn.group, fact.producer)
+    if row is None:
+        _make_room(turn)
+        row = new_producer(turn, fact.producer, fact.last_ms)
+    elif fact.committed <= row.committed and txn <= row.finished:
+        return
+    row.committed = max(row.committed, fact.committed)
+    row.finished = max(row.finished, txn)
+    row.last_ms = max(row.last_ms, fact.last_ms)
+    TXN_PRODUCER_CHECKS.delete(turn.txn, turn.group, row.check_at_ms, producer_hash(row.producer))
+    _check_later(turn, row)
+    put_producer(turn, row)
+
+
+def _make_room(turn: Turn) -> None:
+    """The coordinator has its own limit, and rows that it cannot do without."""
+    if not turn.queue.partition or turn.state.txn_producers < TXN_PRODUCERS_MAX:
+        return
+    key, _ = next(TXN_PRODUCER_CHECKS.rows(turn.txn, turn.group))
+    turn.txn.delete(key)
+    TXN_PRODUCERS.delete(turn.txn, turn.group, key[17:])
+    turn.state.txn_producers -= 1
+
+
+def forget_txn_producers(turn: Turn, rows_max: int) -> int:
+    """Forgets producers that have been silent for long; the number of rows looked at."""
+    txn, group = turn.txn, turn.group
+    due: list[tuple[bytes, bytes]] = []
+    for key, _ in TXN_PRODUCER_CHECKS.rows(txn, group):
+        if len(due) == rows_max or int.from_bytes(key[9:17], "big") > turn.now_ms:
+            break
+        due.append((key, key[17:]))
+    for key, hashed in due:
+        raw = TXN_PRODUCERS.get(txn, group, hashed)
+        assert raw is not None, "a check names a producer"
+        producer = decode_txn_producer(raw)
+        txn.delete(key)
+        if not producer.open and producer.last_ms + TXN_PRODUCER_RETENTION_MS <= turn.now_ms:
+            TXN_PRODUCERS.delete(txn, group, hashed)
+            turn.state.txn_producers -= 1
+            continue
+        _check_later(turn, producer)
+        put_producer(turn, producer)
+    return len(due)
+
+
+def _check_later(turn: Turn, row: TxnProducerRow) -> None:
+    """Checks are gathered by the minute, and come a minute later at the earliest."""
+    at_ms = max(row.last_ms + TXN_PRODUCER_RETENTION_MS, turn.now_ms)
+    row.check_at_ms = (at_ms // MINUTE_MS + 1) * MINUTE_MS
+    TXN_PRODUCER_CHECKS.put(
+        turn.txn, turn.group, row.check_at_ms, producer_hash(row.producer), value=b""
+    )
+    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, row.check_at_ms)
