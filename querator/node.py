@@ -96,6 +96,7 @@ class Node:
         tls: TlsSettings | None = None,
         storage_quota_bytes: int = 0,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        trust_clock: bool = False,
         shutdown_timeout_ms: int = 5_000,
         switch_interval_s: float | None = None,
     ) -> None:
@@ -121,6 +122,7 @@ class Node:
         self._tls = tls
         self._quota_bytes = storage_quota_bytes
         self._log_bytes_kept = log_bytes_kept
+        self._trust_clock = trust_clock
         self._shutdown_timeout_ms = shutdown_timeout_ms
         self._switch_interval_s = switch_interval_s
         self._running = contextlib.AsyncExitStack()
@@ -238,6 +240,8 @@ class Node:
         )
         placement, service = rooms.placement, rooms.service
         observed.host, observed.placement, observed.service = rooms.host, placement, service
+        if self._trust_clock:
+            rooms.host.trust_clock()
         await rooms.start(self._running)
         await self._until_formed(placement)
         self._server = server = GrpcServer(

@@ -50,6 +50,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "other nodes can join it."
         ),
     ] = False
+    trust_clock: Annotated[
+        bool,
+        Meta(
+            description="The machine's clock is right, although it is far ahead of the data: for "
+            "ten minutes after the start the node leads without a second clock to compare with. "
+            "For a node by itself that was off for more than 14 days."
+        ),
+    ] = False
     name: Annotated[
         str,
         Meta(

@@ -105,6 +105,14 @@ COMMIT_WAIT_MS_MAX = 30 * SECOND_MS  # How long a commit without a deadline wait
 STAGES_ASK_MS = 1 * MINUTE_MS  # While anything is staged, its coordinator is asked about it.
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
+# How far a leader's wall clock may take state time beyond both the log and what the clocks of a
+# majority show: more than messages are late, less than leases usually last.
+STATE_TIME_JUMP_MS_MAX = 10 * SECOND_MS
+# The same where nobody else has a clock: a machine that was off for a week or two goes on alone.
+LONE_TIME_JUMP_MS_MAX = 14 * DAY_MS
+# A group with one voter in which nothing happens notes the time this often, so that a node that was
+# idle for long is not taken for one whose clock is wrong.
+LONE_TIME_NOTED_MS = 1 * DAY_MS
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
 READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's call that waits looks again after so long.
 READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader holds it up.
@@ -193,6 +201,8 @@ assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
 assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
 assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
 assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
+assert CLOCK_SKEW_MS_MAX < STATE_TIME_JUMP_MS_MAX < LEASE_TIMEOUT_MS_DEFAULT
+assert LONE_TIME_NOTED_MS < LONE_TIME_JUMP_MS_MAX
 assert BATCH_ITEMS_DEFAULT <= BATCH_ITEMS_MAX <= BATCH_SEGMENTS_MAX * BLOCK_ITEMS_MAX
 assert BATCH_BYTES_DEFAULT <= BATCH_BYTES_MAX
 assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"

@@ -6,7 +6,8 @@ never read it: the leader stamps `now_ms` on every entry.
 **State time** of a group is what its leader stamps: `base + monotonic time since taking office`,
 with `base = max(now_ms of the last entry, wall clock)`. While in office it is steered towards the
 wall clock by at most a tenth of the time that passes, so that a step of the wall clock neither
-moves it backwards nor makes it jump; forward jumps happen only on taking office.
+moves it backwards nor makes it jump; forward jumps happen only on taking office. Wherever the wall
+clock counts, it counts as far as it is believed (`raft.skew`).
 """
 
 import time
@@ -82,13 +83,16 @@ class SimulatedClock:
 class StateTime:
     """State time of one group during one office of its leader (see the module's docstring)."""
 
-    __slots__ = ("_clock", "_now", "_read_s")
+    __slots__ = ("_believed_ms", "_clock", "_now", "_read_s")
 
-    def __init__(self, clock: Clock, *, last_ms: int) -> None:
-        """Takes office; `last_ms` is the time stamped on the last entry of the log."""
+    def __init__(self, clock: Clock, *, last_ms: int, believed_ms: Callable[[int], int]) -> None:
+        """Takes office; `last_ms` is the time stamped on the last entry of the log. `believed_ms`
+        is given state time and says what the wall clock shows, as far as it is believed.
+        """
         self._clock = clock
+        self._believed_ms = believed_ms
         self._read_s = clock.monotonic_s()
-        self._now = float(max(last_ms, clock.wall_ms()))
+        self._now = float(max(last_ms, believed_ms(last_ms)))
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; never less than before."""
@@ -96,7 +100,7 @@ class StateTime:
         passed = (read_s - self._read_s) * 1000
         assert passed >= 0
         self._read_s = read_s
-        ahead = self._clock.wall_ms() - (self._now + passed)
+        ahead = self._believed_ms(int(self._now + passed)) - (self._now + passed)
         most = passed * STEERING
         self._now += passed + min(max(ahead, -most), most)
         return int(self._now)
@@ -110,5 +114,5 @@ class StateTime:
         missing = due_ms - self.now_ms()
         if missing <= 0:
             return 0.0
-        in_step = abs(self._clock.wall_ms() - self._now) <= 2
+        in_step = abs(self._believed_ms(int(self._now)) - self._now) <= 2
         return min(missing / 1000 / (1 if in_step else 1 + STEERING), WAIT_S_MAX)

@@ -261,7 +261,8 @@ class Group:
             (call, self._unknown("its time is over")) for call in self._pending.expired(now_s)
         )
         if self.office is not None:
-            if self._skew.beyond:
+            self.office.look_at_clock()
+            if self._skew.beyond or self.office.by_others_clocks:
                 self.office.hand_away()
             self.office.go_on(outcome)
             self.office.end_changes(self._unknown("its time is over"), outcome)
@@ -361,6 +362,7 @@ class Group:
         result."""
         office = self.office
         assert office is not None
+        office.note_time()
         if office.due_in_s() != 0:
             return []
         office.due_ms = None
@@ -480,6 +482,7 @@ class Group:
             self.member,
             self.journal,
             self._clock,
+            self._skew,
             last_ms=max(self.journal.last_ms, self.application.now_ms),
             due_ms=current.due_ms,
         )
@@ -563,6 +566,7 @@ class Group:
     def close(self, outcome: Outcome) -> None:
         """The group is taken from this node; it is never asked again."""
         self._end("it is being deleted", None, outcome)
+        self._skew.of_group(self.group, ())
 
     def _end(self, why: str, error: BaseException | None, outcome: Outcome) -> None:
         unknown = self._unknown(why, error)
@@ -604,4 +608,5 @@ class Group:
             replicas=self.journal.replicas,
             replicas_index=self.journal.replicas_index,
             followers=self.member.followers(),
+            waits_for_clock=self.member.waits_for_clock,
         )

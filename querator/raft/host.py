@@ -270,6 +270,10 @@ class Host:
         """
         return self._turns.skew.ms
 
+    def trust_clock(self) -> None:
+        """An operator says that this node's clock is right (`raft.skew`)."""
+        self._turns.skew.trust()
+
     def turn_stats(self) -> TurnStats:
         return self._turns.stats.stats()
 

@@ -450,6 +450,11 @@ class Journal(LogOfLibrary):
             assert command == NO_OP, "the library appends nothing else"
             self._append(idx, term, self.last_ms, KIND_NO_OP, _NO_ENTRY)
 
+    def add_time(self, now_ms: int) -> None:
+        """Appends an entry of the present term that does nothing else than to tell the time."""
+        index, now_ms = self.last_index + 1, max(now_ms, self.last_ms)
+        self._append(index, self._term, now_ms, KIND_NO_OP, _NO_ENTRY)
+
     def add_configuration(self, replicas: Replicas) -> int:
         """Appends a configuration in the present term, in force from here on; its index."""
         entry = Entry(configuration.encode(replicas))

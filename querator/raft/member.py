@@ -167,6 +167,11 @@ class Member(Voter):
         self._journal.add(stamped, index, self.term)
         return index
 
+    def note_time(self, now_ms: int) -> None:
+        """Appends an entry that says the time and nothing else."""
+        assert self.leads
+        self._journal.add_time(now_ms)
+
     def reconfigure(self, change: configuration.Change) -> int:
         """Appends the configuration that the change makes; its index."""
         assert self.leads

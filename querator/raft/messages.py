@@ -34,6 +34,7 @@ class RequestVote(msgspec.Struct, frozen=True, array_like=True, tag="v", gc=Fals
 
     `pre`: would you vote for me in this term? Changes nothing at either side. `transfer`: the
     leader itself asked for this election, so that it does not count that it was heard lately.
+    `wall_ms`: the sender's wall clock; 0: not said.
     """
 
     term: int
@@ -41,14 +42,16 @@ class RequestVote(msgspec.Struct, frozen=True, array_like=True, tag="v", gc=Fals
     last_term: int
     pre: bool = False
     transfer: bool = False
+    wall_ms: int = 0
 
 
 class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False):
-    """`term` of the request when granted, else the voter's own."""
+    """`term` of the request when granted, else the voter's own. `wall_ms` as in the request."""
 
     term: int
     granted: bool
     pre: bool = False
+    wall_ms: int = 0
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):

@@ -13,7 +13,12 @@ from typing import Final
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import APPLY_ENTRIES_TURN_MAX, LEASE_GRACE_MS, PROPOSAL_TIMEOUT_MS
+from querator.model.limits import (
+    APPLY_ENTRIES_TURN_MAX,
+    LEASE_GRACE_MS,
+    LONE_TIME_NOTED_MS,
+    PROPOSAL_TIMEOUT_MS,
+)
 from querator.model.nodes import node_name
 from querator.raft import configuration
 from querator.raft.clock import Clock, StateTime
@@ -22,6 +27,7 @@ from querator.raft.journal import Journal
 from querator.raft.member import Member
 from querator.raft.reads import Reads
 from querator.raft.replication import State
+from querator.raft.skew import Skew
 
 TRANSFER_TIMEOUT_S: Final = 2.0
 """A leader that hands over takes nothing on for so long at the most."""
@@ -41,6 +47,7 @@ class Office:
         member: Member,
         journal: Journal,
         clock: Clock,
+        skew: Skew,
         *,
         last_ms: int,
         due_ms: int | None,
@@ -50,8 +57,8 @@ class Office:
         self._member = member
         self._journal = journal
         self._clock = clock
-        self._time = StateTime(clock, last_ms=last_ms)
-        self._since_s = clock.monotonic_s()
+        self._skew = skew
+        self._begin_time(last_ms)
         self.term = member.term
         self.due_ms = due_ms
         self.held: list[Call] = []
@@ -66,8 +73,35 @@ class Office:
 
     # --- time --------------------------------------------------------------------
 
+    def _begin_time(self, last_ms: int) -> None:
+        self._since_s = self._clock.monotonic_s()
+        self._time = StateTime(self._clock, last_ms=last_ms, believed_ms=self._believed_ms)
+        self.by_others_clocks = not self._skew.believes(self._member.other_voters, last_ms)
+
+    def _believed_ms(self, last_ms: int) -> int:
+        return self._skew.believed_ms(self._member.other_voters, last_ms)
+
     def now_ms(self) -> int:
         return self._time.now_ms()
+
+    def look_at_clock(self) -> None:
+        """An office that was taken without a clock to believe begins its time once more when there
+        is one: state time then jumps to it, and no lease lapses for a while.
+        """
+        now_ms = self.now_ms()
+        if self.by_others_clocks and self._skew.believes(self._member.other_voters, now_ms):
+            self._begin_time(now_ms)
+
+    def note_time(self) -> None:
+        """Lets the log of a lone voter know of the time, now and then."""
+        if self._note_in_s() == 0:
+            self._member.note_time(self.now_ms())
+
+    def _note_in_s(self) -> float | None:
+        if not self._member.alone or not self._journal.last_ms:
+            return None
+        at_ms = self._journal.last_ms + LONE_TIME_NOTED_MS
+        return self._time.wait_s(at_ms)
 
     def due_in_s(self) -> float | None:
         """Seconds until the machine is to be asked for what is due; None while nothing is.
@@ -92,6 +126,8 @@ class Office:
             instants.append(self._transfer_until_s)
         elif (due_in_s := self.due_in_s()) is not None:
             instants.append(self._clock.monotonic_s() + due_in_s)
+        if (note_in_s := self._note_in_s()) is not None and self._transfer is None:
+            instants.append(self._clock.monotonic_s() + note_in_s)
         return min(instants, default=None)
 
     # --- reads -------------------------------------------------------------------

@@ -1,21 +1,43 @@
-"""How far this node's wall clock is from those of the others.
+"""How far this node's wall clock is from those of the others, and how far it may be believed.
 
 Leases and schedules are kept by the clocks of leaders, so that their promises in real time hold
-only while these agree to `CLOCK_SKEW_MS_MAX`. Every heartbeat and reply carries its sender's wall
-clock. What arrives late makes the sender look behind, so of the last samples of a node the one that
-is furthest ahead counts. A node that is further than the limit from the median of all clocks, its
-own among them, leaves elections to the others as long as they may come to something, and hands over
-what it leads. Of an even number of clocks every instant between the two in the middle is their
+only while these agree to `CLOCK_SKEW_MS_MAX`. Heartbeats, requests for votes and the replies to
+both carry their sender's wall clock.
+
+**Skew.** What arrives late makes the sender look behind, so of the last samples of a node the one
+that is furthest ahead counts. A node that is further than the limit from the median of all clocks,
+its own among them, leaves elections to the others as long as they may come to something, and hands
+over what it leads. Of an even number of clocks every instant between the two in the middle is their
 median: of two halves that disagree, neither is wrong, and somebody may lead. With fewer than two
 others to compare with nobody can say whose clock is wrong.
+
+**Belief.** State time never goes back, so a clock that is ahead must not move it. A group's leader
+follows its wall clock no further than `STATE_TIME_JUMP_MS_MAX` beyond the later of two instants:
+its state time, and the one that the clocks of a majority of its voters have reached (the last
+sample of each; the own clock among them). A candidate knows the clocks of a majority, for their
+votes carry them. Beyond that the wall clock is not *believed*: the node stands for election only
+when nobody else has for a while, and then goes by what the majority's clocks have reached.
+
+A group with one voter has nobody to ask. It believes its clock up to `LONE_TIME_JUMP_MS_MAX` beyond
+its last entry, and beyond that it does not lead. An operator may say that the clock is right
+(`trust`).
+
+Samples are kept as differences from the monotonic clock, so that a step of the own wall clock is
+seen at once.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection
 from statistics import median_high, median_low
 from typing import Final
 
 from querator import telemetry
-from querator.model.limits import CLOCK_SKEW_MS_MAX
+from querator.model.ids import GroupId
+from querator.model.limits import (
+    CLOCK_SKEW_MS_MAX,
+    LONE_TIME_JUMP_MS_MAX,
+    STATE_TIME_JUMP_MS_MAX,
+)
 from querator.model.nodes import NodeKey
 from querator.raft.clock import Clock
 
@@ -23,28 +45,108 @@ _log = telemetry.logger(__name__)
 
 _SAMPLES: Final = 4
 
+TRUST_S: Final = 600.0
+"""An operator's word that the clock is right holds for so long: every group takes office within."""
+
 
 class Skew:
+    """Of one node. Only the raft thread calls it, but for `trust`, which any thread may."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._samples: dict[NodeKey, deque[int]] = {}
+        """How far the node's wall clock was ahead of this node's monotonic one."""
+        self._members: dict[GroupId, frozenset[NodeKey]] = {}
+        self._groups: Counter[NodeKey] = Counter()
+        """Groups of this node in which the other has a replica."""
+        self._trusted_until_s = float("-inf")
         self.ms = 0
         """How far the median is ahead of this node; negative: behind."""
+
+    # --- what is heard -------------------------------------------------------------
+
+    def heard(self, node: NodeKey, wall_ms: int) -> None:
+        """The node's wall clock, as it was when it sent a message that has come just now."""
+        if self._groups and not self._groups[node]:
+            # It has left; what was on its way comes late.
+            return
+        samples = self._samples.setdefault(node, deque(maxlen=_SAMPLES))
+        samples.append(wall_ms - self._monotonic_ms())
+        self._compare()
+
+    def of_group(self, group: GroupId, others: Collection[NodeKey]) -> None:
+        """The other nodes with a replica of the group; those that have none of any group are
+        forgotten.
+        """
+        before = self._members.pop(group, frozenset())
+        after = frozenset(others)
+        if after:
+            self._members[group] = after
+        self._groups.update(after - before)
+        gone = before - after
+        self._groups.subtract(gone)
+        for node in gone:
+            if not self._groups[node]:
+                del self._groups[node]
+                self._samples.pop(node, None)
+                self._compare()
+
+    def _compare(self) -> None:
+        was_beyond = self.beyond
+        self.ms = 0
+        if len(self._samples) >= 2:
+            own_ms = self._clock.wall_ms() - self._monotonic_ms()
+            clocks = [0, *(max(some) - own_ms for some in self._samples.values())]
+            self.ms = min(max(0, median_low(clocks)), median_high(clocks))
+        if self.beyond != was_beyond:
+            tell = _log.warning if self.beyond else _log.info
+            tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)
+
+    def _monotonic_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+    # --- what follows from it ------------------------------------------------------
 
     @property
     def beyond(self) -> bool:
         """Whether this node leads only when nobody else can."""
         return abs(self.ms) > CLOCK_SKEW_MS_MAX
 
-    def heard(self, node: NodeKey, wall_ms: int) -> None:
-        """The node's wall clock, as it was when it sent a message that has come just now."""
-        samples = self._samples.setdefault(node, deque(maxlen=_SAMPLES))
-        samples.append(wall_ms - self._clock.wall_ms())
-        if len(self._samples) < 2:
-            return
-        clocks = [0, *(max(some) for some in self._samples.values())]
-        was_beyond = self.beyond
-        self.ms = min(max(0, median_low(clocks)), median_high(clocks))
-        if self.beyond != was_beyond:
-            tell = _log.warning if self.beyond else _log.info
-            tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)
+    def trust(self) -> None:
+        """An operator says that this node's clock is right."""
+        self._trusted_until_s = self._clock.monotonic_s() + TRUST_S
+        _log.warning("clock.trusted", seconds=TRUST_S)
+
+    def believes(self, others: Collection[NodeKey], last_ms: int) -> bool:
+        """Whether state time may follow the wall clock from `last_ms` on, in a group with voters on
+        this node and `others`.
+        """
+        wall_ms = self._clock.wall_ms()
+        return self._believed_ms(wall_ms, others, last_ms) == wall_ms
+
+    def believed_ms(self, others: Collection[NodeKey], last_ms: int) -> int:
+        """The wall clock, or how far it may be believed; at least `last_ms` if that is less."""
+        return self._believed_ms(self._clock.wall_ms(), others, last_ms)
+
+    def _believed_ms(self, wall_ms: int, others: Collection[NodeKey], last_ms: int) -> int:
+        if wall_ms <= last_ms + STATE_TIME_JUMP_MS_MAX:
+            return wall_ms
+        if self._clock.monotonic_s() < self._trusted_until_s:
+            return wall_ms
+        if not others:
+            lone = last_ms == 0 or wall_ms <= last_ms + LONE_TIME_JUMP_MS_MAX
+            return wall_ms if lone else last_ms
+        reached_ms = self._reached_ms(wall_ms, others)
+        if reached_ms is None:
+            return last_ms
+        if wall_ms <= reached_ms + STATE_TIME_JUMP_MS_MAX:
+            return wall_ms
+        return max(last_ms, reached_ms)
+
+    def _reached_ms(self, wall_ms: int, others: Collection[NodeKey]) -> int | None:
+        """What the clocks of a majority have reached; None when too few of them are known."""
+        monotonic_ms = self._monotonic_ms()
+        samples = (self._samples.get(node) for node in others)
+        clocks = [wall_ms, *(some[-1] + monotonic_ms for some in samples if some)]
+        majority = (len(others) + 1) // 2 + 1
+        return sorted(clocks, reverse=True)[majority - 1] if len(clocks) >= majority else None

@@ -36,3 +36,5 @@ class GroupStatus(msgspec.Struct, frozen=True):
     replicas: Replicas
     replicas_index: int
     followers: tuple[ReplicaStatus, ...]
+    waits_for_clock: bool = False
+    """Whether this replica does not stand for election because its node's clock is not believed."""

@@ -66,7 +66,14 @@ from querator.raft.handover import (
 from querator.raft.heartbeats import Heartbeats
 from querator.raft.journal import GroupDeleted
 from querator.raft.mail import Mail
-from querator.raft.messages import Append, Envelope, Heartbeat, HeartbeatReply
+from querator.raft.messages import (
+    Append,
+    Envelope,
+    Heartbeat,
+    HeartbeatReply,
+    RequestVote,
+    VoteReply,
+)
 from querator.raft.open_transaction import OpenTransaction
 from querator.raft.packing import Packed
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
@@ -341,13 +348,15 @@ class Turns:
                 for message in messages:
                     match message:
                         case Envelope():
+                            if isinstance(message.message, RequestVote | VoteReply):
+                                self._hear_clock(node, message.message.wall_ms)
                             self._deliver_envelope(message, node, outcome)
                         case Heartbeat():
-                            self._hear_clock(node, message)
+                            self._hear_clock(node, message.wall_ms)
                             changed = self._heartbeats.on_heartbeat(node, message, outcome)
                             self._dirty.update(changed)
                         case HeartbeatReply():
-                            self._hear_clock(node, message)
+                            self._hear_clock(node, message.wall_ms)
                             self._dirty.update(self._heartbeats.on_reply(node, message))
             case Connected(node) | Disconnected(node):
                 up = isinstance(event, Connected)
@@ -356,8 +365,9 @@ class Turns:
                     if group.on_connection(node, up=up):
                         self._dirty[group_id] = group
 
-    def _hear_clock(self, node: NodeKey, message: Heartbeat | HeartbeatReply) -> None:
-        self.skew.heard(node, message.wall_ms)
+    def _hear_clock(self, node: NodeKey, wall_ms: int) -> None:
+        if wall_ms:
+            self.skew.heard(node, wall_ms)
         if self.skew.beyond:
             # They have something to hand over.
             self._dirty.update(self._heartbeats.led)

@@ -6,6 +6,8 @@
                      election, in a new term
     votes            once in a term, for a candidate whose log is as complete as its own; never
                      while it leads or has lately heard a leader, unless that has asked for it
+    waits            when its wall clock is not to be believed (`raft.skew`): some elections, which
+                     the others may win, or, when there are no others, until it is
     follows          whoever shows that it leads, in its own term or a later one
 
 Whom it votes for does not depend on its configuration, which may be older than the candidate's; who
@@ -15,6 +17,7 @@ counts for it does. What promises a vote leaves after the sync (`raft.mail`).
 import random
 from typing import Final
 
+from querator import telemetry
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey
 from querator.raft import configuration
@@ -27,6 +30,8 @@ from querator.raft.messages import Envelope, GroupMessage, RequestVote, TimeoutN
 from querator.raft.skew import Skew
 from querator.raft.stock import Stock
 
+_log = telemetry.logger(__name__)
+
 _FIRST_ELECTION_S: Final = 0.05
 """The replica that is preferred in a new group stands after this."""
 _LEADER_GONE_S: Final = 0.25
@@ -37,6 +42,12 @@ lack what it has, and then nobody else can lead.
 """
 _AGAIN_S: Final = (0.15, 0.6)
 """An election that came to nothing is tried again after between so many seconds."""
+_HINT: Final = (
+    "the wall clock is far ahead of the data and no majority of clocks says the same: set the "
+    "clock; or, if it is right, start the node with --trust-clock"
+)
+_LOOK_AT_CLOCK_S: Final = 1.0
+"""A lone voter whose clock is not believed looks at it again after this."""
 
 
 class Voter(Stock):
@@ -61,6 +72,10 @@ class Voter(Stock):
         self._mail = mail
         self._voters: frozenset[int] = frozenset()
         self._nodes: dict[int, NodeKey] = {}
+        self.other_voters: tuple[NodeKey, ...] = ()
+        """Nodes of the voters but this one."""
+        self.waits_for_clock = False
+        """Whether it does not stand because its wall clock is not believed."""
         self._votes: set[int] = set()
         self._pre_votes: set[int] | None = None
         """Who would vote for it in the next term; None when it does not ask."""
@@ -142,6 +157,9 @@ class Voter(Stock):
         self._voters = configuration.voters(replicas)
         others = {Node(id_) for id_ in self._voters if id_ != self.id}
         self._SyncObj__otherNodes = others
+        self.other_voters = tuple(self._nodes[id_] for id_ in sorted(self._voters - {self.id}))
+        own = self._nodes.get(self.id)
+        self._skew.of_group(self.group, set(self._nodes.values()) - {own})
 
     def _hears(self, term: int, leader: int, now_s: float) -> bool:
         """Whether this is the leader that is followed in the term, and nothing is under way against
@@ -171,6 +189,7 @@ class Voter(Stock):
             raise Diverged(f"replica {leader} leads in term {term} as well")
         # What it sent right behind `TimeoutNow` does not take that back.
         told = self._stands and self._transferred and term == self.term
+        self.waits_for_clock = False
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
         self._become_follower()
@@ -212,6 +231,9 @@ class Voter(Stock):
         """The election timeout is over: asks the voters whether they would vote (pre-vote)."""
         if not self.votes:
             return
+        if self.alone and not self._clock_allows():
+            self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + _LOOK_AT_CLOCK_S
+            return
         if self.alone or self._stands:
             self._stands = True
             return
@@ -225,6 +247,18 @@ class Voter(Stock):
         self._transferred = False
         for id_ in sorted(self._voters - {self.id}):
             self._request_vote(id_, pre=True)
+
+    def _clock_allows(self) -> bool:
+        """Whether it may stand, as far as the wall clock is concerned."""
+        last_ms = self._journal.last_ms
+        waits = not self._skew.believes(self.other_voters, last_ms)
+        if waits and not self.waits_for_clock:
+            ahead_ms = self._clock.wall_ms() - last_ms
+            _log.error("clock.not_believed", group=self.group, ahead_of_log_ms=ahead_ms, hint=_HINT)
+        elif self.waits_for_clock and not waits:
+            _log.info("clock.believed", group=self.group)
+        self.waits_for_clock = waits
+        return not waits
 
     def _again_s(self) -> float:
         least, most = _AGAIN_S
@@ -240,6 +274,7 @@ class Voter(Stock):
             last_term=self._journal.last_term,
             pre=pre,
             transfer=self._transferred,
+            wall_ms=self._clock.wall_ms(),
         )
         self._send(voter, request)
 
@@ -248,7 +283,7 @@ class Voter(Stock):
         follows = self.leads or (heard and self.leader != sender)
         if follows and not request.transfer:
             if request.pre:
-                self._answer_vote(sender, node, VoteReply(self.term, False, request.pre))
+                self._answer_vote(sender, node, self.term, granted=False, pre=True)
             return
         journal = self._journal
         complete = (request.last_term, request.last_index) >= (
@@ -258,7 +293,7 @@ class Voter(Stock):
         if request.pre:
             granted = complete and request.term > self.term
             term = request.term if granted else self.term
-            self._answer_vote(sender, node, VoteReply(term, granted, True))
+            self._answer_vote(sender, node, term, granted=granted, pre=True)
             return
         if request.term > self.term:
             self._step_down(request.term)
@@ -267,7 +302,7 @@ class Voter(Stock):
         if granted:
             self._SyncObj__setCurrentTerm(self.term, sender)
             self._set_deadline(self._clock.monotonic_s())
-        self._answer_vote(sender, node, VoteReply(self.term, granted))
+        self._answer_vote(sender, node, self.term, granted=granted)
 
     def _on_vote_reply(self, sender: int, reply: VoteReply) -> None:
         if not reply.granted:
@@ -280,8 +315,14 @@ class Voter(Stock):
             if self._pre_votes is None or reply.term != self.term + 1:
                 return
             self._pre_votes.add(sender)
-            if self._is_majority(self._pre_votes):
+            if not self._is_majority(self._pre_votes):
+                return
+            if self._clock_allows() or self._waived >= _WAIVED_MAX:
                 self._stand()
+            else:
+                # It asks again, with the next deadline.
+                self._waived += 1
+                self._pre_votes = None
         elif self._SyncObj__raftState == CANDIDATE and reply.term == self.term:
             self._votes.add(sender)
             if self._is_majority(self._votes):
@@ -298,7 +339,7 @@ class Voter(Stock):
 
     def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
         leader = message.term == self.term and self.leader == sender
-        if leader and self.votes and not self._skew.beyond:
+        if leader and self.votes and not self._skew.beyond and self._clock_allows():
             self._transferred = True
             self._stand()
 
@@ -307,7 +348,10 @@ class Voter(Stock):
     def _send(self, replica: int, message: GroupMessage) -> None:
         self._mail.later(self._nodes[replica], Envelope(self.group, replica, self.id, message))
 
-    def _answer_vote(self, sender: int, node: NodeKey, reply: VoteReply) -> None:
+    def _answer_vote(
+        self, sender: int, node: NodeKey, term: int, *, granted: bool, pre: bool = False
+    ) -> None:
+        reply = VoteReply(term, granted, pre, self._clock.wall_ms())
         self._mail.later(node, Envelope(self.group, sender, self.id, reply))
 
     # --- what the library calls, replaced ---------------------------------------------

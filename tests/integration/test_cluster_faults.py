@@ -5,7 +5,6 @@ others serve, nothing is lost, and in the end all copies are the same.
 import asyncio
 import contextlib
 import resource
-import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -25,13 +24,13 @@ from querator.model.limits import MIB
 from querator.raft.journal import PINNED_WINDOWS
 from querator.v1.cluster_service_pb2 import GetClusterStatusRequest
 from querator.v1.cluster_service_pb2_grpc import ClusterServiceStub
-from tests import preload
 from tests.chaos.users import parts_of
 from tests.checkers.history import Look, Looked, Produce, Produced, Refused, Unknown
 from tests.checkers.report import check
 from tests.integration.load import Load, acknowledged, completed, new_recorder, new_references
 from tests.integration.members import START_S, Members, members
 from tests.integration.processes import run
+from tests.integration.wall_clocks import WallClocks, built
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -258,30 +257,9 @@ async def test_restarts_of_one_and_of_all_under_load(tmp_path: Path):
 # --- clocks ------------------------------------------------------------------------------------
 
 
-class WallClocks:
-    """Of the nodes, which are started after this: each can be stepped."""
-
-    def __init__(self, cluster: Members, library: Path) -> None:
-        self._offsets = {}
-        for name, member in cluster.by_name.items():
-            self._offsets[name] = cluster.home / f"clock-{name}"
-            self.step(name, 0)
-            member.environment = {
-                "LD_PRELOAD": str(library),
-                "CLOCK_OFFSET": str(self._offsets[name]),
-            }
-
-    def step(self, name: str, offset_ms: int) -> None:
-        """Puts the node's wall clock at this offset from the machine's."""
-        with self._offsets[name].open("r+b" if self._offsets[name].exists() else "wb") as file:
-            file.write(struct.pack("=q", offset_ms))
-
-
 @pytest.fixture
 def offset_library(tmp_path: Path) -> Path:
-    if preload.compiler() is None:
-        pytest.skip("no C compiler for the library that steps clocks")
-    return preload.build(Path(__file__).with_name("offset.c"), tmp_path)
+    return built(tmp_path)
 
 
 def leaders(view: dict[str, Any]) -> Counter[str]:

@@ -6,6 +6,7 @@
     what a leader commits is on the disks of a majority of the voters
     the committed prefix never changes, and every later leader has it
     what a leader believes of a follower is on the follower's disk
+    state time is not ahead of the right time by more than clocks but one may move it
     what is applied at one index is the same everywhere: results at each, state at some
     nothing lives that was removed: no group, no heartbeat
     no group stops, no turn fails
@@ -19,6 +20,7 @@ from typing import Any
 
 from querator.model.entries import Applied
 from querator.model.ids import GroupId
+from querator.model.limits import SECOND_MS, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.partition.machine import PartitionMachine
 from querator.raft import configuration
@@ -26,8 +28,9 @@ from querator.raft.group import Group
 from querator.raft.handover import Outcome, Quarantine
 from querator.raft.journal import Journal
 from querator.storage.environment import WriteTransaction
+from tests.simulation.clock import EPOCH_MS
 from tests.simulation.node import SimulatedNode
-from tests.simulation.timeline import Timeline
+from tests.simulation.timeline import MS, Timeline
 
 DIGEST_EVERY = 97
 """State is compared at the indexes that this divides."""
@@ -85,6 +88,8 @@ class Checks:
         self.elections = 0
         self.snapshots = 0
         self._timeline = timeline
+        self._ahead_ms = 0.0
+        """How far any clock has been ahead, but for jumps."""
         self._truths: dict[GroupId, Truth] = {}
         self._views: dict[tuple[NodeKey, GroupId], View] = {}
 
@@ -162,6 +167,7 @@ class Checks:
             view.commit = 0
             view.leads = False
         self._look_at_log(who, node, group, view, truth)
+        self._look_at_time(who, node, group)
         if member.leads:
             leader = truth.leaders.setdefault(member.term, node.key)
             if leader != node.key:
@@ -182,6 +188,14 @@ class Checks:
         elif term == view.term and view.vote is not None and vote != view.vote:
             self.found(f"{who}: voted for {view.vote} and then for {vote} in term {term}")
         view.term, view.vote = term, vote
+
+    def _look_at_time(self, who: str, node: SimulatedNode, group: Group) -> None:
+        """One clock at a time jumps by days: that one must not move state time."""
+        self._ahead_ms = max(self._ahead_ms, node.clock.latest_ms)
+        right_ms = EPOCH_MS + node.clock.now_us / MS
+        ahead_ms = group.journal.last_ms - right_ms
+        if ahead_ms > self._ahead_ms + STATE_TIME_JUMP_MS_MAX:
+            self.found(f"{who}: state time is {ahead_ms / SECOND_MS:.0f} s ahead of the right time")
 
     def _look_at_log(
         self, who: str, node: SimulatedNode, group: Group, view: View, truth: Truth

@@ -6,13 +6,16 @@ from tests.simulation.timeline import MS, SECOND, Timeline
 
 EPOCH_MS = 1_700_000_000_000
 """What a right wall clock shows at the start of a run."""
+LATE_MS = -60_000.0
+"""Longer than any run."""
 
 
 class NodeClock:
     """A `querator.raft.clock.Clock` under virtual time.
 
     `within_us` is how far a turn has come: it takes time, though virtual time stands still in it.
-    `earliest_ms` and `latest_ms` are how far the wall clock has been behind and ahead.
+    `earliest_ms` and `latest_ms` are how far the wall clock has been behind and ahead, but for
+    jumps ahead.
     """
 
     def __init__(self, timeline: Timeline, *, offset_ms: int, drift_ppm: int) -> None:
@@ -20,6 +23,7 @@ class NodeClock:
         self._timeline = timeline
         self._rate = 1 + drift_ppm / 1_000_000
         self._offset_ms = offset_ms
+        self._jumped_ms = 0
         self._set_us = self._read_us = 0
         self._monotonic_us = 0.0
         self.earliest_ms = self.latest_ms = float(offset_ms)
@@ -31,7 +35,7 @@ class NodeClock:
 
     def wall_ms(self) -> int:
         ahead_ms = self._ahead_ms()
-        return EPOCH_MS + int(self.now_us / MS + ahead_ms)
+        return EPOCH_MS + self._jumped_ms + int(self.now_us / MS + ahead_ms)
 
     def monotonic_s(self) -> float:
         now_us = self.now_us
@@ -51,6 +55,14 @@ class NodeClock:
         self._ahead_ms()
         self._offset_ms += difference_ms
         self._ahead_ms()
+
+    def jump(self, difference_ms: int) -> None:
+        """Puts the wall clock so far from where it would be. Ahead of it nobody may notice. Behind
+        it, who leads by it alone may be as late as the log is old.
+        """
+        self._jumped_ms = difference_ms
+        if difference_ms < 0:
+            self.earliest_ms = min(self.earliest_ms, LATE_MS)
 
     def set_drift(self, drift_ppm: int) -> None:
         # From the last instant on that anybody has read.

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from querator.model.limits import DAY_MS
 from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
 from tests.simulation.profile import Profile
@@ -37,6 +38,7 @@ class Faults:
         self._chance = chance
         self._timeline = grounds.timeline
         self._over = False
+        self._jumped: SimulatedNode | None = None
         self.happened: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -48,6 +50,7 @@ class Faults:
         self._timeline.note("heal")
         self._timeline.tell("WORLD", "HEALS")
         self._grounds.network.heal()
+        self._jump_back()
         for node in self._grounds.all_nodes():
             node.disk.armed = ""
             node.disk.sync_us = self._grounds.profile.sync_us
@@ -212,6 +215,22 @@ class Faults:
     def _step_clock(self) -> None:
         difference_ms = self._chance.choice((-1_500, -100, 100, 1_500))
         self._node().clock.step(difference_ms)
+
+    def _jump_clock(self) -> None:
+        """By weeks or years, and back; one clock at a time. Often the node starts with it."""
+        if self._jumped is not None:
+            return
+        node = self._jumped = self._node()
+        node.clock.jump(self._chance.choice((-400, -30, 30, 400)) * DAY_MS)
+        self._later(self._chance.randrange(1, 8) * SECOND, self._jump_back)
+        if node.up and self._chance.random() < 0.6:
+            node.crash()
+            self._start(node, at_most_us=500 * MS)
+
+    def _jump_back(self) -> None:
+        if self._jumped is not None:
+            self._jumped.clock.jump(0)
+            self._jumped = None
 
     def _drift(self) -> None:
         self._node().clock.set_drift(self._chance.randrange(-20_000, 20_000))

@@ -16,6 +16,7 @@ from querator.raft.journal import Journal
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.messages import Append, AppendReply, VoteReply
+from querator.raft.skew import Skew
 from querator.raft.turn import Turns
 from querator.storage.overlay import OverlayTransaction
 
@@ -202,6 +203,11 @@ def counts_refusals_as_votes() -> Any:
         on_reply(self, sender, reply)
 
     return replaced(Member, "_on_vote_reply", generous)
+
+
+def believes_any_clock() -> Any:
+    """State time follows the wall clock, whatever it shows."""
+    return replaced(Skew, "_believed_ms", lambda self, wall_ms, others, last_ms: wall_ms)
 
 
 def reads_without_asking() -> Any:

@@ -59,6 +59,9 @@ def draw(seed: int, chance: random.Random) -> Profile:
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
     if members and chance.random() < 0.4:
         faults.append("lost disk")
+    # Not of the same chance: the other seeds are what they were.
+    if random.Random(f"jumps {seed}").random() < 0.25:
+        faults.append("jump clock")
     groups = chance.choice((1, 1, 2, 3))
     clients = chance.choice((1, 2, 4))
     # Not more load than fits into about a second of a real core.

@@ -38,6 +38,7 @@ AWAY = replace(
 )  # fmt: skip
 
 BATCHES = replace(QUIET, pipelines=2, clients=1, faults=("crash",), loss=0.1)
+JUMPS = replace(QUIET, faults=("jump clock", "crash"), fault_every_us=1_000 * MS)
 READERS = replace(QUIET, readers=True, clients=1, faults=("crash",), loss=0.1)
 DOOMED = replace(QUIET, doomed=True, clients=1, faults=("slow link",), fault_every_us=500 * MS)
 
@@ -59,6 +60,7 @@ G = GroupId(1)
         (mutants.takes_the_office_too_early, LINKS, "believes"),
         (mutants.reads_without_asking, AWAY, "linearizab"),
         (mutants.does_not_sync, CRASHES, ""),
+        (mutants.believes_any_clock, JUMPS, "ahead of the right time"),
         (mutants.forgets_batches, BATCHES, "batch"),
         (mutants.forgets_what_is_finished, BATCHES, "visible 2 times"),
         (mutants.fences_nobody, READERS, "goes on"),
@@ -79,7 +81,7 @@ def test_a_broken_core_is_found(mutant: Callable[[], Any], profile: Profile, wor
 
 
 @pytest.mark.parametrize(
-    "profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY, BATCHES, READERS, DOOMED]
+    "profile", [QUIET, CRASHES, ALONE, LINKS, ELECTIONS, AWAY, JUMPS, BATCHES, READERS, DOOMED]
 )
 def test_a_sound_core_is_not(profile: Profile):
     for seed in range(1, 4):

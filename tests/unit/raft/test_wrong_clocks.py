@@ -1,0 +1,311 @@
+"""Clocks that are wrong by days: they do not move state time, and nobody waits for ever."""
+
+from functools import partial
+
+import pytest
+
+from querator.model.ids import GroupId
+from querator.model.limits import (
+    DAY_MS,
+    LONE_TIME_JUMP_MS_MAX,
+    LONE_TIME_NOTED_MS,
+    STATE_TIME_JUMP_MS_MAX,
+)
+from querator.model.nodes import node_key
+from querator.raft.clock import SimulatedClock
+from querator.raft.skew import TRUST_S, Skew
+from tests.unit.raft.trio import World
+
+A, B, C, D, E = (node_key(name, "1") for name in "abcde")
+
+
+def stamped_ms(world: World) -> int:
+    """State time of the last entry, wherever it is the latest."""
+    up = [node for node in world.nodes.values() if node.turns is not None]
+    return max(node.status.now_ms for node in up)
+
+
+def add(world: World, amount: int) -> None:
+    """As a client does: again, when the leadership was on its way to another node."""
+    known = len(world.results)
+    while len(world.results) == known:
+        ended = len(world.results) + len(world.errors)
+        world.add(world.leader(), amount)
+        world.until(partial(has_ended_more, world, ended))
+
+
+def has_ended_more(world: World, ended: int) -> bool:
+    return len(world.results) + len(world.errors) > ended
+
+
+def restart(world: World, *names: str) -> None:
+    for name in names:
+        if world.nodes[name].turns is not None:
+            world.stop(name)
+    for name in names:
+        world.start(name)
+
+
+def ahead_and_alone_with_the_log(days: int) -> tuple[World, str, str]:
+    """Of three nodes one is down, one lacks an entry, and the one that has it, so that it alone can
+    be elected, starts with a clock that is ahead; its name and that of the second.
+    """
+    world = World("a", "b", "c")
+    ahead = world.leader()
+    right, gone = (name for name in "abc" if name != ahead)
+    add(world, 1)
+    world.until(world.alike)
+    world.separate(right)
+    add(world, 2)
+    world.stop(gone)
+    world.nodes[ahead].clock.step_wall(days * DAY_MS)
+    restart(world, ahead, right)
+    world.heal()
+    return world, ahead, right
+
+
+@pytest.mark.parametrize("days", [1, 30, 4_000])
+def test_a_leader_whose_clock_is_ahead_goes_by_the_other_when_one_of_three_is_down(days: int):
+    world, ahead, _ = ahead_and_alone_with_the_log(days)
+    add(world, 3)
+    add(world, 4)
+    assert ahead not in world.leaders or world.nodes[ahead].status.now_ms <= world.clock.wall_ms()
+    assert stamped_ms(world) <= world.clock.wall_ms()
+
+
+def test_after_the_clock_is_mended_everything_goes_on_without_a_restart():
+    world, ahead, _ = ahead_and_alone_with_the_log(30)
+    add(world, 3)
+    world.nodes[ahead].clock.step_wall(-30 * DAY_MS)
+    for name in world.nodes:
+        if world.nodes[name].turns is None:
+            world.start(name)
+    world.pass_s(20)
+    add(world, 4)
+    world.until(world.alike)
+    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+
+
+def test_two_of_three_that_disagree_elect_the_one_that_need_not_jump():
+    world = World("a", "b", "c")
+    add(world, 1)
+    leader = world.leader()
+    ahead, gone = (name for name in "abc" if name != leader)
+    world.until(world.alike)
+    world.stop(gone)
+    world.nodes[ahead].clock.step_wall(30 * DAY_MS)
+    restart(world, leader, ahead)
+    add(world, 2)
+    world.pass_s(20)
+    assert stamped_ms(world) <= world.clock.wall_ms()
+
+
+def test_a_clock_that_is_stepped_in_office_does_not_steer_state_time():
+    world = World("a", "b", "c")
+    leader = world.leader()
+    _, gone = (name for name in "abc" if name != leader)
+    world.stop(gone)
+    add(world, 1)
+    world.nodes[leader].clock.step_wall(30 * DAY_MS)
+    for amount in range(2, 12):
+        world.pass_s(60)
+        add(world, amount)
+    assert stamped_ms(world) <= world.clock.wall_ms() + 100
+
+
+def test_a_cluster_that_was_off_for_a_weekend_comes_up_by_itself():
+    world = World("a", "b", "c")
+    add(world, 1)
+    world.until(world.alike)
+    for name in "abc":
+        world.stop(name)
+        world.nodes[name].clock.advance(3 * DAY_MS)
+    world.clock.advance(3 * DAY_MS)
+    for name in "abc":
+        world.start(name)
+    world.until(lambda: world.leaders, within_s=5)
+    add(world, 2)
+    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+
+
+def test_two_of_three_that_agree_come_up_after_a_weekend():
+    world = World("a", "b", "c")
+    add(world, 1)
+    world.until(world.alike)
+    for name in "abc":
+        world.stop(name)
+        world.nodes[name].clock.advance(3 * DAY_MS)
+    world.clock.advance(3 * DAY_MS)
+    for name in "ab":
+        world.start(name)
+    world.until(lambda: world.leaders, within_s=5)
+    add(world, 2)
+    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+
+
+def test_who_led_without_a_clock_to_believe_catches_up_when_there_is_one():
+    """The second clock is years behind: nobody can say which of the two is right."""
+    world, ahead, behind = ahead_and_alone_with_the_log(0)
+    for node in world.nodes.values():
+        node.clock.step_wall(3 * DAY_MS)
+    world.clock.step_wall(3 * DAY_MS)
+    world.stop(behind)
+    world.nodes[behind].clock.step_wall(-4_000 * DAY_MS)
+    restart(world, ahead)
+    world.start(behind)
+    add(world, 3)
+    assert stamped_ms(world) < world.clock.wall_ms() - 2 * DAY_MS
+    world.nodes[behind].clock.step_wall(4_000 * DAY_MS)
+    world.pass_s(20)
+    add(world, 4)
+    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+
+
+# --- a node that is alone ---------------------------------------------------------------
+
+
+def lone(off_ms: int) -> World:
+    """A node that was off for so long, by its clock."""
+    world = World("a")
+    add(world, 1)
+    world.stop("a")
+    world.nodes["a"].clock.step_wall(off_ms)
+    world.start("a")
+    return world
+
+
+def test_a_lone_node_that_slept_for_a_week_leads():
+    world = lone(8 * DAY_MS)
+    world.until(lambda: world.leaders, within_s=1)
+    add(world, 2)
+    assert stamped_ms(world) == world.nodes["a"].clock.wall_ms()
+
+
+def test_a_lone_node_with_a_clock_that_is_far_ahead_waits_until_it_is_mended():
+    world = lone(30 * DAY_MS)
+    world.pass_s(100)
+    assert world.leaders == []
+    assert world.nodes["a"].status.waits_for_clock
+    turns = world.turns
+    world.pass_s(100)
+    assert world.turns - turns < 250, "it looks again now and then"
+    world.nodes["a"].clock.step_wall(-30 * DAY_MS)
+    world.until(lambda: world.leaders, within_s=3)
+    assert not world.nodes["a"].status.waits_for_clock
+    add(world, 2)
+    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+
+
+def test_a_lone_node_leads_when_an_operator_says_that_its_clock_is_right():
+    world = lone(300 * DAY_MS)
+    world.pass_s(10)
+    turns = world.nodes["a"].turns
+    assert turns is not None
+    turns.skew.trust()
+    world.until(lambda: world.leaders, within_s=3)
+    add(world, 2)
+    assert stamped_ms(world) == world.nodes["a"].clock.wall_ms()
+
+
+def test_a_lone_node_in_which_nothing_happened_for_a_year_starts_again():
+    world = World("a")
+    add(world, 1)
+    for _ in range(365):
+        world.nodes["a"].clock.advance(DAY_MS)
+        world.step()
+    # The clock of its first entry would be too far behind.
+    assert stamped_ms(world) > world.nodes["a"].clock.wall_ms() - 2 * LONE_TIME_NOTED_MS
+    restart(world, "a")
+    world.until(lambda: world.leaders, within_s=1)
+
+
+def test_a_clock_that_jumps_by_a_month_does_not_steer_a_lone_leader():
+    world = World("a")
+    add(world, 1)
+    world.nodes["a"].clock.step_wall(30 * DAY_MS)
+    for amount in range(2, 12):
+        world.pass_s(60)
+        add(world, amount)
+    assert stamped_ms(world) <= world.clock.wall_ms() + 100
+
+
+# --- the rule ---------------------------------------------------------------------------
+
+
+def skew_of(*ahead_ms: int) -> tuple[Skew, SimulatedClock]:
+    clock = SimulatedClock()
+    skew = Skew(clock)
+    for node, ms in zip((B, C, D, E), ahead_ms, strict=False):
+        skew.heard(node, clock.wall_ms() + ms)
+    return skew, clock
+
+
+LONG_AGO = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("others", "ahead_ms", "believed_ahead_ms"),
+    [
+        ((B, C), (0,), 0),
+        ((B, C), (-9_000,), 0),
+        ((B, C), (-60_000,), -60_000),
+        ((B, C), (60_000,), 0),
+        ((B, C), (-60_000, 0), 0),
+        ((B, C), (-60_000, -50_000), -50_000),
+        ((B, C, D, E), (0, -60_000), -60_000),
+        ((B, C, D, E), (0, 0), 0),
+        ((B, C, D, E), (-60_000, -60_000, -60_000, 0), -60_000),
+        ((B,), (-60_000,), -60_000),
+    ],
+)
+def test_a_clock_is_believed_up_to_those_of_a_majority(others, ahead_ms, believed_ahead_ms):
+    skew, clock = skew_of(*ahead_ms)
+    assert skew.believed_ms(others, LONG_AGO) - clock.wall_ms() == believed_ahead_ms
+    assert skew.believes(others, LONG_AGO) == (believed_ahead_ms == 0)
+
+
+def test_without_the_clocks_of_a_majority_the_log_is_what_is_known():
+    skew, clock = skew_of()
+    last_ms = clock.wall_ms() - STATE_TIME_JUMP_MS_MAX
+    assert skew.believes((B, C), last_ms)
+    assert skew.believed_ms((B, C), last_ms - 1) == last_ms - 1
+    assert skew.believed_ms((B, C, D, E), LONG_AGO) == LONG_AGO
+
+
+def test_a_step_of_the_own_clock_is_seen_before_anybody_is_heard_again():
+    skew, clock = skew_of(0, 0)
+    right_ms = clock.wall_ms()
+    clock.step_wall(DAY_MS)
+    assert skew.believed_ms((B, C), LONG_AGO) == right_ms
+
+
+def test_the_bound_of_a_lone_voter():
+    skew, clock = skew_of()
+    assert skew.believes((), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX)
+    assert not skew.believes((), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX - 1)
+    assert skew.believes((), 0), "its log is empty"
+
+
+def test_an_operators_word_holds_for_a_while():
+    skew, clock = skew_of(-60_000)
+    skew.trust()
+    assert skew.believes((B, C), LONG_AGO)
+    clock.advance(int(TRUST_S * 1000))
+    assert not skew.believes((B, C), LONG_AGO)
+
+
+def test_a_node_that_has_left_every_group_is_forgotten():
+    skew, clock = skew_of()
+    skew.of_group(GroupId(1), (B, C))
+    skew.of_group(GroupId(2), (B, C))
+    for node in (B, C):
+        skew.heard(node, clock.wall_ms() + 60_000)
+    assert skew.beyond
+    skew.of_group(GroupId(1), (B, D))
+    assert skew.beyond
+    skew.of_group(GroupId(2), (B,))
+    assert not skew.beyond, "one other is left to compare with"
+    skew.heard(C, clock.wall_ms() + 60_000)
+    assert not skew.beyond, "what it said before comes late"
+    skew.heard(D, clock.wall_ms())
+    assert skew.ms == 0
