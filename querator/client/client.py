@@ -331,7 +331,8 @@ class Client:
         client_id: str = "",
         check: bool = True,
     ) -> list[ExtendOutcome]:
-        """Lets leases end `lease_timeout` from now (None: the queue's), never earlier than before.
+        """Lets leases end `lease_timeout` from now (None: the items' own, or the queue's), never
+        earlier than before.
 
         Without `leases`: all leases of `client_id` (default: this client's) in the queue. A lost
         lease raises `LeaseLost`, or with `check=False` has no time `remaining`.

@@ -200,8 +200,8 @@ class LeasedBatch:
         return self.settle(RELEASE, self.left)
 
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
-        """Lets the lease end `lease_timeout` from now (the queue's if None); never earlier than it
-        would have. Raises `LeaseLost`.
+        """Lets the lease end `lease_timeout` from now (None: the items' own, or the queue's), never
+        earlier than it would have. Raises `LeaseLost`.
         """
         await self._holder.extend(self.lease, lease_timeout)
 

@@ -88,7 +88,8 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
-    """Sets deadlines to now + `lease_timeout_ms` (0: the queue's), never shortening.
+    """Sets deadlines to now + `lease_timeout_ms`, never shortening. 0: the own lease timeout of the
+    items if they were leased for that, else the queue's.
 
     `leases` empty: all leases of `client_id`.
     """
@@ -356,7 +357,7 @@ class ProduceResult(msgspec.Struct, frozen=True, gc=False):
 
 class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
     """Items of one block leased together: bit i of `mask` is the item with sequence first_seq +
-    i.
+    i. `lease` and `deadline_ms` 0: those of the grant.
     """
 
     first_seq: int
@@ -364,10 +365,14 @@ class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     count: int
     bytes: int
+    lease: int = 0
+    deadline_ms: int = 0
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, gc=False):
-    """`lease` 0: nothing was ready for this caller."""
+    """`lease` 0: nothing was ready for this caller. Items with different lease timeouts are under
+    several leases: the segments name them, and `lease` is the lowest one.
+    """
 
     lease: int
     deadline_ms: int

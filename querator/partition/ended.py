@@ -6,7 +6,13 @@ go first.
 
 from querator.model.limits import ENDED_LEASES_MAX, LEASE_OUTCOME_WINDOW_MS
 from querator.partition.lease import client_hash, request_hash
-from querator.partition.rows import LeaseRow, decode_lease, encode
+from querator.partition.rows import (
+    LeaseRow,
+    decode_lease,
+    encode,
+    numbers_of,
+    numbers_to_bytes,
+)
 from querator.partition.turn import Turn, earlier
 from querator.storage.tables import (
     CLIENT_LEASES,
@@ -52,8 +58,18 @@ def forget_ended(turn: Turn, rows_max: int, *, everything: bool = False) -> int:
         assert raw is not None
         row = decode_lease(raw)
         if row.request_id:
-            LEASE_REQUESTS.delete(txn, group, request_hash(row.client_id, row.request_id))
+            _forget_request(turn, request_hash(row.client_id, row.request_id), lease)
         ENDED.delete(txn, group, lease)
         ENDED_ORDER.delete(txn, group, ended_ms, lease)
     turn.state.ended -= len(doomed)
     return len(doomed)
+
+
+def _forget_request(turn: Turn, request: bytes, lease: int) -> None:
+    """Takes a lease from those of its request, which is known as long as one of them is."""
+    row = LEASE_REQUESTS.get(turn.txn, turn.group, request)
+    left = [number for number in numbers_of(row) if number != lease]
+    if left:
+        LEASE_REQUESTS.put(turn.txn, turn.group, request, value=numbers_to_bytes(left))
+    else:
+        LEASE_REQUESTS.delete(turn.txn, turn.group, request)

@@ -1,9 +1,13 @@
-"""Extend: deadlines move further away, never nearer."""
+"""Extend: deadlines move further away, never nearer.
+
+Without a timeout in the command a lease lasts for the own lease timeout of its items again, if they
+were leased for that, else for the queue's.
+"""
 
 from querator.model.commands import Extend, ExtendResult, Refusal
 from querator.model.errors import ErrorCode
-from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
-from querator.partition.lease import client_hash
+from querator.model.limits import APPLY_SEGMENTS_MAX
+from querator.partition.lease import client_hash, deadline_after
 from querator.partition.rows import decode_lease, encode
 from querator.partition.turn import Turn
 from querator.storage.tables import CLIENT_LEASES, DEADLINES, LEASES
@@ -11,11 +15,10 @@ from querator.storage.tables import CLIENT_LEASES, DEADLINES, LEASES
 
 def extend(turn: Turn, command: Extend) -> ExtendResult | Refusal:
     """A client with more leases than one command may touch is refused whole, not served in part."""
-    timeout_ms = command.lease_timeout_ms or turn.queue.lease_timeout_ms
-    deadline_ms = turn.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
+    timeout_ms = command.lease_timeout_ms
     if command.leases:
         return ExtendResult(
-            tuple((lease, _extend_one(turn, lease, deadline_ms, None)) for lease in command.leases),
+            tuple((lease, _extend_one(turn, lease, timeout_ms, None)) for lease in command.leases),
             turn.now_ms,
         )
     prefix = client_hash(command.client_id)
@@ -31,12 +34,12 @@ def extend(turn: Turn, command: Extend) -> ExtendResult | Refusal:
             )
         leases.append(int.from_bytes(key[-8:], "big"))
     extended = [
-        (lease, _extend_one(turn, lease, deadline_ms, command.client_id)) for lease in leases
+        (lease, _extend_one(turn, lease, timeout_ms, command.client_id)) for lease in leases
     ]
     return ExtendResult(tuple((lease, end_ms) for lease, end_ms in extended if end_ms), turn.now_ms)
 
 
-def _extend_one(turn: Turn, lease: int, deadline_ms: int, client_id: str | None) -> int:
+def _extend_one(turn: Turn, lease: int, timeout_ms: int, client_id: str | None) -> int:
     """The deadline of a lease from now on; 0 if it is lost, or not the client's."""
     txn, group = turn.txn, turn.group
     raw = LEASES.get(txn, group, lease) if lease > 0 else None
@@ -45,6 +48,7 @@ def _extend_one(turn: Turn, lease: int, deadline_ms: int, client_id: str | None)
     row = decode_lease(raw)
     if client_id is not None and row.client_id != client_id:
         return 0
+    deadline_ms = deadline_after(turn, timeout_ms or row.timeout_ms or turn.queue.lease_timeout_ms)
     if deadline_ms > row.deadline_ms:
         DEADLINES.delete(txn, group, row.deadline_ms, lease)
         DEADLINES.put(txn, group, deadline_ms, lease, value=b"")

@@ -26,6 +26,7 @@ from querator.partition.rows import (
     decode_settings,
     decode_state,
     decode_target,
+    numbers_of,
 )
 from querator.partition.segments import IN_PLACE
 from querator.partition.staging_invariants import check_staging
@@ -255,8 +256,9 @@ def _lease_indexes(
     deadlines = {DEADLINES.parts(key) for key, _ in DEADLINES.rows(txn, group)}
     clients = {CLIENT_LEASES.parts(key) for key, _ in CLIENT_LEASES.rows(txn, group)}
     requests = {
-        (LEASE_REQUESTS.parts(key)[0], int.from_bytes(row, "big"))
+        (LEASE_REQUESTS.parts(key)[0], lease)
         for key, row in LEASE_REQUESTS.rows(txn, group)
+        for lease in numbers_of(row)
     }
     order = {ENDED_ORDER.parts(key) for key, _ in ENDED_ORDER.rows(txn, group)}
     remembered = [*leases.items(), *ended.items()]

@@ -5,10 +5,17 @@ share in order of the lane. What a caller's `max_bytes` keeps it from taking sta
 the first item of its share is larger than that, the caller is refused (ITEM_TOO_LARGE) and the item
 stays where it is.
 
+A lease lasts as long as its caller says. If the caller does not say, each item is leased for its
+own lease timeout, or for the queue's, and those of one timeout are under one lease: a lease has one
+deadline.
+
 Items whose time or attempts have run out die here at the latest.
 """
 
+from collections.abc import Iterator
 from hashlib import blake2b
+
+from msgspec.structs import replace
 
 from querator.model.commands import (
     Lease,
@@ -35,6 +42,8 @@ from querator.partition.rows import (
     Segment,
     decode_lease,
     encode,
+    numbers_of,
+    numbers_to_bytes,
 )
 from querator.partition.segments import LANE, block_of, detach, load_segment, put_segment, without
 from querator.partition.turn import Turn, earlier
@@ -43,6 +52,8 @@ from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUE
 NOTHING = LeaseGrant(0, 0, ())
 
 _Candidate = tuple[int, Block, Segment]
+_Taken = tuple[int, Block, Segment, int, int]
+"""As a candidate, with the items that are leased and their bytes."""
 
 
 def client_hash(client_id: str) -> bytes:
@@ -104,34 +115,59 @@ def fair_shares(wishes: list[int], available: int) -> list[int]:
 def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
     """The answer to a request that was granted before; None if it was not."""
     txn, group = turn.txn, turn.group
-    number = LEASE_REQUESTS.get(txn, group, request_hash(caller.client_id, caller.request_id))
-    if number is None:
+    numbers = numbers_of(
+        LEASE_REQUESTS.get(txn, group, request_hash(caller.client_id, caller.request_id))
+    )
+    if not numbers:
         return None
-    lease_number = int.from_bytes(number, "big")
-    row = LEASES.get(txn, group, lease_number)
-    live = row is not None
-    if row is None:
-        row = ENDED.get(txn, group, lease_number)
-        assert row is not None, "a lease request outlives its lease"
-    held = decode_lease(row)
-    if (held.client_id, held.request_id) != (caller.client_id, caller.request_id):
-        return None
-    if not live:
+    segments: list[LeasedSegment] = []
+    for number in numbers:
+        row = LEASES.get(txn, group, number)
+        live = row is not None
+        if row is None:
+            row = ENDED.get(txn, group, number)
+            assert row is not None, "a request names leases that are remembered"
+        held = decode_lease(row)
+        if (held.client_id, held.request_id) != (caller.client_id, caller.request_id):
+            return None
+        if live:
+            segments += _still_held(turn, number, held)
+    if not segments:
         return Refusal(
             ErrorCode.LEASE_ENDED,
             f"the lease granted to request {caller.request_id!r} has ended",
             field="request_id",
             value=caller.request_id,
         )
-    segments = []
-    for part in held.items:
+    if len(numbers) > 1:
+        segments.sort(key=lambda segment: _place(turn, segment))
+    return _answer(segments, repeated=True)
+
+
+def _place(turn: Turn, leased: LeasedSegment) -> tuple[int, int]:
+    """Where leased items stood in the lane."""
+    slot = masks.low(leased.mask)
+    return load_segment(turn.txn, turn.group, leased.first_seq, slot).position, slot
+
+
+def _still_held(turn: Turn, number: int, row: LeaseRow) -> Iterator[LeasedSegment]:
+    for part in row.items:
         mask = masks.from_bytes(part.held)
         if mask:
             size = block_of(turn, part.first_seq).size(mask)
-            segments.append(
-                LeasedSegment(part.first_seq, mask, part.attempt, mask.bit_count(), size)
+            yield LeasedSegment(
+                part.first_seq, mask, part.attempt, mask.bit_count(), size, number, row.deadline_ms
             )
-    return LeaseGrant(lease_number, held.deadline_ms, tuple(segments), repeated=True)
+
+
+def _answer(segments: list[LeasedSegment], *, repeated: bool = False) -> LeaseGrant:
+    """A grant of segments that name their leases: those of one lease leave it to the grant."""
+    first = segments[0]
+    number = min(segment.lease for segment in segments)
+    deadline_ms = min(segment.deadline_ms for segment in segments)
+    if all(segment.lease == first.lease for segment in segments):
+        segments = [replace(segment, lease=0, deadline_ms=0) for segment in segments]
+    return LeaseGrant(number, deadline_ms, tuple(segments), repeated)
 
 
 def _grant(turn: Turn, callers: list[LeaseCaller]) -> list[LeaseGrant | Refusal]:
@@ -181,9 +217,7 @@ def _grant_one(
 ) -> LeaseGrant | Refusal:
     """Takes a share from the end of `candidates` (which is the head of the lane)."""
     bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
-    number = turn.state.next_lease
-    segments: list[LeasedSegment] = []
-    own_timeout_ms = 0
+    taken: list[_Taken] = []
     while share and candidates:
         first_seq, block, segment = candidates[-1]
         mask = masks.first(segment.mask, share)
@@ -201,24 +235,13 @@ def _grant_one(
         if mask != segment.mask:
             candidates.append((first_seq, block, without(segment, mask)))
         detach(turn, first_seq, segment, mask)
-        attempt = segment.attempt + 1
-        put_segment(
-            turn,
-            first_seq,
-            Segment(ItemState.LEASED, attempt, segment.releases, segment.position, number, mask),
-        )
         turn.count_ahead(segment.position, count)
         turn.state.leased += count
         turn.state.delivered += count
-        segments.append(LeasedSegment(first_seq, mask, attempt, count, size))
-        if block.own:
-            own_timeout_ms = max(own_timeout_ms, block.lease_timeout_ms(mask))
-    if not segments:
+        taken.append((first_seq, block, segment, mask, size))
+    if not taken:
         return _too_large(caller, bytes_max, candidates)
-    timeout_ms = caller.lease_timeout_ms or own_timeout_ms or turn.queue.lease_timeout_ms
-    deadline_ms = turn.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
-    _record(turn, number, caller, deadline_ms, segments)
-    return LeaseGrant(number, deadline_ms, tuple(segments))
+    return _record(turn, caller, taken)
 
 
 def _too_large(
@@ -238,29 +261,66 @@ def _too_large(
     )
 
 
-def _record(
-    turn: Turn,
-    number: int,
-    caller: LeaseCaller,
-    deadline_ms: int,
-    segments: list[LeasedSegment],
-) -> None:
-    txn, group, state = turn.txn, turn.group, turn.state
-    items = []
-    for segment in segments:
-        mask = masks.to_bytes(segment.mask)
-        items.append(LeasedItems(segment.first_seq, segment.attempt, mask, mask))
-    row = LeaseRow(caller.client_id, caller.request_id, deadline_ms, items)
-    LEASES.put(txn, group, number, value=encode(row))
-    DEADLINES.put(txn, group, deadline_ms, number, value=b"")
-    CLIENT_LEASES.put(txn, group, client_hash(caller.client_id), number, value=b"")
+def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
+    """Puts detached items under leases: under one, or one for each lease timeout of their own."""
+    state = turn.state
+    leases: dict[int, tuple[int, LeaseRow]] = {}
+    segments: list[LeasedSegment] = []
+    numbers: list[int] = []
+    for first_seq, block, segment, mask, size in taken:
+        pieces = [(0, mask)]
+        if block.own and not caller.lease_timeout_ms:
+            pieces = block.by_lease_timeout(mask)
+        for own_ms, piece in pieces:
+            if own_ms not in leases:
+                timeout_ms = caller.lease_timeout_ms or own_ms or turn.queue.lease_timeout_ms
+                deadline_ms = deadline_after(turn, timeout_ms)
+                row = LeaseRow(caller.client_id, caller.request_id, deadline_ms, [])
+                row.timeout_ms = own_ms
+                leases[own_ms] = state.next_lease + len(leases), row
+            number, row = leases[own_ms]
+            attempt = segment.attempt + 1
+            put_segment(
+                turn,
+                first_seq,
+                Segment(
+                    ItemState.LEASED, attempt, segment.releases, segment.position, number, piece
+                ),
+            )
+            piece_size = size if piece == mask else block.size(piece)
+            segments.append(LeasedSegment(first_seq, piece, attempt, piece.bit_count(), piece_size))
+            numbers.append(number)
+            data = masks.to_bytes(piece)
+            row.items.append(LeasedItems(first_seq, attempt, data, data))
+    for number, row in leases.values():
+        _put(turn, number, row)
     if caller.request_id:
         LEASE_REQUESTS.put(
-            txn,
-            group,
+            turn.txn,
+            turn.group,
             request_hash(caller.client_id, caller.request_id),
-            value=number.to_bytes(8, "big"),
+            value=numbers_to_bytes(number for number, _ in leases.values()),
         )
-    state.next_lease = number + 1
-    state.leases += 1
-    state.deadline_head_ms = earlier(state.deadline_head_ms, deadline_ms)
+    state.next_lease += len(leases)
+    state.leases += len(leases)
+    if len(leases) == 1:
+        return LeaseGrant(numbers[0], row.deadline_ms, tuple(segments))
+    deadlines = {number: row.deadline_ms for number, row in leases.values()}
+    return _answer(
+        [
+            replace(segment, lease=number, deadline_ms=deadlines[number])
+            for segment, number in zip(segments, numbers, strict=True)
+        ]
+    )
+
+
+def _put(turn: Turn, number: int, row: LeaseRow) -> None:
+    txn, group, state = turn.txn, turn.group, turn.state
+    LEASES.put(txn, group, number, value=encode(row))
+    DEADLINES.put(txn, group, row.deadline_ms, number, value=b"")
+    CLIENT_LEASES.put(txn, group, client_hash(row.client_id), number, value=b"")
+    state.deadline_head_ms = earlier(state.deadline_head_ms, row.deadline_ms)
+
+
+def deadline_after(turn: Turn, timeout_ms: int) -> int:
+    return turn.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)

@@ -241,9 +241,25 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         instants.add(self.expire_at_ms)
         return sorted(instants - {0})
 
-    def lease_timeout_ms(self, mask: int) -> int:
-        """The longest lease timeout that items of a set bring along; 0 when none does."""
-        return max((own.lease_timeout_ms for own in self.own if mask >> own.ordinal & 1), default=0)
+    def by_lease_timeout(self, mask: int) -> list[tuple[int, int]]:
+        """A set cut into (timeout, items) wherever the items' own lease timeout changes, in the
+        order of the items; 0: none of their own.
+        """
+        timeouts = {
+            own.ordinal: own.lease_timeout_ms
+            for own in self.own
+            if own.lease_timeout_ms and mask >> own.ordinal & 1
+        }
+        if not timeouts:
+            return [(0, mask)]
+        found: list[tuple[int, int]] = []
+        for ordinal in masks.ordinals(mask):
+            timeout_ms = timeouts.get(ordinal, 0)
+            if found and found[-1][0] == timeout_ms:
+                found[-1] = (timeout_ms, found[-1][1] | 1 << ordinal)
+            else:
+                found.append((timeout_ms, 1 << ordinal))
+        return found
 
     def own_times(self, ordinal: int) -> OwnTimes:
         for own in self.own:
@@ -318,7 +334,8 @@ class LeasedItems(msgspec.Struct, array_like=True, gc=False):
 
 class LeaseRow(msgspec.Struct, array_like=True):
     """A lease; once it has ended, `deadline_ms` is when it did, and `ended_by` the Verb that
-    settled its last items; 0: it lapsed.
+    settled its last items; 0: it lapsed. `timeout_ms` is the own lease timeout of its items, if
+    they were leased for that; else 0.
     """
 
     client_id: str
@@ -326,6 +343,17 @@ class LeaseRow(msgspec.Struct, array_like=True):
     deadline_ms: int
     items: list[LeasedItems]
     ended_by: int = 0
+    timeout_ms: int = 0
+
+
+def numbers_of(row: bytes | None) -> list[int]:
+    """The leases of one request; nothing when there is no row."""
+    data = row or b""
+    return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
+
+
+def numbers_to_bytes(leases: Iterable[int]) -> bytes:
+    return b"".join([lease.to_bytes(8, "big") for lease in leases])
 
 
 class Overlay(msgspec.Struct, frozen=True, array_like=True):

@@ -145,6 +145,8 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int
     count: int
     bytes: int
+    lease: int = 0
+    deadline_ms: int = 0
 
 
 class _Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -172,7 +174,14 @@ def _pack_lease(result: CarriedLease) -> _Lease:
             grants.append(_Grant(0, 0, False, (), (), grant))
             continue
         segments = tuple(
-            _Segment(each.first_seq, each.attempt, each.count, each.bytes)
+            _Segment(
+                each.first_seq,
+                each.attempt,
+                each.count,
+                each.bytes,
+                each.lease,
+                each.deadline_ms,
+            )
             for each in grant.segments
         )
         grants.append(
@@ -187,7 +196,15 @@ def _unpack_lease(lease: _Lease) -> CarriedLease:
             grant.lease,
             grant.deadline_ms,
             tuple(
-                LeasedSegment(each.first_seq, 0, each.attempt, each.count, each.bytes)
+                LeasedSegment(
+                    each.first_seq,
+                    0,
+                    each.attempt,
+                    each.count,
+                    each.bytes,
+                    each.lease,
+                    each.deadline_ms,
+                )
                 for each in grant.segments
             ),
             grant.repeated,

@@ -77,19 +77,35 @@ def granted_by(
     *,
     place: int,
     asked_s: float,
-) -> Grant:
+) -> list[Grant]:
     """What the partition grants the waiter, who stood at this `place` of what it was asked at
-    `asked_s` by the monotonic clock.
+    `asked_s` by the monotonic clock; by lease.
     """
-    length_s = (grant.deadline_ms - result.now_ms) / 1000
-    return Grant(
-        view,
-        grant.lease,
-        grant.deadline_ms,
-        asked_s + length_s,
-        length_s,
-        grant.segments,
-        # A repeat of this node's own has nobody at work on its first delivery.
-        grant.repeated and waiter.named,
-        result.loaded[place] if isinstance(result, CarriedLease) else None,
-    )
+    # A repeat of this node's own has nobody at work on its first delivery.
+    repeated = grant.repeated and waiter.named
+    loaded = result.loaded[place] if isinstance(result, CarriedLease) else None
+    if not grant.segments[0].lease:
+        length_s = (grant.deadline_ms - result.now_ms) / 1000
+        expires_s = asked_s + length_s
+        return [
+            Grant(
+                view, grant.lease, grant.deadline_ms, expires_s, length_s, grant.segments,
+                repeated, loaded,
+            )
+        ]  # fmt: skip
+    by_lease: dict[int, list[int]] = {}
+    for number, segment in enumerate(grant.segments):
+        by_lease.setdefault(segment.lease, []).append(number)
+    found: list[Grant] = []
+    for lease, places in sorted(by_lease.items()):
+        segments = tuple(grant.segments[number] for number in places)
+        deadline_ms = segments[0].deadline_ms
+        length_s = (deadline_ms - result.now_ms) / 1000
+        its_items = None if loaded is None else tuple(loaded[number] for number in places)
+        found.append(
+            Grant(
+                view, lease, deadline_ms, asked_s + length_s, length_s, segments, repeated,
+                its_items, grant.lease, tuple(places),
+            )
+        )  # fmt: skip
+    return found

@@ -25,6 +25,11 @@ class Grant(msgspec.Struct, frozen=True):
     repeated: bool
     loaded: tuple[LoadedItems | None, ...] | None = None
     """The items of each segment, None for those that are gone; None: this node has them."""
+    first: int = 0
+    places: tuple[int, ...] = ()
+    """Of a lease beside others of one answer, whose first is `first`: where each segment stands in
+    that answer.
+    """
 
 
 class Account:

@@ -59,9 +59,13 @@ def load(
     *,
     now_s: float,
 ) -> tuple[list[LeasedBatch], list[Grant]]:
-    """The batches to deliver, and the leases to release instead. `now_s` by the monotonic clock."""
+    """The batches to deliver, and the leases to release instead. `now_s` by the monotonic clock.
+    Batches of leases of one answer are in the order of that answer.
+    """
     batches: list[LeasedBatch] = []
     late: list[Grant] = []
+    places: list[tuple[int, int]] = []
+    answers: dict[tuple[int, int], int] = {}
     with environment.snapshot() as txn:
         for grant in grants:
             remaining_s = grant.expires_s - now_s
@@ -83,6 +87,11 @@ def load(
                 )
                 if loaded is None:
                     continue
+                if grant.places:
+                    answer = answers.setdefault((group, grant.first), len(batches))
+                    places.append((answer, grant.places[place]))
+                else:
+                    places.append((len(batches), 0))
                 batches.append(
                     LeasedBatch(
                         lease_id,
@@ -95,4 +104,7 @@ def load(
                         loaded,
                     )
                 )
+    if answers:
+        order = sorted(range(len(batches)), key=places.__getitem__)
+        batches = [batches[number] for number in order]
     return batches, late

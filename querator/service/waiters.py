@@ -360,7 +360,7 @@ class LeaseDesk:
                 self._refused(view, ask, grant)
             elif grant.lease:
                 granted = granted_by(view, ask.waiter, grant, result, place=place, asked_s=asked_s)
-                (orphans if ask.waiter.closed else ask.waiter.grants).append(granted)
+                (orphans if ask.waiter.closed else ask.waiter.grants).extend(granted)
                 items = sum(segment.count for segment in grant.segments)
                 self._parked.got(ask.waiter.account, items)
         if orphans:

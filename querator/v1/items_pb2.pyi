@@ -199,7 +199,9 @@ class Item(_message.Message):
 
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
-        """How long a lease of this item lasts when the lease call does not say; unset means the queue's."""
+        """How long a lease of this item lasts when the lease call does not say; unset means the queue's. Items of
+        one call with different timeouts are under different leases.
+        """
 
     def __init__(
         self,

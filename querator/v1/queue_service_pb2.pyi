@@ -709,7 +709,9 @@ class ExtendRequest(_message.Message):
 
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
-        """The new deadline is now plus this, 1 s to 24 h; unset means the queue's lease_timeout."""
+        """The new deadline is now plus this, 1 s to 24 h; unset means the items' own lease_timeout if they were
+        leased for that, else the queue's.
+        """
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ class Item:
     place: int = 0
     due: int = 0
     lease: int = 0
+    timeout: int = 0
     errors: tuple[str, ...] = ()
 
 
@@ -26,6 +27,7 @@ class Lease:
     deadline: int
     items: dict[int, str]
     live: bool = True
+    timeout: int = 0
     ended_by: str = ""
 
 
@@ -82,9 +84,11 @@ class Model:
             del self.items[item.seq]
 
     def produce(
-        self, plans: list[tuple[int, int]], identity: tuple[int, int], ordered: bool
+        self, plans: list[tuple[int, int, int]], identity: tuple[int, int], ordered: bool
     ) -> object:
-        """`plans` are (delay, expire timeout) by item; `identity` (producer, sequence), 0: none."""
+        """`plans` are (delay, expire timeout, lease timeout) by item; `identity` is (producer,
+        sequence), 0: none.
+        """
         first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         if identity[0]:
             if identity in self.answers:
@@ -94,10 +98,10 @@ class Model:
             if ordered and identity[1] != highest + 1:
                 return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
             self.answers[identity] = (first, len(plans))
-        for seq, (delay, expire) in enumerate(plans, first):
+        for seq, (delay, expire, lease) in enumerate(plans, first):
             delay = delay if delay >= 100 else 0
             timeouts = [t for t in (expire, self.expire_timeout) if t]
-            item = Item(seq)
+            item = Item(seq, timeout=lease)
             if timeouts:
                 item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
             self.items[seq] = item
@@ -183,8 +187,12 @@ class Model:
         self.ended_epoch = max(self.ended_epoch, reader.epoch)
         return released
 
-    def lease(self, number: int, callers: list[tuple[str, int]], timeout: int) -> list[list[int]]:
-        """Grants under the numbers from `number` on; what is dead among the looked-at dies."""
+    def lease(
+        self, number: int, callers: list[tuple[str, int]], timeout: int
+    ) -> list[list[tuple[int, int]]]:
+        """Grants of (item, lease). Each caller's items of one lease timeout are under one lease;
+        they are numbered from `number` on. What is dead among the looked-at dies.
+        """
         wanted = sum(wish for _, wish in callers)
         found = self.take(wanted)
         shares = [0] * len(callers)
@@ -197,14 +205,17 @@ class Model:
         grants = []
         for (client, _), share in zip(callers, shares, strict=True):
             mine, found = found[:share], found[share:]
-            grants.append([item.seq for item in mine])
-            if mine:
-                held = {item.seq: "held" for item in mine}
-                self.leases[number] = Lease(client, self.now + timeout, held)
-                for item in mine:
-                    item.state, item.lease, item.attempt = "leased", number, item.attempt + 1
-                number += 1
-                self.add("delivered", share)
+            by_timeout: dict[int, int] = {}
+            for item in mine:
+                if item.timeout not in by_timeout:
+                    ends = self.now + (item.timeout or timeout)
+                    self.leases[number] = Lease(client, ends, {}, timeout=item.timeout)
+                    by_timeout[item.timeout], number = number, number + 1
+                item.lease = by_timeout[item.timeout]
+                self.leases[item.lease].items[item.seq] = "held"
+                item.state, item.attempt = "leased", item.attempt + 1
+            grants.append([(item.seq, item.lease) for item in mine])
+            self.add("delivered", share)
         return grants
 
     def settle(
@@ -251,10 +262,11 @@ class Model:
             else:
                 self.make_ready(item, 0 if counted or delay else item.place)
 
-    def extend(self, lease: int, timeout: int) -> int:
+    def extend(self, lease: int, timeout: int, queue_timeout: int) -> int:
         held = self.leases.get(lease)
         if held is None or not held.live:
             return 0
+        timeout = timeout or held.timeout or queue_timeout
         held.deadline = max(held.deadline, self.now + timeout)
         return held.deadline
 

@@ -14,7 +14,8 @@
     wait 30000                           time passes, and what is due is done
     stats ready leased -> 3 0
 
-Items are shown as ranges of sequences, with x2, x3 … when it is not their first attempt.
+Items are shown as ranges of sequences, with x2, x3 … when it is not their first attempt, and with
+L1, L2, … when one caller got several leases.
 """
 
 from struct import pack
@@ -156,6 +157,7 @@ class _Player:
             return _refused(grant)
         text = " ".join(
             _ranges(masks.to_ranges(segment.first_seq, segment.mask), segment.attempt)
+            + (f"L{segment.lease}" if segment.lease else "")
             for segment in grant.segments
         )
         return (text or "none") + (f" repeated L{grant.lease}" if grant.repeated else "")

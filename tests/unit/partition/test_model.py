@@ -13,6 +13,7 @@ from querator.model.commands import (
     Extend,
     ItemSpecial,
     Lease,
+    LeaseGrant,
     LeaseItems,
     Move,
     MoveDone,
@@ -24,7 +25,7 @@ from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import ItemState, decode_segment
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import READY, SEGMENTS
-from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, seqs, settings
+from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, settings
 from tests.unit.partition.model import Model, Reader
 
 DEAD_GROUP = 9
@@ -35,7 +36,11 @@ COUNTERS = (
 )  # fmt: skip
 
 plans = st.lists(
-    st.tuples(st.sampled_from([0, 0, 0, 50, 1000, 1000, 4000]), st.sampled_from([0, 0, 0, 2000])),
+    st.tuples(
+        st.sampled_from([0, 0, 0, 50, 1000, 1000, 4000]),
+        st.sampled_from([0, 0, 0, 2000]),
+        st.sampled_from([0, 0, 0, 0, 0, 3000, 15_000]),
+    ),
     min_size=1,
     max_size=12,
 )
@@ -43,6 +48,15 @@ plans = st.lists(
 
 def spread(ranges: Any) -> set[int]:
     return {seq for first, count in ranges for seq in range(first, first + count)}
+
+
+def leased(grant: LeaseGrant) -> list[tuple[int, int]]:
+    """(sequence, lease) of each item, in the order in which they are delivered."""
+    return [
+        (segment.first_seq + ordinal, segment.lease or grant.lease)
+        for segment in grant.segments
+        for ordinal in masks.ordinals(segment.mask)
+    ]
 
 
 def verb_of(completes: bool, delay: int, dead: bool, counted: bool) -> str:
@@ -93,12 +107,12 @@ class Comparison(RuleBasedStateMachine):
         ordered=st.booleans(),
     )
     def produce(
-        self, plans: list[tuple[int, int]], producer: int, sequence: int, ordered: bool
+        self, plans: list[tuple[int, int, int]], producer: int, sequence: int, ordered: bool
     ) -> None:
         specials = tuple(
-            ItemSpecial(ordinal, self.log.now_ms + delay if delay else 0, expire)
-            for ordinal, (delay, expire) in enumerate(plans)
-            if delay or expire
+            ItemSpecial(ordinal, self.log.now_ms + delay if delay else 0, expire, lease)
+            for ordinal, (delay, expire, lease) in enumerate(plans)
+            if delay or expire or lease
         )
         identity: dict[str, Any] = {}
         if producer:
@@ -121,8 +135,8 @@ class Comparison(RuleBasedStateMachine):
             Lease(tuple(caller(wish, client_id=client) for client, wish in callers))
         ).grants
         expected = self.model.lease(self.next_lease, callers, LEASE_MS)
-        assert [seqs(grant) for grant in grants] == expected
-        self.next_lease += sum(1 for grant in grants if grant.lease)
+        assert [leased(grant) for grant in grants] == expected
+        self.next_lease += len({lease for grant in expected for _, lease in grant})
 
     @rule(
         data=st.data(),
@@ -235,10 +249,10 @@ class Comparison(RuleBasedStateMachine):
         found = result.code.name if isinstance(result, Refusal) else result.changed
         assert found == self.model.remove(name, seq)
 
-    @rule(lease=st.integers(1, 6), timeout=st.sampled_from([1000, 12_000]))
+    @rule(lease=st.integers(1, 6), timeout=st.sampled_from([0, 1000, 12_000]))
     def extend(self, lease: int, timeout: int) -> None:
         result = self.log.one(Extend((lease,), lease_timeout_ms=timeout))
-        assert result.outcomes == ((lease, self.model.extend(lease, timeout)),)
+        assert result.outcomes == ((lease, self.model.extend(lease, timeout, LEASE_MS)),)
 
     @rule(milliseconds=st.sampled_from([1, 500, 1000, 5000, 10_000]))
     def time_passes(self, milliseconds: int) -> None:

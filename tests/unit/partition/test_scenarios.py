@@ -111,18 +111,20 @@ SCENARIOS = {
         wait 1
         stats leased ready -> 0 1
     """,
-    "the longest lease timeout: the call's, else the items', else the queue's": """
+    "the lease timeout: the call's, else the item's, else the queue's": """
         configure lease_timeout_ms=10000
         produce 1 timeout=5000 -> 1
         produce 1 timeout=20000 -> 2
         produce 1 -> 3
-        lease 2 -> 1 2
+        lease 2 -> 1L1 2L2
         lease 1 -> 3
-        wait 10000
+        wait 5000
         stats leased ready -> 2 1
+        wait 5000
+        stats leased ready -> 1 2
         wait 10000
         stats leased ready -> 0 3
-        lease 1 timeout=1000 -> 3x2
+        lease 1 timeout=1000 -> 1x2
         wait 1000
         stats leased -> 0
     """,
@@ -200,6 +202,53 @@ SCENARIOS = {
         retry L1 dead -> done 5
         retry L1 dead -> repeated 5
         retry L1 1-5 dead -> repeated 5 lost 1-4
+    """,
+    "an item's own lease timeout holds for that item alone": """
+        configure lease_timeout_ms=100000
+        produce 1 timeout=1000 -> 1
+        produce 1 -> 2
+        produce 1 timeout=1000 -> 3
+        lease 3 -> 1L1 2L2 3L1
+        wait 1000
+        stats ready leased lapsed -> 2 1 2
+        extend L1 L2 -> lost 100000
+        complete L1 L2 -> lost 1 3 | done 2
+        lease 3 timeout=5000 -> 1x2 3x2
+        wait 4999
+        stats leased -> 2
+        wait 1
+        stats leased -> 0
+    """,
+    "a longer timeout of an item's own, and extensions": """
+        configure lease_timeout_ms=10000
+        produce 1 timeout=50000 -> 1
+        produce 2 -> 2-3
+        produce 1 timeout=20000 -> 4
+        lease 4 -> 1L1 2-3L2 4L3
+        extend L1 L2 L3 -> 50000 10000 20000
+        wait 9000
+        extend L1 L2 L3 -> 50000 10000 20000
+        extend L1 L2 L3 timeout=15000 -> 50000 15000 20000
+        wait 15000
+        stats leased ready -> 2 2
+        wait 5000
+        stats leased ready -> 1 3
+        wait 29999
+        stats leased ready -> 1 3
+        wait 1
+        stats leased ready -> 0 4
+    """,
+    "a repeated request of items with timeouts of their own": """
+        configure lease_timeout_ms=30000
+        produce 1 timeout=1000 -> 1
+        produce 1 -> 2
+        lease 5 request=r -> 1L1 2L2
+        lease 5 request=r -> 1L1 2L2 repeated L1
+        wait 1000
+        lease 5 request=r -> 2 repeated L2
+        complete L2 -> done 2
+        lease 5 request=r -> LEASE_ENDED
+        lease 5 request=s -> 1x2
     """,
     "the same verb repeats its outcome, another one is lost": """
         configure

@@ -224,14 +224,18 @@ def produce_call(
     keys: Sequence[bytes] = (),
     keyed: Sequence[bytes] = (),
     enqueue_at_ms: int = 0,
+    lease_timeouts_ms: Sequence[int] = (),
     **more: Any,
 ) -> ProduceCall:
-    """`keys` are dedup keys, `keyed` keys that decide on the partition alone."""
+    """`keys` are dedup keys, `keyed` keys that decide on the partition alone. A lease timeout of 0:
+    the item has none of its own.
+    """
+    timeouts = lease_timeouts_ms or [0] * len(payloads)
     items = [wire_item(payload) for payload in payloads]
     specials = tuple(
-        ItemSpecial(ordinal, dedup_key=key, enqueue_at_ms=enqueue_at_ms)
+        ItemSpecial(ordinal, enqueue_at_ms, 0, timeouts[ordinal], key)
         for ordinal, key in enumerate(keys or [b""] * len(payloads))
-        if key or enqueue_at_ms
+        if key or enqueue_at_ms or timeouts[ordinal]
     )
     slots = [slot_of_key(key) if key else NO_SLOT for key in keyed or keys]
     return ProduceCall(

@@ -51,6 +51,18 @@ async def test_any_node_takes_and_gives_items():
         assert (await stage.base.total()).completed == 2
 
 
+async def test_items_with_lease_timeouts_of_their_own_come_from_another_node():
+    async with staged("a", "b") as stage:
+        await stage.base.produce(b"x", b"y", b"z", lease_timeouts_ms=[50_000, 0, 50_000])
+        batches = (await stage.lease("b", wait_ms=LONG_MS)).batches
+        assert payloads(*batches) == [b"x", b"y", b"z"]
+        left = [round(batch.remaining_ms, -3) for batch in batches]
+        assert left[0] == left[2] == 50_000 != left[1]
+        assert batches[0].lease_id == batches[2].lease_id != batches[1].lease_id
+        outcomes = (await stage.complete("b", *batches)).outcomes
+        assert [outcome.error for outcome in outcomes] == [None] * 3
+
+
 async def test_what_this_node_leads_does_not_travel():
     async with staged("a", "b", partitions=2) as stage:
         for _ in range(4):

@@ -306,6 +306,40 @@ async def test_a_lease_with_under_half_its_time_left_is_not_delivered():
         assert (await node.total()).released == 1
 
 
+async def test_an_item_s_lease_timeout_holds_for_that_item_alone():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create(lease_timeout_ms=100_000)
+        await node.produce(b"a", b"b", b"c", b"d", lease_timeouts_ms=[1_000, 0, 1_000, 50_000])
+        batches = (await node.lease(request_id="r")).batches
+        assert payloads(*batches) == [b"a", b"b", b"c", b"d"], "in their order"
+        left = [batch.remaining_ms for batch in batches]
+        assert [round(ms, -3) for ms in left] == [1_000, 100_000, 1_000, 50_000]
+        assert batches[0].lease_id == batches[2].lease_id
+        assert len({batch.lease_id for batch in batches}) == 3
+        repeated = (await node.lease(request_id="r", partition=0)).batches
+        assert [(b.lease_id, b.repeated) for b in repeated] == [
+            (batch.lease_id, True) for batch in batches
+        ]
+        clock.advance(5_000)
+        await node.until(lambda: node.counts().ready == 2)
+        first, second = (await node.extend(batches[0].lease_id, batches[3].lease_id)).outcomes
+        assert (first.deadline_ms, 49_000 < second.remaining_ms <= 50_000) == (0, True)
+        outcomes = (await node.complete(*map(whole, batches))).outcomes
+        assert [outcome.error for outcome in outcomes] == [
+            ErrorCode.LEASE_LOST, None, ErrorCode.LEASE_LOST, None,
+        ]  # fmt: skip
+        assert payloads(*(await node.lease()).batches) == [b"a", b"c"]
+
+
+async def test_the_lease_timeout_of_the_call_comes_before_the_item_s():
+    async with serving() as node:
+        await node.create(lease_timeout_ms=100_000)
+        await node.produce(b"a", b"b", lease_timeouts_ms=[50_000, 0])
+        [batch] = (await node.lease(lease_timeout_ms=7_000)).batches
+        assert 6_000 < batch.remaining_ms <= 7_000
+
+
 async def test_the_wall_clock_does_not_judge_leases():
     clock = SimulatedClock()
     async with serving(clock=clock) as node:

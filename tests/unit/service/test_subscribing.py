@@ -303,6 +303,20 @@ async def test_what_is_ready_behind_a_batch_that_was_taken_is_released_before_it
         await stream.close(polite=True)
 
 
+async def test_a_stream_delivers_items_with_timeouts_of_their_own_in_order():
+    async with serving() as node:
+        await node.create(lease_timeout_ms=100_000)
+        await node.produce(b"a", b"b", b"c", lease_timeouts_ms=[50_000, 0, 50_000])
+        stream = await node.subscribe()
+        stream.grant(100, 0)
+        batches = (await stream.next()).batches
+        assert payloads(*batches) == [b"a", b"b", b"c"]
+        assert [round(batch.remaining_ms, -3) for batch in batches] == [50_000, 100_000, 50_000]
+        assert len({batch.lease_id for batch in batches}) == 2
+        await stream.close(polite=True)
+        assert (await node.total()).ready == 3
+
+
 async def test_a_reader_that_has_stopped_takes_nothing_from_others():
     async with serving() as node:
         await node.create(lease_timeout_ms=1_000)
