@@ -124,7 +124,7 @@ class ClusterAdmin:
                 for node in newest.nodes
             ),
             groups=_merged(newest, views),
-            pending=newest.pending,
+            pending=_pending(newest, views),
         )
 
     async def _ask(self, node: ClusterNode) -> ClusterStatus | str:
@@ -228,6 +228,22 @@ class ClusterAdmin:
         await self._call(
             lambda to, left: to.cluster.ReadmitNode(request, timeout=left), lambda _: None
         )
+
+
+def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterPending, ...]:
+    """With what each waits for, which the leader of the map alone may know."""
+    waits_for = {
+        (one.namespace, one.queue, one.doing): one.waits_for
+        for view in views
+        for one in view.pending
+        if one.waits_for
+    }
+    return tuple(
+        msgspec.structs.replace(
+            one, waits_for=waits_for.get((one.namespace, one.queue, one.doing), one.waits_for)
+        )
+        for one in newest.pending
+    )
 
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:

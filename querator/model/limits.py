@@ -121,6 +121,12 @@ STOP_WAIT_MS_MAX = 5 * SECOND_MS  # How long commands in flight may take when a 
 # No Expire this long after taking office: nobody could extend before.
 LEASE_GRACE_MS = 2 * SECOND_MS
 
+# A change of the number of partitions stops requests with an identity or keys for so long at the
+# most, and is then undone: about an election and a handing over.
+ROUTING_CLOSED_MS_MAX = 5 * SECOND_MS
+ROUTING_AGAIN_MS = 1 * MINUTE_MS  # Then it is tried again: requests wait 5 s of 65 at the most.
+CHANGE_WAIT_MS_MAX = 1 * MINUTE_MS  # How long a caller waits for all partitions to follow a change.
+
 # Queues.
 PARTITIONS_MAX = 1_024
 NODES_MAX = 50

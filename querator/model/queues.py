@@ -40,7 +40,8 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     out among the first `routed` (0: all), as version `routing` of that number;
     while the two numbers differ the change is under way. Partitions behind both are closing: they
     take nothing, and go when they are empty. `first_seqs[p]` is where partition p goes on when it
-    comes again (0: at the beginning).
+    comes again (0: at the beginning). `reopening`: a change was given up, and requests go on by the
+    number of before as of this version, once its partitions have been told (0: none was).
     """
 
     namespace: str
@@ -54,6 +55,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     routing: int = 0
     routed: int = 0
     first_seqs: tuple[int, ...] = ()
+    reopening: int = 0
 
     @property
     def shares(self) -> int:
@@ -68,7 +70,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_changing(self) -> bool:
         """Whether the number of partitions is being changed; closing ones may be left after."""
-        return self.shares != self.settings.partitions
+        return self.shares != self.settings.partitions or self.reopening > 0
 
     @property
     def opening(self) -> int:

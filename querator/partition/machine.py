@@ -297,5 +297,7 @@ def route(turn: Turn, command: Route) -> Done | Refusal:
         open=command.open,
         changes=changes,
     )
-    turn.put_share(msgspec.structs.replace(row, moves_closed=row.moves_closed or row.closing))
+    # A change that is not open yet may be undone.
+    moves_closed = row.moves_closed or (row.open and row.closing)
+    turn.put_share(msgspec.structs.replace(row, moves_closed=moves_closed))
     return Done(1)

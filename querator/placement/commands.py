@@ -20,6 +20,12 @@ shared out (`model.queues.Queue`):
     the same   UpdateQueue       differ     a client; groups for new partitions are in the map
     differ     QueueRouted       the same   the leader of group 0, when all partitions share
                                             requests out by the new number
+    differ     UndoRouting       differ     the leader of group 0, when the partitions did not
+                                            follow in time: the number of before is reopened
+    differ     UpdateQueue       differ     a client who wants the number of before again: it is
+                                            reopened, and then the numbers are the same
+    differ     QueueRouted       as asked   the leader of group 0, when the partitions that can be
+                                            reached are reopened
     the same   PartitionsEmpty   the same   the leader of group 0: closing partitions that nobody
                                             needs any more leave the map
 
@@ -191,6 +197,15 @@ class QueueRouted(msgspec.Struct, frozen=True, array_like=True, tag=18):
     partitions: int
 
 
+class UndoRouting(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The change of the queue under version `routing` is given up; it is begun again later, under
+    another version.
+    """
+
+    queue_id: QueueId
+    routing: int
+
+
 class PartitionsEmpty(msgspec.Struct, frozen=True, array_like=True, tag=19):
     """As of version `routing`, the partitions of the queue from number `left` on are empty for
     ever. `first_seqs` has where each of them would go on.
@@ -220,6 +235,7 @@ Command = (
     | PlaceGroups
     | GroupSettled
     | QueueRouted
+    | UndoRouting
     | PartitionsEmpty
 )
 

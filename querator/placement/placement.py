@@ -18,6 +18,7 @@ from querator import telemetry
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, QueueId
+from querator.model.limits import CHANGE_WAIT_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
@@ -33,9 +34,10 @@ from querator.placement.duties import Connected, Duties, HandedOver, Newcomers
 from querator.placement.following import Follower
 from querator.placement.machine import PlacementEffects, PlacementMachine
 from querator.placement.reconcile import MachineFactory, Reconciler
-from querator.placement.sharing import Sharing, here
+from querator.placement.sharing import Sharing
 from querator.placement.standing import Ask, Propose, Standing
-from querator.placement.waiting import Waiting
+from querator.placement.telling import here
+from querator.placement.waiting import Waiting, not_followed
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 
@@ -137,6 +139,15 @@ class Placement:
         """Of queues being deleted: the nodes that hold nothing of them any more."""
         return self._effects.deleted_on
 
+    def missing(self, queue: QueueId) -> tuple[int, ...]:
+        """Numbers of the partitions that a pending change of the queue waits for: known to the
+        leader of group 0, empty elsewhere.
+        """
+        if queue not in self.pending or not self._host.leads(PLACEMENT_GROUP):
+            return ()
+        there = {*self._reconciler.unconfigured.get(queue, ()), *self._sharing.missing(queue)}
+        return tuple(sorted(there))
+
     def watch(self, callback: Watcher) -> Callable[[], None]:
         """`callback` gets each new map, on the event loop; the returned function ends that."""
         self._watchers.append(callback)
@@ -232,15 +243,16 @@ class Placement:
     # --- changes -----------------------------------------------------------------
 
     async def create_queue(
-        self, namespace: str, name: str, settings: QueueSettings
+        self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
     ) -> tuple[Queue, bool]:
-        """The queue, usable, and whether this call made it. Raises QueratorError:
+        """The queue, usable, and whether this call made it. `timeout_ms` bounds the wait for the
+        partitions, as CHANGE_WAIT_MS_MAX does; then OUTCOME_UNKNOWN. Raises QueratorError:
 
         QUEUE_EXISTS with other settings, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and what is
         wrong with the dead queue (INVALID_ARGUMENT, QUEUE_NOT_FOUND, UNAVAILABLE).
         """
         result = await self._decided(CreateQueue(namespace, name, settings))
-        return await self._followed(result.queue), result.created
+        return await self._followed(result.queue, timeout_ms), result.created
 
     async def update_queue(
         self,
@@ -249,15 +261,18 @@ class Placement:
         settings: QueueSettings,
         mask: tuple[str, ...],
         expected_version: int = 0,
+        *,
+        timeout_ms: int = 0,
     ) -> Queue:
-        """The queue, when all partitions have the settings. `mask` names fields of `QueueSettings`.
+        """The queue, when all partitions have the settings. `mask` names fields of `QueueSettings`;
+        `timeout_ms` as of `create_queue`.
 
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_DELETING,
         VERSION_CONFLICT, INVALID_ARGUMENT, and as `create_queue` for the dead queue.
         """
         command = UpdateQueue(namespace, name, settings, mask, expected_version)
         result = await self._decided(command)
-        return await self._followed(result.queue)
+        return await self._followed(result.queue, timeout_ms)
 
     async def delete_queue(self, namespace: str, name: str) -> None:
         """Returns when the deletion is durable; the data goes in the background.
@@ -314,11 +329,16 @@ class Placement:
             )
         return result
 
-    async def _followed(self, queue: Queue) -> Queue:
+    async def _followed(self, queue: Queue, timeout_ms: int) -> Queue:
         """The queue as it is when the map of this node shows it with nothing left to do."""
         if not self._running:
             raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the node is stopping")
-        await self._waiting.until_settled(queue, self._effects)
+        wait_ms = min(timeout_ms or CHANGE_WAIT_MS_MAX, CHANGE_WAIT_MS_MAX)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._waiting.until_settled(queue, self._effects)
+        except TimeoutError:
+            raise not_followed(queue, self.map, self.missing(queue.id)) from None
         settled = self.map.get(queue.id)
         if settled is None or settled.state is QueueState.DELETING:
             message = f"queue {queue.name} was deleted meanwhile"
@@ -409,6 +429,8 @@ class Placement:
             case Step.OPEN:
                 await self._reconciler.open(placed, queue)
             case Step.CONFIGURE:
+                if queue.is_changing and await self._sharing.recover(queue):
+                    return
                 await self._reconciler.configure(placed, queue)
                 if queue.is_changing:
                     await self._sharing.change(queue)
@@ -431,7 +453,7 @@ class Placement:
                         error=str(error),
                         pause_s=pause_s,
                     )
-                    await asyncio.sleep(pause_s)
+                    await self._rest(queue_id, max(pause_s, (error.retry_delay_ms or 0) / 1000))
                     pause_s = min(pause_s * 2, AGAIN_AFTER_S_MAX)
                     continue
                 if self._step_for(queue_id) is step:
@@ -444,6 +466,14 @@ class Placement:
             self._on_failure(error)
         finally:
             del self._settling[queue_id]
+
+    async def _rest(self, queue_id: QueueId, pause_s: float) -> None:
+        """Until the time is over, or the map says something else of the queue."""
+        known = self.map.get(queue_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                while self._step_for(queue_id) is not None and self.map.get(queue_id) == known:
+                    await self._moved.wait()
 
     async def _form(self) -> None:
         """Tells the map its first nodes, while this node leads and they are not known."""

@@ -27,7 +27,7 @@ from typing import Any
 
 from querator.model.commands import Configure, DeadTarget, PartitionSettings, Refusal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue
@@ -97,6 +97,8 @@ class Reconciler:
         self._propose = propose
         self.opened = 0
         """How many groups this node has opened: what is surplus may change with each."""
+        self.unconfigured: dict[QueueId, tuple[int, ...]] = {}
+        """By queue the numbers of the partitions that did not take its settings."""
         self._open: set[GroupId] = set()
         self._stored: set[GroupId] = set()
         """Groups of which there may be a replica here."""
@@ -153,7 +155,9 @@ class Reconciler:
         self.opened += 1
 
     async def configure(self, placed: PlacementMap, queue: Queue) -> None:
-        """Brings the settings to all partitions. Raises QueratorError; then again."""
+        """Brings the settings to all partitions. Raises QueratorError; then again. `unconfigured`
+        has the partitions that did not take them.
+        """
         version = queue.settings_version
         slots = asyncio.Semaphore(CONFIGURING_MAX)
 
@@ -161,14 +165,23 @@ class Reconciler:
             async with slots:
                 await self._accepted(group, Configure(version, settings))
 
-        await _all(
-            one(group, partition_settings(placed, queue, partition))
-            for partition, group in enumerate(queue.groups)
+        outcomes = await asyncio.gather(
+            *(
+                one(group, partition_settings(placed, queue, partition))
+                for partition, group in enumerate(queue.groups)
+            ),
+            return_exceptions=True,
         )
+        failed = {number: one for number, one in enumerate(outcomes) if one is not None}
+        self.unconfigured.pop(queue.id, None)
+        if failed:
+            self.unconfigured[queue.id] = tuple(failed)
+            raise next(iter(failed.values()))
         await self._accepted(PLACEMENT_GROUP, QueueConfigured(queue.id, version))
 
     async def delete(self, queue: Queue) -> None:
         """Deletes what this node holds of a queue. Raises QueratorError; then again."""
+        self.unconfigured.pop(queue.id, None)
         await _all(self.clear(group) for group in queue.groups)
         await self._accepted(PLACEMENT_GROUP, ReplicasGone(queue.id, self._node))
 

@@ -49,6 +49,7 @@ from querator.placement.commands import (
     RemoveNode,
     ReplaceNode,
     ReplicasGone,
+    UndoRouting,
     UpdateQueue,
 )
 from querator.placement.view import Change, View
@@ -264,6 +265,17 @@ def _update(view: View, command: UpdateQueue) -> Change:
     configured = view.configured[queue.id]
     if settings.partitions == queue.settings.partitions:
         return Change(QueueUpdated(updated), put=updated, configured=configured)
+    return _with_other_number(view, queue, updated)
+
+
+def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
+    """`updated` has another number of partitions than the queue."""
+    settings, configured = updated.settings, view.configured[queue.id]
+    also = _with_other_targets(view.map, queue)
+    if queue.state is QueueState.ACTIVE and settings.partitions == queue.shares:
+        # The change that is under way is given up.
+        undone = _reopening(updated)
+        return Change(QueueUpdated(undone), put=undone, configured=configured, also=also)
     more = settings.partitions - len(queue.groups)
     refusal = _refuse_while_changing(queue) or _refuse_partitions(
         view.map, settings.partitions, more, settings.replicas
@@ -277,19 +289,29 @@ def _update(view: View, command: UpdateQueue) -> Change:
         put=updated,
         configured=configured,
         groups=_placed(view.map, new, settings.replicas),
-        also=_with_other_targets(view.map, queue),
+        also=also,
     )
+
+
+def _reopening(queue: Queue) -> Queue:
+    """The partitions may have been told of the next version: the one after it overrides that."""
+    return msgspec.structs.replace(queue, reopening=queue.reopening or queue.routing + 2)
 
 
 def _refuse_while_changing(queue: Queue) -> Refusal | None:
     if queue.state is QueueState.ACTIVE and not queue.is_changing:
         return None
-    doing = f"its partitions are being changed from {queue.shares} to {queue.settings.partitions}"
+    doing = (
+        f"its partitions are being changed from {queue.shares} to {queue.settings.partitions}; "
+        f"partitions={queue.shares} undoes that"
+    )
+    if queue.reopening:
+        doing = "a change of its partitions is being undone; wait"
     if queue.state is QueueState.CREATING:
-        doing = "it is being created"
+        doing = "it is being created; wait"
     return Refusal(
         ErrorCode.UNAVAILABLE,
-        f"queue {queue.name}: {doing}; try again in a moment",
+        f"queue {queue.name}: {doing}; or try again in a moment",
         field="settings.partitions",
         value=str(queue.settings.partitions),
     )
@@ -359,10 +381,25 @@ def _routed(view: View, command: QueueRouted) -> Change:
     queue = view.map.get(command.queue_id)
     if queue is None or queue.state is not QueueState.ACTIVE or not queue.is_changing:
         return Change(Done())
-    if (command.routing, command.partitions) != (queue.routing + 1, queue.settings.partitions):
+    expected = (queue.routing + 1, queue.settings.partitions)
+    if queue.reopening:
+        expected = (queue.reopening, queue.shares)
+    if (command.routing, command.partitions) != expected:
         return Change(Done())
-    routed = msgspec.structs.replace(queue, routing=command.routing, routed=command.partitions)
+    routed = msgspec.structs.replace(
+        queue, routing=command.routing, routed=command.partitions, reopening=0
+    )
     return Change(Done(1), put=routed, configured=view.configured[queue.id])
+
+
+def _undo_routing(view: View, command: UndoRouting) -> Change:
+    queue = view.map.get(command.queue_id)
+    if queue is None or queue.state is not QueueState.ACTIVE or not queue.is_changing:
+        return Change(Done())
+    if queue.reopening or command.routing != queue.routing + 1:
+        return Change(Done())
+    undone = _reopening(queue)
+    return Change(Done(1), put=undone, configured=view.configured[queue.id])
 
 
 def _partitions_empty(view: View, command: PartitionsEmpty) -> Change:
@@ -416,5 +453,6 @@ _RULES: Final[Mapping[type[Command], Callable[[View, Any], Change]]] = {
     PlaceGroups: group_rules.place,
     GroupSettled: group_rules.settled,
     QueueRouted: _routed,
+    UndoRouting: _undo_routing,
     PartitionsEmpty: _partitions_empty,
 }

@@ -26,10 +26,13 @@ class AdminCalls:
             "RedriveDeadLetters": self.redrive_dead_letters,
         }
 
-    async def create_queue(self, data: bytes, _: Context) -> bytes:
+    async def create_queue(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_create_queue(data)
         queue, created = await self._service.create_queue(
-            asked.queue.namespace, asked.queue.name, asked.settings
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.settings,
+            timeout_ms=answer_within_ms(context),
         )
         return queues.encode_created_queue(queue, created=created)
 
@@ -44,7 +47,7 @@ class AdminCalls:
         )
         return queues.encode_queue_page(page)
 
-    async def update_queue(self, data: bytes, _: Context) -> bytes:
+    async def update_queue(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_update_queue(data)
         queue = await self._service.update_queue(
             asked.queue.namespace,
@@ -52,6 +55,7 @@ class AdminCalls:
             asked.settings,
             asked.mask,
             asked.expected_version,
+            timeout_ms=answer_within_ms(context),
         )
         return queues.encode_updated_queue(queue)
 

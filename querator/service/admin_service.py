@@ -68,13 +68,13 @@ class AdminService:
     # --- queues ------------------------------------------------------------------------------
 
     async def create_queue(
-        self, namespace: str, name: str, settings: QueueSettings
+        self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
     ) -> tuple[Queue, bool]:
         """The queue, and whether this call made it. Answered when all partitions can be used."""
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
         check_settings(settings, name=name)
-        return await self._placement.create_queue(namespace, name, settings)
+        return await self._placement.create_queue(namespace, name, settings, timeout_ms=timeout_ms)
 
     async def get_queue(self, namespace: str, name: str) -> Queue:
         """In whatever state it is."""
@@ -103,6 +103,8 @@ class AdminService:
         settings: QueueSettings,
         mask: tuple[str, ...],
         expected_version: int,
+        *,
+        timeout_ms: int = 0,
     ) -> Queue:
         """Changes the settings that `mask` names (fields of `QueueSettings`); answered when all
         partitions have them. `expected_version` 0: whatever version it is at.
@@ -112,7 +114,9 @@ class AdminService:
         queue = await self._reads.existing(lambda: self._existing(namespace, name))
         changes = {field: getattr(settings, field) for field in mask}
         check_settings(msgspec.structs.replace(queue.settings, **changes), name=name)
-        return await self._placement.update_queue(namespace, name, settings, mask, expected_version)
+        return await self._placement.update_queue(
+            namespace, name, settings, mask, expected_version, timeout_ms=timeout_ms
+        )
 
     async def delete_queue(self, namespace: str, name: str) -> None:
         """Answered when it can no longer be undone; the data goes in the background."""

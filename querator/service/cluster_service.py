@@ -154,7 +154,8 @@ class ClusterService:
         )
 
     def _pending(self, placed: PlacementMap, queue: Queue) -> ClusterPending:
-        doing, waits_for = "updating", list[str]()
+        doing = "updating"
+        waits_for = [f"{queue.name}/{number}" for number in self._placement.missing(queue.id)]
         if queue.state is QueueState.ACTIVE and queue.is_changing:
             doing = "changing"
         elif queue.state is QueueState.CREATING:

@@ -21,6 +21,9 @@ from querator.service.router import Router
 from querator.service.spread import Spread
 from querator.service.validate import gone
 
+BEHIND_S = 0.2
+"""Before a request goes again to a partition that knows less than the map."""
+
 
 class Producing:
     """The owner passes on each new map, when the router has it. Belongs to one event loop."""
@@ -56,7 +59,7 @@ class Producing:
                 return ProduceReply((batch,), self._durable, leader)
             if not self.was_rerouted(queue, batch):
                 raise batch
-            queue = await self.rerouted(queue, call, until_s)
+            queue = await self.rerouted(queue, call, until_s, batch)
 
     async def _keyed(self, queue: Queue, call: ProduceCall, deadline: float | None) -> ProduceReply:
         batches: list[ProducedBatch] = []
@@ -75,17 +78,19 @@ class Producing:
                 )
             ]
             left = []
+            refusals: list[QueratorError] = []
             outcomes = await each([self._store(queue, part, deadline) for part in cut])
             for part, outcome in zip(cut, outcomes, strict=True):
                 if isinstance(outcome, ProducedBatch):
                     batches.append(outcome)
                 elif self.was_rerouted(queue, outcome):
                     left.append(part)
+                    refusals.append(outcome)
                 else:
                     errors.append(outcome)
             if left:
                 try:
-                    queue = await self.rerouted(queue, call, until_s)
+                    queue = await self.rerouted(queue, call, until_s, *refusals)
                 except QueratorError as error:
                     errors.append(error)
                     break
@@ -105,10 +110,23 @@ class Producing:
             return False
         return known.state is QueueState.ACTIVE and known.groups != queue.groups
 
-    async def rerouted(self, queue: Queue, call: ProduceCall | StageCall, until_s: float) -> Queue:
+    async def rerouted(
+        self,
+        queue: Queue,
+        call: ProduceCall | StageCall,
+        until_s: float,
+        *refusals: QueratorError,
+    ) -> Queue:
         """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
         too long, or DEADLINE_EXCEEDED.
+
+        A partition that was away when the queue went back to its old number is told of that when it
+        is there again, and the map stays as it is: after a refusal by such a one the queue is
+        returned after a pause.
         """
+        behind_s = None
+        if any(_is_behind(queue, refusal) for refusal in refusals):
+            behind_s = min(until_s, self._loop.time() + BEHIND_S)
         while True:
             known = await self._reads.existing(
                 lambda: self._router.queue(call.namespace, call.queue)
@@ -123,9 +141,11 @@ class Producing:
                 return known
             moved = self._moved
             try:
-                async with asyncio.timeout_at(until_s):
+                async with asyncio.timeout_at(until_s if behind_s is None else behind_s):
                     await moved.wait()
             except TimeoutError:
+                if self._loop.time() < until_s:
+                    return known
                 raise QueratorError(
                     ErrorCode.DEADLINE_EXCEEDED if call.timeout_ms else ErrorCode.UNAVAILABLE,
                     f"the partitions of queue {queue.name} are being changed; not executed",
@@ -167,3 +187,10 @@ class Producing:
             return ""
         node = self._router.map.node(view.leader)
         return "" if node is None else node.client_address
+
+
+def _is_behind(queue: Queue, refusal: QueratorError) -> bool:
+    """Whether the partition that refused has yet to be told what this node's map says."""
+    if refusal.code is not ErrorCode.ROUTING_CHANGED or not refusal.value.isdigit():
+        return False
+    return int(refusal.value) < queue.routing

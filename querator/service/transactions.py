@@ -97,7 +97,7 @@ class Transactions:
                     raise error
             if other:
                 raise parts.merged_error(other, stored=bool(stored))
-            queue = await self._producing.rerouted(queue, call, until_s)
+            queue = await self._producing.rerouted(queue, call, until_s, *errors)
 
     def _cut(self, queue: Queue, call: StageCall) -> list[parts.Part]:
         """As a produce. A repeat goes where the request went, unless partitions have changed."""

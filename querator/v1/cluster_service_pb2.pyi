@@ -250,7 +250,9 @@ class ClusterPending(_message.Message):
     """What is going on: `creating`, `updating`, `changing` (the number of partitions) or `deleting`."""
     @_builtins.property
     def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the nodes that are waited for; empty: the partitions' leaders."""
+        """What is waited for: names of nodes, or of partitions (QUEUE/NUMBER), which the leader of the
+        placement group knows.
+        """
 
     def __init__(
         self,

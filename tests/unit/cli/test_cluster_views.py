@@ -92,6 +92,9 @@ def test_partitions_that_are_closing_are_counted_apart():
     pending = (ClusterPending("default", "q", "changing", ()),)
     (problem,) = view(pending=pending).problems
     assert problem == "Queue q is being given another number of partitions."
+    pending = (ClusterPending("default", "q", "changing", ("q/1", "q/3")),)
+    (problem,) = view(pending=pending).problems
+    assert problem.endswith("another number of partitions; waiting for q/1, q/3.")
 
 
 def test_items_that_wait_for_others_of_their_keys():

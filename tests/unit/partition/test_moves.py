@@ -108,7 +108,9 @@ def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
     kill(work, 3)
     assert send(work, dead) == Done(3)
     kill(work, 2)
+    # Until it is open the change may be undone, and moves are taken.
     dead.one(Route(1, 1, open=False))
+    dead.one(Route(1, 1, open=True))
     refusal = send(work, dead)
     assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
     work.one(MoveDone(DEAD, 2))

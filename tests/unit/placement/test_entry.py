@@ -26,6 +26,7 @@ from querator.placement.commands import (
     RemoveNode,
     ReplaceNode,
     ReplicasGone,
+    UndoRouting,
     UpdateQueue,
 )
 
@@ -76,6 +77,7 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (GroupSettled(GroupId(7), 5), "93 10 07 05"),
     (QueueRouted(QueueId(300), 2, 12), "94 12 cd012c 02 0c"),
+    (UndoRouting(QueueId(300), 3), "93 14 cd012c 03"),
     (PartitionsEmpty(QueueId(300), 2, 4, (1, 300)), "95 13 cd012c 02 04 92 01 cd012c"),
 ]
 OLD: list[tuple[Command, str]] = [

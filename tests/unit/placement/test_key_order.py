@@ -61,6 +61,8 @@ class KeyOrder(RuleBasedStateMachine):
         self.rows = 0
         """That one command makes ready, about."""
         self.closed = False
+        self.behind: set[int] = set()
+        """Groups that were away when a change was undone, and have not been told."""
         self.items: dict[tuple[int, int], Item] = {}
         """By group and sequence: what was not completed."""
         self.leases: list[tuple[Log, int, list[int]]] = []
@@ -98,7 +100,7 @@ class KeyOrder(RuleBasedStateMachine):
             )
             packed = struct.pack(f"<{len(mine)}H", *mine)
             result = log.produce(len(mine), slots=packed, specials=specials, routing=self.version)
-            if self.closed:
+            if self.closed or (log.group in self.behind and isinstance(result, Refusal)):
                 assert isinstance(result, Refusal)
                 continue
             assert isinstance(result, ProduceResult)
@@ -233,6 +235,35 @@ class KeyOrder(RuleBasedStateMachine):
             self.tell(open_=False)
         self.n, self.closed = self.next, False
         self.version += 1
+        self.behind.clear()
+
+    @precondition(lambda self: self.closed)
+    @rule(
+        opened=st.integers(0, PARTITIONS_MAX),
+        reached=st.lists(st.booleans(), min_size=PARTITIONS_MAX, max_size=PARTITIONS_MAX),
+        for_good=st.booleans(),
+    )
+    def undo_change(self, opened: int, reached: list[bool], for_good: bool) -> None:
+        """Some partitions have been opened already; some cannot be reached to be reopened."""
+        for log in self.logs[:opened]:
+            log.one(Route(self.version + 1, self.next, open=True, before=self.n))
+        self.version += 2
+        self.closed = False
+        for number, (log, there) in enumerate(zip(self.logs, reached, strict=False)):
+            if number >= self.n and not for_good:
+                continue
+            if there:
+                log.one(Route(self.version, self.n, open=True))
+                self.behind.discard(log.group)
+            else:
+                self.behind.add(log.group)
+
+    @rule()
+    def reach_all(self) -> None:
+        for log in self.logs:
+            if log.group in self.behind and not self.closed:
+                log.one(Route(self.version, self.n, open=True))
+                self.behind.discard(log.group)
 
     def tell(self, *, open_: bool) -> None:
         for log in self.logs:
@@ -275,6 +306,7 @@ class KeyOrder(RuleBasedStateMachine):
             for _ in range(200):
                 if not any(self.states(log) for log in self.logs) and not self.left():
                     return
+                self.reach_all()
                 self.let_follow([True] * PARTITIONS_MAX)
                 self.let_go()
                 for partition in reversed(range(len(self.logs))):

@@ -292,7 +292,7 @@ def test_numbers_of_partitions_that_are_refused(group: Group):
     message = refused(
         update(group, "q", partitions=5), ErrorCode.UNAVAILABLE, "settings.partitions"
     )
-    assert "from 2 to 10; try again" in message
+    assert "from 2 to 10; partitions=2 undoes that; or try again" in message
     assert update(group, "q", max_attempts=7).queue.settings.partitions == 10, "others are not"
     route(group)
     update(group, "q", partitions=5)

@@ -11,7 +11,7 @@ from querator.model.limits import KEY_CHANGES_MAX
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import slot_of_key
 from querator.partition.rows import ItemState
-from querator.placement.sharing import here
+from querator.placement.telling import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
@@ -271,9 +271,9 @@ class Broken:
         self.left = commands
         self.reached = asyncio.Event()
         self._propose = node.host.propose
-        sharing = node.placement._sharing
-        sharing._propose = self.propose
-        sharing._ask = self.ask
+        telling = node.placement._sharing.telling
+        telling.propose = self.propose
+        telling.ask = self.ask
         self._ask = here(node.host, node.environment)
 
     async def propose(self, group: GroupId, command: Any) -> Any:

@@ -1,0 +1,254 @@
+"""A number of partitions that cannot be changed: requests go on by the old one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from querator.model.commands import Adopt, Route
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.queues import Queue, QueueSettings
+from querator.model.routing import partition_of_key, partition_of_producer
+from querator.partition.facts import Closure
+from querator.placement import placement, sharing, telling
+from querator.placement.commands import QueueRouted
+from querator.placement.telling import here
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.service.serving import Node, payloads, producer_id, refusal, serving
+
+WAIT_MS = 20_000
+"""More than a change may stop requests for; what a test that fails takes."""
+
+
+class Road:
+    """From the leader of group 0 to the partitions: what is `away` is not reached."""
+
+    def __init__(self, node: Node) -> None:
+        self.away: set[GroupId] = set()
+        self.lost: tuple[type[Any], ...] = ()
+        """Kinds of commands that are lost on the way to those that are away; none: all."""
+        self.pinned = False
+        """Whether every partition says that something is pinned for a transaction."""
+        self.hangs = False
+        """Whether nobody says that they are away: the caller waits."""
+        self.told: list[Any] = []
+        self._propose = node.host.propose
+        self._ask = here(node.host, node.environment)
+        node.placement._sharing.telling.propose = self.propose
+        node.placement._sharing.telling.ask = self.ask
+        node.placement._reconciler._propose = self.propose
+
+    async def propose(self, group: GroupId, command: Any) -> Any:
+        self.told.append(command)
+        if group in self.away and (not self.lost or isinstance(command, self.lost)):
+            await self._fail(group)
+        return await self._propose(group, command)
+
+    async def ask(self, group: GroupId, query: Any) -> Any:
+        if group in self.away and not self.lost:
+            await self._fail(group)
+        answer = await self._ask(group, query)
+        if isinstance(answer, Closure) and self.pinned:
+            answer = msgspec.structs.replace(answer, pinned=True)
+        return answer
+
+    async def _fail(self, group: GroupId) -> None:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        raise QueratorError(ErrorCode.NOT_LEADER, f"group {group} has no leader")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "ROUTING_CLOSED_MS_MAX", 50)
+    monkeypatch.setattr(telling, "ANSWER_S", 0.05)
+    monkeypatch.setattr(placement, "AGAIN_AFTER_S_MAX", 0.05)
+
+
+def placed(node: Node) -> Queue:
+    found = node.placement.map.find("default", "q")
+    assert found is not None
+    return found
+
+
+def change(node: Node, partitions: int, **more: Any) -> "asyncio.Task[Queue]":
+    settings = QueueSettings(partitions=partitions)
+    return asyncio.get_running_loop().create_task(
+        node.admin.update_queue("default", "q", settings, ("partitions",), 0, **more)
+    )
+
+
+async def ended(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def assert_taken(node: Node, *partitions: int) -> None:
+    """Requests with identities and with keys for these of four partitions, and plain ones."""
+    for number in range(48):
+        if partition_of_key(key := b"k%d" % number, 4) in partitions:
+            await node.produce(b"x", keyed=[key], timeout_ms=WAIT_MS)
+        producer = producer_id()
+        if partition_of_producer(producer, 1, ordered=False, partitions=4) in partitions:
+            await node.produce(b"x", producer_id=producer, sequence=1, timeout_ms=WAIT_MS)
+        await node.produce(b"x", timeout_ms=WAIT_MS)
+
+
+@asynccontextmanager
+async def with_four(environment: MemoryEnvironment | None = None) -> AsyncIterator[Node]:
+    async with serving(environment) as node:
+        await node.create(partitions=4)
+        yield node
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("partitions", [2, 6])
+async def test_a_partition_that_is_lost_on_the_way_stops_nothing(partitions: int, hangs: bool):
+    async with with_four() as node:
+        known: dict[str, Any] = {"keyed": [b"b", b"ee"], "producer_id": producer_id()}
+        assert {partition_of_key(key, 4) for key in known["keyed"]} == {1, 2}
+        first = await node.produce(b"1", b"2", sequence=1, **known)
+        road = Road(node)
+        road.away, road.lost, road.hangs = {placed(node).groups[3]}, (Route,), hangs
+        changing = change(node, partitions)
+        await node.until(lambda: placed(node).is_changing)
+        await assert_taken(node, 0, 1, 2)
+        await node.until(lambda: placed(node).routing == 2)
+        assert (placed(node).shares, placed(node).settings.partitions) == (4, partitions)
+        await assert_taken(node, 0, 1, 2)
+        again = await node.produce(b"1", b"2", sequence=1, **known)
+        assert [(b.partition, b.first_seq, b.repeated) for b in again.batches] == [
+            (b.partition, b.first_seq, True) for b in first.batches
+        ]
+        await ended(changing)
+
+
+@pytest.mark.parametrize("partitions", [2, 6])
+async def test_a_change_that_was_undone_is_made_later(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sharing, "ROUTING_AGAIN_MS", 1)
+    async with with_four() as node:
+        keys = [b"k%d" % number for number in range(40)]
+        identified: dict[str, Any] = {"keyed": keys, "producer_id": producer_id(), "sequence": 1}
+        await node.produce(*keys, **identified)
+        road = Road(node)
+        road.away, road.lost = {placed(node).groups[3]}, (Route,)
+        changing = change(node, partitions)
+        await node.until(lambda: placed(node).routing >= 2)
+        second = {**identified, "sequence": 2}
+        producing = asyncio.get_running_loop().create_task(
+            node.produce(*keys, **second, timeout_ms=WAIT_MS)
+        )
+        await node.until(lambda: node.counts().produced > 40)
+        road.away = set()
+        queue = await changing
+        await producing
+        assert (queue.shares, queue.is_changing) == (partitions, False)
+        for request in (identified, second):
+            assert all(one.repeated for one in (await node.produce(*keys, **request)).batches)
+        assert (await node.total()).produced == 80
+        found: list[bytes] = []
+        while len(found) < 80:
+            for batch in (await node.lease(100, wait_ms=WAIT_MS)).batches:
+                found += payloads(batch)
+                await node.complete(batch)
+        assert sorted(found) == sorted(keys * 2)
+        await node.until(lambda: not node.counts().waits_for)
+
+
+async def test_a_partition_that_was_away_is_told_when_it_is_back():
+    async with with_four() as node:
+        road = Road(node)
+        road.away, road.hangs = {placed(node).groups[3]}, True
+        road.lost = (Route,)
+        changing = change(node, 6)
+        await node.until(lambda: placed(node).routing == 2)
+        await ended(changing)
+        # It knows the version before, and refuses what goes by this one, until it is told.
+        waiting = [
+            asyncio.get_running_loop().create_task(
+                node.produce(b"x", keyed=[b"k%d" % number], timeout_ms=WAIT_MS)
+            )
+            for number in range(20)
+        ]
+        await asyncio.wait(waiting, timeout=0.05)
+        road.away = set()
+        for task in waiting:
+            await task
+        assert node.counts().produced == 20
+
+
+async def test_a_transaction_that_stays_prepared_undoes_a_change():
+    async with with_four() as node:
+        road = Road(node)
+        road.pinned = True
+        changing = change(node, 6)
+        await node.until(lambda: placed(node).is_changing)
+        await assert_taken(node, 0, 1, 2, 3)
+        assert placed(node).shares == 4
+        await ended(changing)
+
+
+async def test_partitions_that_a_lost_leader_left_closed_are_reopened():
+    environment = MemoryEnvironment()
+    async with with_four(environment) as node:
+        road = Road(node)
+        road.away, road.lost = set(placed(node).groups), (Adopt, QueueRouted)
+        road.hangs = True
+        road.away.add(PLACEMENT_GROUP)
+        changing = change(node, 6)
+        await node.until(lambda: len(placed(node).groups) == 6)
+        while not any(isinstance(one, Route) and one.open for one in road.told):
+            await node.produce(b"x")
+        await ended(changing)
+    async with serving(environment) as node:
+        road = Road(node)
+        road.away, road.hangs = {placed(node).groups[3]}, True
+        await node.until(lambda: placed(node).routing >= 1)
+        assert (placed(node).shares, placed(node).routing) == (4, 2)
+        road.away = set()
+        await assert_taken(node, 0, 1, 2, 3)
+
+
+async def test_the_old_number_undoes_a_change(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sharing, "ROUTING_AGAIN_MS", 1)
+    async with with_four() as node:
+        road = Road(node)
+        road.away = {placed(node).groups[3]}
+        changing = change(node, 6)
+        await node.until(lambda: placed(node).is_changing)
+        error = await refusal(change(node, 8))
+        assert error.code is ErrorCode.UNAVAILABLE
+        assert "partitions=4 undoes that" in error.message
+        undoing = change(node, 4)
+        await node.until(lambda: placed(node).settings.partitions == 4)
+        road.away = set()
+        queue = await undoing
+        assert (queue.shares, queue.is_changing) == (4, False)
+        assert not (await changing).is_changing
+        await node.until(lambda: len(placed(node).groups) == 4)
+        await assert_taken(node, 0, 1, 2, 3)
+        assert (await change(node, 6)).shares == 6
+
+
+async def test_a_caller_hears_which_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sharing, "ROUTING_AGAIN_MS", 1)
+    async with with_four() as node:
+        road = Road(node)
+        road.away = {placed(node).groups[3], placed(node).groups[1]}
+        error = await refusal(change(node, 6, timeout_ms=200))
+        assert (error.code, error.field, error.value) == (
+            ErrorCode.OUTCOME_UNKNOWN,
+            "partition",
+            "1, 3",
+        )
+        assert "requests go on with 4 partitions until then" in error.message
+        assert node.placement.missing(placed(node).id) == (1, 3)
+        road.away = set()
+        await node.until(lambda: not placed(node).is_changing)
+        assert node.placement.missing(placed(node).id) == ()
