@@ -146,19 +146,23 @@ unit: setup ## tests/unit: one room at a time
 # Seeds that the tier runs, from SEED_START on, besides those of tests/simulation/seeds.txt.
 SIMULATION_SEEDS ?= 500
 export SIMULATION_SEEDS
+# The same of whole nodes, besides those of tests/simulation/whole/seeds.txt.
+WHOLE_SEEDS ?= 150
+export WHOLE_SEEDS
 
 .PHONY: simulation
 simulation: setup ## tests/simulation: many seeds of a cluster under virtual time
 	$(BIN)/pytest tests/simulation -n 2 $(PYTEST)
 
 # make sim SEEDS=1000 [SEED_START=1]; make sim SEED=17 replays one and tells what happens.
+# WHOLE=1: seeds of whole nodes.
 SEEDS ?= 100
 SEED_START ?= 1
 export SEED_START
 
 .PHONY: sim
 sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transcript
-	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(SEED_START))
+	$(PY) -m tests.simulation $(if $(WHOLE),--whole) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(SEED_START))
 
 .PHONY: integration
 integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine

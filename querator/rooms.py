@@ -76,11 +76,12 @@ class Rooms:
         forwarding: Forwarding | None = None,
         machine_for: MachineFactory = PartitionMachine,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        born: str = "",
     ) -> None:
         """`peers`, `turn_loop` and `log_bytes_kept` as of `Host`, `on_hand_off` as of
-        `ClusterService`. `vicinity` and `forwarding` None: a node that is alone. `on_failure` is
-        told of what has stopped the raft room, or the work behind the map, for good, and ends the
-        rest of that work (`Placement.end`).
+        `ClusterService`, `born` as of `Router`. `vicinity` and `forwarding` None: a node that is
+        alone. `on_failure` is told of what has stopped the raft room, or the work behind the map,
+        for good, and ends the rest of that work (`Placement.end`).
         """
         self._on_failure = on_failure
         self._vicinity = vicinity
@@ -117,6 +118,7 @@ class Rooms:
             clock=clock,
             forwarder=forwarding,
             out_of_reach=self._out_of_reach,
+            born=born,
         )
         placement.watch(self.service.on_map)
         if vicinity is not None:

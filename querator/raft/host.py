@@ -117,7 +117,7 @@ class Host:
         self._turns = self._turn_loop.turns
         self._put = self._turn_loop.put
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._calls: set[Call] = set()
+        self._calls: dict[Call, None] = {}
         self._bytes = 0
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
@@ -208,7 +208,7 @@ class Host:
             future.set_exception(refusal)
             return future
         call = Call(group, Proposal(command, attachment), future, size)
-        self._calls.add(call)
+        self._calls[call] = None
         self._bytes += size
         self._put(call)
         return future
@@ -334,7 +334,7 @@ class Host:
         """Takes the call off the books; whether somebody waits for it."""
         if call.future is None:
             return False
-        self._calls.discard(call)
+        self._calls.pop(call, None)
         self._bytes -= call.bytes
         return not call.future.done()
 

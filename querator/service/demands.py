@@ -106,5 +106,6 @@ class Demands:
         self._told.clear()
 
 
-def _leaders(desk: LeaseDesk) -> set[str]:
-    return {view.leader for view in desk.views if view.led and not view.local}
+def _leaders(desk: LeaseDesk) -> list[str]:
+    leaders = (view.leader for view in desk.views if view.led and not view.local)
+    return list(dict.fromkeys(leaders))

@@ -75,7 +75,7 @@ class Neighbours:
             self._note(view.leader, *outcome.elsewhere)
         self._offers.share(view)
         # The command may have followed its leader.
-        for node in filter(None, {asked, view.leader}):
+        for node in filter(None, dict.fromkeys((asked, view.leader))):
             self._demands.lowered(desk, node)
 
     # --- what the partitions say -------------------------------------------------------------

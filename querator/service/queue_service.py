@@ -104,16 +104,19 @@ class QueueService:
         clock: "Clock",
         forwarder: "Forwarder | None" = None,
         out_of_reach: Callable[[], Collection[str]] = frozenset,
+        born: str = "",
         produces_max: int = PRODUCES_WAITING_MAX,
         produce_bytes_max: int = PRODUCE_BYTES_WAITING_MAX,
         settles_max: int = SETTLES_WAITING_MAX,
         leases_max: int = LEASES_WAITING_MAX,
     ) -> None:
-        """`forwarder` and `out_of_reach` as of `Router`."""
+        """`forwarder`, `out_of_reach` and `born` as of `Router`."""
         self._environment = environment
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._router = Router(host, lambda: placement.map, forwarder, out_of_reach=out_of_reach)
+        self._router = Router(
+            host, lambda: placement.map, forwarder, out_of_reach=out_of_reach, born=born
+        )
         self._reads = Reads(host=host, router=self._router, environment=environment)
         self._mover = Mover(self._router, environment, self._reads)
         self._committer = Committer(self._router, environment, self._reads)

@@ -73,9 +73,11 @@ class Router:
         forwarder: Forwarder | None = None,
         *,
         out_of_reach: Callable[[], Collection[str]] = frozenset,
+        born: str = "",
     ) -> None:
         """`forwarder` None: a node that is alone. `out_of_reach` names the nodes that this node's
-        raft room has no connection to.
+        raft room has no connection to. `born` is in the names that it gives to leases, and unlike
+        that of any other start of any node; empty: one is made.
         """
         self._host = host
         self._placed = placed
@@ -87,7 +89,7 @@ class Router:
         self._stopping = False
         self.answers: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing
         """What this node answers to a query about a group it leads."""
-        self._born = uuid_utils.uuid7().hex
+        self._born = born or uuid_utils.uuid7().hex
         self._numbers = itertools.count(1)
 
     # --- what is known ---------------------------------------------------------------------

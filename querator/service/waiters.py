@@ -93,8 +93,8 @@ class LeaseDesk:
         self._router = router
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._members: set[Waiter] = set()
-        self._hasty: set[Waiter] = set()
+        self._members: dict[Waiter, None] = {}
+        self._hasty: dict[Waiter, None] = {}
         """The members that are not patient."""
         self._parked = Line()
         self._pinned: dict[PartitionView, dict[Waiter, None]] = {}
@@ -117,7 +117,7 @@ class LeaseDesk:
         if views == self.views:
             return
         before, self.views = self.views, views
-        for view in set(before).difference(views):
+        for view in [view for view in before if view not in views]:
             view.desk = None
             self._open.pop(view, None)
             self._empty.pop(view, None)
@@ -130,13 +130,13 @@ class LeaseDesk:
     # --- those who wait ----------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        self._members.add(waiter)
+        self._members[waiter] = None
         if self._ended is not None or self._stopped:
             waiter.error = self._ended
             self._finish(waiter)
             return
         if not waiter.patient:
-            self._hasty.add(waiter)
+            self._hasty[waiter] = None
         self._park(waiter)
         self._wake()
 
@@ -449,8 +449,8 @@ class LeaseDesk:
         waiter.closed = True
         if waiter.straggler is not None:
             waiter.straggler.cancel()
-        self._members.discard(waiter)
-        self._hasty.discard(waiter)
+        self._members.pop(waiter, None)
+        self._hasty.pop(waiter, None)
         self._unpark(waiter)
 
     # --- parking -----------------------------------------------------------------------------

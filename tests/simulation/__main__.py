@@ -1,5 +1,6 @@
 """Runs seeds: `python -m tests.simulation --seeds 100 --start 1`, or `--seed 7` to replay one with
-a transcript. The last line is the summary; the exit status is 1 if anything was found.
+a transcript; with `--whole` those of whole nodes. The last line is the summary; the exit status is
+1 if anything was found.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from tests.simulation.verdict import Verdict
+from tests.simulation.whole.world import simulate_whole
 from tests.simulation.world import simulate
 
 
@@ -25,36 +27,38 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=1)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
+    run = simulate_whole if options.whole else simulate
+    again = "make sim WHOLE=1" if options.whole else "make sim"
     if options.seed is not None:
-        verdict = simulate(options.seed, tell=say)
+        verdict = run(options.seed, tell=say)
+        report(verdict, again)
+        say(f"trace {verdict.trace}")
         return summary([verdict], 0.0)
     seeds = range(options.start, options.start + options.seeds)
     started = time.perf_counter()
     verdicts = []
     context = get_context("spawn")
     with ProcessPoolExecutor(options.workers, context, logging.disable) as pool:
-        for verdict in pool.map(simulate, seeds, chunksize=4):
+        for verdict in pool.map(run, seeds, chunksize=4):
             verdicts.append(verdict)
-            report(verdict)
+            report(verdict, again)
     return summary(verdicts, time.perf_counter() - started)
 
 
-def report(verdict: Verdict) -> None:
+def report(verdict: Verdict, again: str) -> None:
     if verdict.violations:
         say(f"seed {verdict.seed}: {len(verdict.violations)} violations")
         for text in verdict.violations[:5]:
             say(f"    {text}")
-        say(f"    again: make sim SEED={verdict.seed}")
+        say(f"    again: {again} SEED={verdict.seed}")
 
 
 def summary(verdicts: list[Verdict], seconds: float) -> int:
     figures: Counter[str] = Counter()
     for verdict in verdicts:
         figures.update(verdict.figures)
-    if len(verdicts) == 1:
-        report(verdicts[0])
-        say(f"trace {verdicts[0].trace}")
     say(", ".join(f"{count} {name}" for name, count in figures.items()))
     hours = sum(verdict.virtual_s for verdict in verdicts) / 3600
     bad = sum(bool(verdict.violations) for verdict in verdicts)

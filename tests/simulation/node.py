@@ -155,6 +155,15 @@ class SimulatedNode:
         self._timeline.note("start", self.name, self.boots)
         self._timeline.tell(self.name, f"starts for the {self.boots}. time")
         self.paused = False
+        self._make_turns()
+        for group in self.first_replicas:
+            self._open(group)
+        for group in self.leaving:
+            self._remove(group)
+        self._network.came_up(self.key)
+        self._wake(self._timeline.now_us)
+
+    def _make_turns(self) -> None:
         self._bind()
         self.turns = self._turns_class(
             self.disk.environment,
@@ -166,12 +175,6 @@ class SimulatedNode:
             early=self._answer_early,
         )
         self._free_us = self._timeline.now_us
-        for group in self.first_replicas:
-            self._open(group)
-        for group in self.leaving:
-            self._remove(group)
-        self._network.came_up(self.key)
-        self._wake(self._timeline.now_us)
 
     def crash(self, *, silent: bool = False) -> None:
         """The process ends here; the disk keeps what was synced. `silent`: nobody is told."""
@@ -295,9 +298,7 @@ class SimulatedNode:
         requests, self._requests = self._requests, []
         events, self._events = self._events, []
         self._bind()
-        for request in requests:
-            ticket: Any = request.future  # type: ignore[union-attr]
-            ticket.taken_us = self._timeline.now_us
+        self._takes(requests)
         try:
             outcome = self.turns.turn(requests, events)
         except PowerLoss:
@@ -327,6 +328,15 @@ class SimulatedNode:
         self._free_us = self._timeline.now_us + took_us
         if wait_s is not None:
             self._wake(self._free_us + (self.clock.virtual_us(wait_s) if wait_s > 0 else 0))
+        self._plan_answers(outcome)
+
+    def _takes(self, requests: list[Request]) -> None:
+        for request in requests:
+            ticket: Any = request.future  # type: ignore[union-attr]
+            ticket.taken_us = self._timeline.now_us
+
+    def _plan_answers(self, outcome: Outcome) -> None:
+        """What came of a turn becomes known at its end."""
         if outcome.results or outcome.errors or outcome.done:
             boots = self.boots
             self._timeline.at(self._free_us, lambda: self._answer(outcome, boots))

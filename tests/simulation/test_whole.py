@@ -1,0 +1,73 @@
+"""Whole nodes: a number of seeds from the first on, and all that have ever found something.
+
+`WHOLE_SEEDS` and `SEED_START` say how many, and from which.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.whole.world import simulate_whole
+
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
+
+CHUNK = 10
+"""Seeds in one test."""
+
+FIRST = int(os.environ.get("SEED_START", "1"))
+COUNT = int(os.environ.get("WHOLE_SEEDS", "60"))
+SEEDS = (3, 8, 22)
+_PROGRAM = (
+    "from tests.simulation.whole.world import simulate_whole\n"
+    f"print([simulate_whole(seed).trace for seed in {SEEDS}])"
+)
+
+
+def known() -> list[int]:
+    lines = (Path(__file__).parent / "whole" / "seeds.txt").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def run(seeds: list[int]) -> None:
+    for seed in seeds:
+        found = simulate_whole(seed).violations
+        assert not found, "\n".join([*found[:5], f"again: make sim WHOLE=1 SEED={seed}"])
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
+def test_nothing_is_found(first: int):
+    run(list(range(first, min(first + CHUNK, FIRST + COUNT))))
+
+
+@pytest.mark.parametrize("seed", sorted(set(known())))
+def test_what_was_found_once_is_not_found_again(seed: int):
+    run([seed])
+
+
+def traces(hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        cwd=Path(__file__).parent.parent.parent,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_one_seed_has_one_trace_whatever_the_hashes_of_the_process():
+    first = traces("1")
+    assert first == traces("2")
+    assert str([simulate_whole(seed).trace for seed in SEEDS]) == first.strip()
+
+
+def test_telling_what_happens_changes_nothing():
+    told: list[str] = []
+    assert simulate_whole(3, tell=told.append).trace == simulate_whole(3).trace
+    assert any("serves" in line for line in told)
+    assert any("SettleReply" in line for line in told)

@@ -1,0 +1,1 @@
+"""The whole node under virtual time: service, links and placement over the simulated raft room."""

@@ -1,0 +1,381 @@
+"""A process of the simulation with all its rooms: `querator.rooms.Rooms` over simulated turns, an
+event loop under virtual time, and links over a simulated network.
+
+The turns are those of `tests.simulation.node`; what they answer reaches the event loop as the raft
+thread hands it over. A crash ends both, a pause stops both.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, node_name
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.placement.formation import Description
+from querator.placement.standing import Standing, founding
+from querator.raft.handover import Outcome, Request, Stop
+from querator.raft.liveness import Liveness
+from querator.raft.machine import Machine
+from querator.raft.thread import Deliver, Failed
+from querator.raft.turn import Turns
+from querator.rooms import Rooms
+from querator.server.forwarding import Forwarding
+from querator.server.node_calls import NodeCalls
+from querator.storage import identity as identities
+from querator.storage.environment import StorageError
+from querator.storage.identity import Empty, Identity
+from tests.simulation.clock import NodeClock
+from tests.simulation.disk import Disk, PowerLoss
+from tests.simulation.network import Network
+from tests.simulation.node import REQUEST_US, SimulatedNode
+from tests.simulation.timeline import Timeline
+from tests.simulation.whole.loop import VirtualLoop
+from tests.simulation.whole.wires import AcceptedStream, Frame, LinkPort
+
+TOKEN = b"of the simulated cluster"
+CLUSTER_ID = "simulated"
+
+
+class Lost(Exception):
+    """The node did not answer, and nobody knows what it has done."""
+
+
+class Surroundings(Protocol):
+    """What a node sees of the world."""
+
+    timeline: Timeline
+
+    def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None: ...
+
+    def failed(self, node: SimulatedNode, error: BaseException) -> None: ...
+
+    def stopped(self, node: SimulatedNode) -> None: ...
+
+    def whole_nodes(self) -> "list[WholeNode]": ...
+
+    def machine(self, node: "WholeNode", group: GroupId) -> Machine: ...
+
+    def found(self, text: str) -> None: ...
+
+
+class SimulatedTurns:
+    """A `querator.raft.thread.TurnLoop`: the node's own turns."""
+
+    def __init__(self, node: "WholeNode") -> None:
+        node._make_turns()
+        turns = node.turns
+        assert turns is not None
+        self.turns: Turns = turns
+        self.liveness = Liveness(node.clock)
+        self._node = node
+        self._ended: asyncio.Future[None] | None = None
+
+    def start(self, deliver: Deliver, failed: Failed) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        self._node.turns_begin(deliver, self._ended)
+
+    def put(self, request: Request) -> None:
+        self._node.put(request)
+
+    async def ended(self) -> None:
+        assert self._ended is not None
+        await asyncio.shield(self._ended)
+
+
+class SimulatedVicinity:
+    """A `querator.rooms.Vicinity`."""
+
+    def __init__(self, node: "WholeNode", world: Surroundings, network: Network[bytes]) -> None:
+        self._node = node
+        self._world = world
+        self._network = network
+
+    def connected(self) -> Mapping[NodeKey, PlacedNode]:
+        return {
+            other.key: other.said
+            for other in self._world.whole_nodes()
+            if other is not self._node
+            and other.said is not None
+            and other.rooms is not None
+            and self._network.connected(self._node.key, other.key)
+        }
+
+    def newcomers(self) -> tuple[PlacedNode, ...]:
+        return ()
+
+    def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
+        near = {node_name(key) for key in self.connected()}
+        return frozenset({node.name for node in placed.nodes} - near - {self._node.name})
+
+    async def ask(self, node: PlacedNode) -> Description | str:
+        return "it is not simulated"
+
+    def on_map(self, placed: PlacementMap) -> None:
+        """Nobody is refused."""
+
+
+@dataclass(eq=False)
+class _Answering:
+    """A call from outside that the process has taken on."""
+
+    task: "asyncio.Task[Any]"
+    answer: Callable[[Any, BaseException | None], None]
+
+
+class WholeNode(SimulatedNode):
+    """`key` names the machine and its copy of the data, as in the raft room."""
+
+    def __init__(
+        self,
+        key: NodeKey,
+        *,
+        world: Surroundings,
+        network: Network[bytes],
+        links: Network[Frame],
+        clock: NodeClock,
+        disk: Disk,
+        seed: str,
+        log_bytes_kept: int,
+        founders: tuple[PlacedNode, ...],
+        turns_class: type[Turns] = Turns,
+    ) -> None:
+        super().__init__(
+            key,
+            timeline=world.timeline,
+            network=network,
+            clock=clock,
+            disk=disk,
+            seed=seed,
+            watcher=world,
+            machines=lambda node, group: world.machine(self, group),
+            log_bytes_kept=log_bytes_kept,
+            turns_class=turns_class,
+        )
+        self.rooms: Rooms | None = None
+        self.said: PlacedNode | None = None
+        self.serves = False
+        """Whether the map names it, and clients are let in."""
+        self.loops: list[VirtualLoop] = []
+        """Of all its starts; the last one is that of the process that runs."""
+        self.port = LinkPort(links, key, lambda: not self.paused)
+        links.add(key, self.port)
+        self._world = world
+        self._network = network
+        self._founders = founders
+        self._deliver: Deliver | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._running = AsyncExitStack()
+        self._answering: dict[_Answering, None] = {}
+
+    # --- on and off --------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> VirtualLoop:
+        return self.loops[-1]
+
+    def start(self) -> None:
+        assert self.turns is None
+        assert not self.gone
+        self.boots += 1
+        self._timeline.note("start", self.name, self.boots)
+        self._timeline.tell(self.name, f"starts for the {self.boots}. time")
+        self.paused = False
+        self.clock.within_us = 0
+        self._stopping = False
+        self._running = AsyncExitStack()
+        try:
+            identity = self._claim()
+        except (PowerLoss, StorageError):
+            self.clock.within_us = 0
+            self.disk.crash()
+            self._watcher.stopped(self)
+            return
+        self.clock.within_us = 0
+        chance = random.Random(f"{self._seed} loop {self.key} {self.boots}")
+        loop = VirtualLoop(self._timeline, self.clock, chance, self.failed)
+        self.loops.append(loop)
+        self.port.begin(self)
+        loop.within(self._build, identity)
+        loop.start(self._live())
+
+    def _claim(self) -> Identity:
+        """What the start of a process writes before anything else."""
+        environment = self.disk.environment
+        name, incarnation = node_name(self.key), self.key.rpartition("/")[2]
+        identity = identities.claim(
+            environment, name=name, empty=Empty.TO_BE_FORMED, make_id=lambda: incarnation
+        )
+        if not identity.is_member:
+            identity = identities.join(
+                environment,
+                identity,
+                cluster_id=CLUSTER_ID,
+                replicas=founding(self._founders),
+                founders=self._founders,
+            )
+        return identity
+
+    def _build(self, identity: Identity) -> None:
+        said = PlacedNode(
+            identity.name,
+            identity.incarnation,
+            peer_address=f"{identity.name}:7472",
+            client_address=f"{identity.name}:7471",
+            boots=identity.boots,
+        )
+        self.said = said
+        forwarding = Forwarding(identity.name, token=TOKEN, connect=self._connect)
+        self.rooms = Rooms(
+            self.disk.environment,
+            clock=self.clock,
+            standing=Standing(identity.cluster_id, said, identity.replicas, identity.founders),
+            on_failure=self._on_failure,
+            on_hand_off=self._on_hand_off,
+            turn_loop=SimulatedTurns(self),
+            vicinity=SimulatedVicinity(self, self._world, self._network),
+            forwarding=forwarding,
+            machine_for=lambda group: self._world.machine(self, group),
+            born=f"{identity.name}.{identity.boots}",
+        )
+        self._forwarding = forwarding
+
+    def _connect(self, address: str) -> Any:
+        name = address.partition(":")[0]
+        peers = [node.key for node in self._world.whole_nodes() if node.name == name]
+        return self.port.connect(peers[-1] if peers else "")
+
+    async def _live(self) -> None:
+        rooms = self.rooms
+        assert rooms is not None
+        await rooms.start(self._running)
+        await rooms.placement.until_formed()
+        self.serves = True
+        self._timeline.tell(self.name, "serves")
+
+    async def _on_hand_off(self) -> None:
+        """Clients of the simulation ask nobody for its health."""
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._world.failed(self, error)
+
+    def failed(self, text: str, error: BaseException | None) -> None:
+        """Something on the event loop has raised what nobody caught."""
+        if error is None:
+            error = RuntimeError(text)
+        self._timeline.tell(self.name, f"{text}: {error!r}")
+        self._world.failed(self, error)
+
+    def crash(self, *, silent: bool = False) -> None:
+        if not self.loops or self.loop.ended:
+            return
+        self.loop.end()
+        self.serves = False
+        self.rooms = None
+        self._deliver = None
+        answering, self._answering = self._answering, {}
+        self.port.crash(silent=silent)
+        super().crash(silent=silent)
+        for each in answering:
+            each.answer(None, Lost(self.name))
+
+    def pause(self) -> None:
+        if self.listening:
+            self.loop.pause()
+        super().pause()
+
+    def resume(self) -> None:
+        if self.paused:
+            super().resume()
+            self.loop.resume()
+            self.port.resumed()
+
+    def dispose(self) -> None:
+        for loop in self.loops:
+            loop.dispose()
+
+    # --- turns -----------------------------------------------------------------------------
+
+    def turns_begin(self, deliver: Deliver, stopped: "asyncio.Future[None]") -> None:
+        self._deliver, self._stopped = deliver, stopped
+        self._network.came_up(self.key)
+        self._wake(self._timeline.now_us)
+
+    def put(self, request: Request) -> None:
+        if isinstance(request, Stop):
+            self._stopping = True
+        else:
+            self._requests.append(request)
+        self._wake(self._timeline.now_us + REQUEST_US)
+
+    def _takes(self, requests: list[Request]) -> None:
+        """They are futures of the event loop, which the host keeps."""
+
+    def _answer_early(self, outcome: Outcome) -> None:
+        self._hand_over(outcome)
+
+    def _hand_over(self, outcome: Outcome) -> None:
+        assert self._deliver is not None
+        self.loop.call_soon(self._deliver, outcome)
+
+    def _plan_answers(self, outcome: Outcome) -> None:
+        if not outcome and not self._stopping:
+            return
+        boots = self.boots
+
+        def deliver() -> None:
+            if self.turns is None or self.boots != boots:
+                return
+            if outcome:
+                self._hand_over(outcome)
+            stopped = self._stopped
+            if self._stopping and self.turns.answered and stopped and not stopped.done():
+                self.loop.call_soon(stopped.set_result, None)
+
+        self._timeline.at(self._free_us, deliver)
+
+    # --- calls from outside ------------------------------------------------------------------
+
+    def node_calls(self, context: AcceptedStream) -> NodeCalls | None:
+        if self.rooms is None or not self.serves:
+            return None
+        neighbours = self.rooms.service.neighbours
+        assert neighbours is not None
+        return NodeCalls(context, "link", neighbours, self._forwarding)
+
+    def call(
+        self,
+        work: Callable[[Rooms], Awaitable[Any]],
+        answer: Callable[[Any, BaseException | None], None],
+    ) -> Callable[[], None]:
+        """Has the process do what a client asks; the returned function cancels it, as a transport
+        does when the client has gone. Only while it serves.
+        """
+        rooms = self.rooms
+        assert rooms is not None
+        loop = self.loop
+
+        async def run() -> None:
+            try:
+                result = await work(rooms)
+            except Exception as error:  # noqa: BLE001 - what the call has come to
+                ended(None, error)
+            else:
+                ended(result, None)
+
+        answering = _Answering(loop.start(run()), answer)
+        self._answering[answering] = None
+
+        def ended(result: Any, error: BaseException | None) -> None:
+            if self._answering.pop(answering, 0) is None:
+                answer(result, error)
+
+        def cancel() -> None:
+            if self._answering.pop(answering, 0) is None and not loop.ended:
+                answering.task.cancel()
+
+        return cancel

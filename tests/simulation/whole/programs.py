@@ -1,0 +1,371 @@
+"""Client programs: they use the service as the SDK does, and write down what they saw.
+
+Each program does one thing after the other at one queue. A call whose answer does not come, or
+whose outcome is not known, goes again to another node where that is safe, until there is an answer
+or the program gives up.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from struct import pack
+from typing import Any, Protocol
+
+from querator.model.calls import (
+    CompleteCall,
+    ExtendCall,
+    LeaseCall,
+    LeasedBatch,
+    LeaseRef,
+    LoadedItems,
+    ProduceCall,
+    RetryCall,
+    SettleReply,
+)
+from querator.model.commands import ItemSpecial
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.limits import MIB
+from tests.checkers import history
+from tests.checkers.history import Recorder
+from tests.simulation.clock import EPOCH_MS
+from tests.simulation.timeline import MS, SECOND
+from tests.simulation.whole.node import Lost, WholeNode
+from tests.simulation.whole.stub import Ask, Shores, Stub
+
+NAMESPACE = "default"
+GIVE_UP_S = 20.0
+PATIENCE_S = (1.0, 3.0, 8.0)
+AGAIN_S = (0.01, 0.15)
+RETRIED = frozenset(
+    {
+        ErrorCode.NOT_LEADER,
+        ErrorCode.UNAVAILABLE,
+        ErrorCode.STORAGE_FULL,
+        ErrorCode.OUTCOME_UNKNOWN,
+        ErrorCode.OVERLOADED,
+        ErrorCode.DEADLINE_EXCEEDED,
+    }
+)
+
+
+class Ground(Shores, Protocol):
+    recorder: Recorder
+
+
+@dataclass
+class Ended:
+    """What a call has come to: a result, an error that is an answer, or neither (given up).
+    `unknown`: an attempt may have been executed without an answer.
+    """
+
+    result: Any = None
+    error: QueratorError | None = None
+    unknown: bool = False
+    tries: int = 0
+
+
+def wire_item(payload: bytes) -> bytes:
+    """As a client sends it: field 15, in it field 1."""
+    inner = b"\x0a" + _varint(len(payload)) + payload
+    return b"\x7a" + _varint(len(inner)) + inner
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def references_in(items: bytes) -> list[str]:
+    """The payloads of wire items that `wire_item` has made: a reference and spaces."""
+    found, at = [], 0
+    while at < len(items):
+        size, at = _read_varint(items, at + 1)
+        end = at + size
+        _, begin = _read_varint(items, at + 1)
+        found.append(items[begin:end].decode().strip())
+        at = end
+    return found
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def seqs_of(loaded: LoadedItems) -> list[int]:
+    ordinals = loaded.ordinals or range(loaded.count)
+    return [loaded.first_seq + ordinal for ordinal in ordinals]
+
+
+class Program:
+    """`queue` is the name of the queue that it works at."""
+
+    def __init__(
+        self, ground: Ground, name: str, queue: str, chance: random.Random, *, pause_us: int
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self.stopped = False
+        self.busy = False
+        self.operations = 0
+        self._ground = ground
+        self._chance = chance
+        self._stub = Stub(ground, chance)
+        self._pause_us = pause_us
+        self._preferred = ""
+
+    async def run(self) -> None:
+        """Until it is stopped."""
+        while not self.stopped:
+            await asyncio.sleep(self._chance.expovariate(SECOND / self._pause_us))
+            if self.stopped:
+                return
+            self.busy = True
+            self.operations += 1
+            await self.act()
+            self.busy = False
+
+    async def act(self) -> None:
+        raise NotImplementedError
+
+    # --- calls -----------------------------------------------------------------------------
+
+    def _choose(self) -> WholeNode:
+        nodes = [node for node in self._ground.whole_nodes() if not node.gone]
+        for node in nodes:
+            if node.name == self._preferred:
+                return node
+        node = self._chance.choice(nodes)
+        self._preferred = node.name
+        return node
+
+    async def call(
+        self, what: str, ask: Ask, *, again: bool, give_up_s: float = GIVE_UP_S
+    ) -> Ended:
+        """`again`: whether it may go again when its outcome is not known."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + give_up_s
+        ended = Ended()
+        while loop.time() < until_s:
+            node = self._choose()
+            ended.tries += 1
+            patience_s = min(self._chance.choice(PATIENCE_S), until_s - loop.time() + 0.1)
+            try:
+                ended.result = await self._stub.call(node, ask, patience_s=patience_s)
+            except Lost:
+                ended.unknown = True
+            except QueratorError as error:
+                if error.code not in RETRIED:
+                    ended.error = error
+                    break
+                ended.unknown = ended.unknown or error.code is ErrorCode.OUTCOME_UNKNOWN
+            else:
+                break
+            if ended.unknown and not again:
+                break
+            self._preferred = ""
+            await asyncio.sleep(self._chance.uniform(*AGAIN_S))
+        timeline = self._ground.timeline
+        came = ended.error.code.name if ended.error else type(ended.result).__name__
+        timeline.note("client", self.name, what, came, ended.tries)
+        if timeline.told:
+            timeline.tell(self.name, f"{what}: {ended.error or ended.result}"[:300])
+        return ended
+
+    def unexpected(self, what: str, ended: Ended) -> None:
+        self._ground.found(f"{self.name}: {what} at {self.queue} ended with {ended.error!r}")
+
+    def _begin(self, request: history.Request) -> history.Pending:
+        return self._ground.recorder.begin(self.name, self.queue, request)
+
+    def _not_answered(self, what: str, ended: Ended, pending: history.Pending) -> None:
+        """There is no result."""
+        if ended.error is not None:
+            self.unexpected(what, ended)
+        pending.ended(history.Unknown() if ended.unknown else history.Refused("given up"))
+
+
+class Producing(Program):
+    """With an identity, or without one: then it does not repeat what may have been executed."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        name: str,
+        queue: str,
+        chance: random.Random,
+        *,
+        pause_us: int,
+        item_bytes: int,
+        delays: bool,
+        identified: bool,
+    ) -> None:
+        super().__init__(ground, name, queue, chance, pause_us=pause_us)
+        self.acknowledged = 0
+        self._item_bytes = item_bytes
+        self._delays = delays
+        # As a UUIDv7, which begins with the time of its birth.
+        self._producer = EPOCH_MS.to_bytes(6, "big") + chance.randbytes(10) if identified else b""
+        self._sequence = 0
+        self._items = 0
+
+    async def act(self) -> None:
+        count = self._chance.choice((1, 1, 3, 10))
+        references = tuple(f"{self.name}.{self._items + number}" for number in range(count))
+        self._items += count
+        items = [
+            wire_item(reference.encode() + b" " * self._chance.randrange(self._item_bytes))
+            for reference in references
+        ]
+        delay_ms = self._chance.choice((300, 1_500)) if self._delays_now() else 0
+        at_ms = EPOCH_MS + self._ground.timeline.now_us // MS + delay_ms if delay_ms else 0
+        specials: tuple[ItemSpecial, ...] = ()
+        if at_ms:
+            specials = tuple(ItemSpecial(n, enqueue_at_ms=at_ms) for n in range(count))
+        self._sequence += bool(self._producer)
+        call = ProduceCall(
+            NAMESPACE,
+            self.queue,
+            b"".join(items),
+            pack(f"<{count}I", *map(len, items)),
+            producer_id=self._producer,
+            sequence=self._sequence,
+            specials=specials,
+            timeout_ms=self._chance.choice((0, 0, 5_000)),
+        )
+        recorded = history.Produce(
+            references, self._producer.hex(), self._sequence, delay_s=delay_ms / 1000
+        )
+        pending = self._begin(recorded)
+        ended = await self.call(
+            "produce", lambda rooms: rooms.service.produce(call), again=bool(self._producer)
+        )
+        if ended.result is None:
+            self._not_answered("a produce", ended, pending)
+            return
+        self.acknowledged += count
+        parts = tuple(
+            history.ProducedPart(
+                batch.partition, batch.first_seq, batch.count, batch.indexes, batch.repeated
+            )
+            for batch in ended.result.batches
+        )
+        pending.ended(history.Produced(parts))
+
+    def _delays_now(self) -> bool:
+        return self._delays and self._chance.random() < 0.2
+
+
+class Consuming(Program):
+    """By calls: leases, completes, gives back, extends, or lets lapse."""
+
+    completes_all = False
+    waits_ms: tuple[int, ...] = (0, 0, 500, 3_000)
+
+    async def act(self) -> None:
+        most = self._chance.choice((1, 5, 40))
+        for batches in (await self.lease(most),):
+            for lease_id, seqs in batches.items():
+                await self.use(lease_id, seqs)
+
+    async def lease(self, most: int) -> dict[str, list[int]]:
+        timeout_ms = self._chance.choice((1_000, 2_000, 6_000))
+        call = LeaseCall(
+            NAMESPACE,
+            self.queue,
+            client_id=self.name,
+            request_id="",
+            max_items=most,
+            max_bytes=3 * MIB,
+            lease_timeout_ms=timeout_ms,
+            wait_ms=self._chance.choice(self.waits_ms),
+        )
+        pending = self._begin(history.Lease(most, "", timeout_ms / 1000))
+        ended = await self.call("lease", lambda rooms: rooms.service.lease(call), again=True)
+        if ended.result is None:
+            self._not_answered("a lease", ended, pending)
+            # What an attempt was granted lapses, or is given back.
+            pending.ended(history.Leased((), unseen=most * ended.tries))
+            return {}
+        grants = tuple(grant_of(batch) for batch in ended.result.batches)
+        pending.ended(history.Leased(grants, unseen=most * ended.tries))
+        held: dict[str, list[int]] = {}
+        for batch in ended.result.batches:
+            held.setdefault(batch.lease_id, []).extend(seqs_of(batch.loaded))
+        return held
+
+    async def use(self, lease_id: str, seqs: list[int]) -> None:
+        kind = self._chance.random()
+        if self.completes_all or kind < 0.6:
+            await self.complete(lease_id, seqs)
+        elif kind < 0.7:
+            await self.complete(lease_id, seqs[: len(seqs) // 2 + 1])
+        elif kind < 0.85:
+            await self.retry(lease_id, seqs)
+        elif kind < 0.95:
+            await self.extend(lease_id)
+
+    async def complete(self, lease_id: str, seqs: list[int]) -> None:
+        runs = history.ranges(seqs)
+        pending = self._begin(history.Complete((history.Named(lease_id, runs),)))
+        call = CompleteCall(NAMESPACE, self.queue, (LeaseRef(lease_id, runs),))
+        ended = await self.call("complete", lambda rooms: rooms.service.complete(call), again=True)
+        self._settled("a complete", ended, pending)
+
+    async def retry(self, lease_id: str, seqs: list[int]) -> None:
+        runs = history.ranges(seqs)
+        counted = self._chance.random() < 0.6
+        recorded = history.Retry((history.Named(lease_id, runs),), count_attempt=counted)
+        pending = self._begin(recorded)
+        call = RetryCall(NAMESPACE, self.queue, (LeaseRef(lease_id, runs),), count_attempt=counted)
+        ended = await self.call("retry", lambda rooms: rooms.service.retry(call), again=True)
+        self._settled("a retry", ended, pending)
+
+    def _settled(self, what: str, ended: Ended, pending: history.Pending) -> None:
+        reply: SettleReply | None = ended.result
+        if reply is None:
+            self._not_answered(what, ended, pending)
+            return
+        if any(each.error not in (None, ErrorCode.LEASE_LOST) for each in reply.outcomes):
+            pending.ended(history.Unknown())
+            return
+        outcomes = tuple(
+            history.Outcome(each.lease_id, each.done, each.repeated, each.lost)
+            for each in reply.outcomes
+        )
+        pending.ended(history.Settled(outcomes, again=ended.tries > 1))
+
+    async def extend(self, lease_id: str) -> None:
+        timeout_ms = 2_000
+        pending = self._begin(history.Extend((lease_id,), timeout_ms / 1000))
+        call = ExtendCall(NAMESPACE, self.queue, (lease_id,), lease_timeout_ms=timeout_ms)
+        ended = await self.call("extend", lambda rooms: rooms.service.extend(call), again=True)
+        if ended.result is None:
+            self._not_answered("an extend", ended, pending)
+            return
+        outcomes = tuple((each.lease_id, bool(each.deadline_ms)) for each in ended.result.outcomes)
+        pending.ended(history.Extended(outcomes))
+
+
+class Draining(Consuming):
+    """Completes whatever it gets, and always waits."""
+
+    completes_all = True
+    waits_ms = (2_000,)
+
+
+def grant_of(batch: LeasedBatch) -> history.Grant:
+    items = tuple(zip(seqs_of(batch.loaded), references_in(batch.loaded.items), strict=True))
+    return history.Grant(
+        batch.lease_id, batch.partition, batch.attempt, items, repeated=batch.repeated
+    )

@@ -1,0 +1,89 @@
+"""How clients reach a node: calls and answers take time, get lost, and wait for nobody for ever."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.rooms import Rooms
+from tests.simulation.timeline import MS, Timeline
+from tests.simulation.whole.loop import VirtualLoop
+from tests.simulation.whole.node import Lost, WholeNode
+
+Ask = Callable[[Rooms], Awaitable[Any]]
+PAUSED_US = 20 * MS
+"""Between two looks at a process that is paused."""
+
+
+class Shores(Protocol):
+    """What clients see of the world."""
+
+    timeline: Timeline
+    client_loop: VirtualLoop
+    latency_us: int
+    loss: float
+
+    def whole_nodes(self) -> list[WholeNode]: ...
+
+    def found(self, text: str) -> None: ...
+
+
+class NobodyListens(QueratorError):
+    """Nothing was executed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(ErrorCode.UNAVAILABLE, f"nobody listens at {name}")
+
+
+class Stub:
+    """Of one client. On the clients' loop."""
+
+    def __init__(self, shores: Shores, chance: random.Random) -> None:
+        self._shores = shores
+        self._chance = chance
+
+    async def call(self, node: WholeNode, ask: Ask, *, patience_s: float) -> Any:
+        """The answer of the node. Raises QueratorError: what the node has said, or that nobody
+        listens there; and Lost when there is no answer in time, or it got lost.
+        """
+        shores = self._shores
+        timeline, loop = shores.timeline, shores.client_loop
+        future = loop.create_future()
+        cancels: list[Callable[[], None]] = []
+        given_up = False
+
+        def back(result: Any, error: BaseException | None) -> None:
+            """On the node's side."""
+            if self._chance.random() < shores.loss:
+                return
+            timeline.after(shores.latency_us, lambda: end(result, error))
+
+        def end(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def arrive() -> None:
+            if given_up:
+                return
+            if node.serves and node.paused:
+                timeline.after(PAUSED_US, arrive)
+            elif node.serves:
+                cancels.append(node.call(ask, back))
+            else:
+                timeline.after(shores.latency_us, lambda: end(None, NobodyListens(node.name)))
+
+        timeline.after(shores.latency_us, arrive)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await future
+        except TimeoutError:
+            raise Lost(node.name) from None
+        finally:
+            given_up = True
+            for cancel in cancels:
+                timeline.after(shores.latency_us, cancel)

@@ -1,0 +1,486 @@
+"""A run of whole nodes: machines, client programs and faults of one seed, and the verdict.
+
+0                     a cluster forms, and the queues of the clients are created
+0 … faulty_us         load and faults
+… + CALM_US           the faults have ended: every queue takes items through every node, and
+                      consumers that wait get what is there, until nothing is left
+the end               every replica is equal, every log is read from disk once more, and the
+                      histories of the clients are checked
+"""
+
+import gc
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey, node_key
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.partition import invariants, queries
+from querator.raft.handover import Outcome
+from querator.raft.machine import Machine
+from querator.raft.messages import decode_frame
+from querator.raft.status import GroupStatus
+from querator.raft.turn import Turns
+from tests.checkers import history, report
+from tests.checkers.history import History, QueueRules, Recorder
+from tests.simulation.checks import CheckedMachine, Checks
+from tests.simulation.clock import NodeClock
+from tests.simulation.disk import Disk
+from tests.simulation.network import Network
+from tests.simulation.node import SimulatedNode
+from tests.simulation.timeline import MS, SECOND, Timeline
+from tests.simulation.verdict import Verdict
+from tests.simulation.whole.faults import TwoNetworks, WholeFaults
+from tests.simulation.whole.loop import RightClock, VirtualLoop
+from tests.simulation.whole.node import WholeNode
+from tests.simulation.whole.profile import WholeProfile, draw
+from tests.simulation.whole.programs import (
+    NAMESPACE,
+    Consuming,
+    Draining,
+    Producing,
+    Program,
+    references_in,
+)
+from tests.simulation.whole.wires import Frame, network_of_links
+
+FORMED_US = 30 * SECOND
+CALM_US = 30 * SECOND
+"""Within so long after the last fault everything is served again, and all that is left has been
+delivered: no lease lasts longer than 6 s, and no item is due later than in 2 s.
+"""
+SEARCH_STEPS = 30_000
+LEASE_TIMEOUT_MS = 4_000
+_PEEK_BYTES = 1 << 40
+
+
+class WholeWorld:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tell: Callable[[str], None] | None = None,
+        profile: WholeProfile | None = None,
+        turns_class: type[Turns] = Turns,
+    ) -> None:
+        self.seed = seed
+        chance = random.Random(f"whole {seed}")
+        self.profile = draw(seed, chance) if profile is None else profile
+        self.timeline = Timeline(tell)
+        self.timeline.tell("WORLD", f"seed {seed}: {self.profile}")
+        self.checks = Checks(self.timeline)
+        self.latency_us = max(50, self.profile.nature.latency_us)
+        self.loss = self.profile.loss
+        self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
+        nature = self.profile.nature
+        self.frames: Network[bytes] = Network(
+            self.timeline, random.Random(f"network {seed}"), nature
+        )
+        self.frames.digest = len
+        self.frames.describe = lambda frame: "; ".join(map(str, decode_frame(frame)))
+        self.links: Network[Frame] = Network(self.timeline, random.Random(f"links {seed}"), nature)
+        network_of_links(self.links)
+        self.network: Any = TwoNetworks(self.frames, self.links)
+        self.client_loop = VirtualLoop(
+            self.timeline,
+            RightClock(self.timeline),
+            random.Random(f"clients {seed}"),
+            self._client_failed,
+        )
+        self._turns_class = turns_class
+        self._chance = chance
+        self._nodes: dict[NodeKey, WholeNode] = {}
+        founders = tuple(
+            PlacedNode(f"n{number}", "1", f"n{number}:7472", f"n{number}:7471")
+            for number in range(1, self.profile.nodes + 1)
+        )
+        for number in range(1, self.profile.nodes + 1):
+            self._add_node(number, founders)
+        self.faults = WholeFaults(self, random.Random(f"faults {seed}"))  # type: ignore[arg-type]
+        self.faults.links = self.links
+        self.programs: list[Program] = []
+        self.queue_names = [f"q{number}" for number in range(self.profile.queues)]
+        self.undecided = 0
+
+    def _add_node(self, number: int, founders: tuple[PlacedNode, ...]) -> None:
+        key = node_key(f"n{number}", "1")
+        profile = self.profile
+        spread_ms = profile.offset_ms
+        clock = NodeClock(
+            self.timeline,
+            offset_ms=self._chance.randint(-spread_ms, spread_ms),
+            drift_ppm=self._chance.randint(-profile.drift_ppm, profile.drift_ppm),
+        )
+        disk = Disk(clock, random.Random(f"disk {self.seed} {key}"), None)
+        disk.sync_us = profile.sync_us
+        node = WholeNode(
+            key,
+            world=self,
+            network=self.frames,
+            links=self.links,
+            clock=clock,
+            disk=disk,
+            seed=f"node {self.seed}",
+            log_bytes_kept=profile.log_bytes_kept,
+            founders=founders,
+            turns_class=self._turns_class,
+        )
+        self._nodes[key] = node
+        self.frames.add(key, node)
+
+    # --- what the others see of it -------------------------------------------------------
+
+    def machine(self, node: WholeNode, group: GroupId) -> Machine:
+        return CheckedMachine(group, node.name, self.checks)
+
+    def whole_nodes(self) -> list[WholeNode]:
+        return [node for node in self._nodes.values() if not node.gone]
+
+    def all_nodes(self) -> list[SimulatedNode]:
+        return list(self.whole_nodes())
+
+    def alive(self) -> list[SimulatedNode]:
+        return [node for node in self._nodes.values() if node.listening]
+
+    def leader(self, group: GroupId) -> tuple[WholeNode, GroupStatus] | None:
+        """The leader of the highest term that is in office, if it can be asked."""
+        best: tuple[WholeNode, GroupStatus] | None = None
+        for node in self._nodes.values():
+            if not node.listening:
+                continue
+            assert node.turns is not None
+            status = node.turns.status(group)
+            if status is not None and status.leads and (best is None or status.term > best[1].term):
+                best = (node, status)
+        return best
+
+    def leader_of_any(self) -> SimulatedNode | None:
+        for group in range(1, 4):
+            found = self.leader(GroupId(group))
+            if found is not None:
+                return found[0]
+        return None
+
+    def may_lose_a_disk(self) -> bool:
+        return False
+
+    def lose_disk(self, node: SimulatedNode) -> None:
+        raise AssertionError("no disk is lost here")
+
+    def found(self, text: str) -> None:
+        self.checks.found(text)
+
+    def _client_failed(self, text: str, error: BaseException | None) -> None:
+        self.checks.found(f"a client program failed: {text}: {error!r}{_where(error)}")
+
+    def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None:
+        self.checks.after_turn(node, outcome)
+
+    def failed(self, node: SimulatedNode, error: BaseException) -> None:
+        self.checks.failed(node, error)
+
+    def stopped(self, node: SimulatedNode) -> None:
+        self.faults.stopped(node)
+
+    # --- the map ---------------------------------------------------------------------------
+
+    def newest_map(self) -> PlacementMap:
+        maps = [node.rooms.placement.map for node in self._nodes.values() if node.rooms is not None]
+        return max(maps, key=lambda placed: placed.epoch, default=PlacementMap())
+
+    def queue(self, name: str) -> Queue | None:
+        return self.newest_map().find(NAMESPACE, name)
+
+    # --- the run ---------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """Stops at the first moments in which something is found."""
+        gc.disable()
+        logs = _ErrorLogs(self.found)
+        try:
+            logs.begin()
+            for phase in (self._begin, self._under_load, self._come_to_rest, self._look_at_the_end):
+                phase()
+                if self.checks.violations:
+                    break
+        finally:
+            logs.end()
+            violations = list(self.checks.violations)
+            for node in self._nodes.values():
+                node.dispose()
+                node.disk.close()
+            self.client_loop.dispose()
+            gc.enable()
+        return Verdict(
+            self.seed,
+            violations,
+            self.timeline.trace(),
+            self.timeline.now_us / SECOND,
+            self._figures(),
+        )
+
+    def _figures(self) -> dict[str, int]:
+        return {
+            "operations": sum(program.operations for program in self.programs),
+            "items": sum(getattr(program, "acknowledged", 0) for program in self.programs),
+            "commits": self.checks.commits,
+            "frames": self.frames.delivered,
+            "link frames": self.links.delivered,
+            "boots": sum(node.boots for node in self._nodes.values()),
+            "syncs": sum(node.disk.syncs for node in self._nodes.values()),
+            "undecided histories": self.undecided,
+            "faults": sum(self.faults.happened.values()),
+            "elections": self.checks.elections,
+        }
+
+    def _run_for(self, duration_us: int) -> None:
+        end_us = self.timeline.now_us + duration_us
+        while self.timeline.now_us < end_us and not self.checks.violations:
+            self.timeline.run(min(end_us, self.timeline.now_us + 100 * MS))
+
+    def _until(self, what: Callable[[], object], *, within_us: int) -> bool:
+        end_us = self.timeline.now_us + within_us
+        while not what() and not self.checks.violations:
+            if self.timeline.now_us >= end_us:
+                return False
+            self._run_for(20 * MS)
+        return not self.checks.violations
+
+    def _done(self, coroutine: Coroutine[Any, Any, Any], *, within_us: int) -> bool:
+        """Runs it on the clients' loop; whether it has ended in time."""
+        task = self.client_loop.start(coroutine)
+        if not self._until(task.done, within_us=within_us):
+            task.cancel()
+            return False
+        task.result()
+        return True
+
+    def _begin(self) -> None:
+        for node in self._nodes.values():
+            node.start()
+        if not self._until(
+            lambda: all(node.serves for node in self._nodes.values()), within_us=FORMED_US
+        ):
+            self.found("the cluster has not formed")
+            return
+        for name in self.queue_names:
+            rules = QueueRules(
+                partitions=self.profile.partitions, lease_timeout_s=LEASE_TIMEOUT_MS / 1000
+            )
+            self.recorder.history.queues[name] = rules
+            if not self._done(self._create(name), within_us=FORMED_US):
+                self.found(f"queue {name} cannot be created")
+
+    async def _create(self, name: str) -> None:
+        settings = QueueSettings(
+            partitions=self.profile.partitions, lease_timeout_ms=LEASE_TIMEOUT_MS
+        )
+        program = Program(self, "operator", name, self._chance, pause_us=SECOND)
+        ended = await program.call(
+            "create", lambda rooms: rooms.admin.create_queue(NAMESPACE, name, settings), again=True
+        )
+        if ended.result is None:
+            program.unexpected("create", ended)
+
+    def _under_load(self) -> None:
+        profile = self.profile
+        for queue in self.queue_names:
+            for number in range(profile.programs):
+                self._add(
+                    Producing, f"{queue}.p{number}", queue,
+                    item_bytes=profile.item_bytes, delays=profile.delays,
+                    identified=self._chance.random() < 0.7,
+                )  # fmt: skip
+                self._add(Consuming, f"{queue}.c{number}", queue)
+        self.faults.begin()
+        self._run_for(profile.faulty_us)
+
+    def _add(self, kind: Callable[..., Program], name: str, queue: str, **more: Any) -> None:
+        chance = random.Random(f"program {self.seed} {name}")
+        program = kind(self, name, queue, chance, pause_us=self.profile.pause_us, **more)
+        self.programs.append(program)
+        self.client_loop.start(program.run())
+
+    # --- after the faults ----------------------------------------------------------------
+
+    def _come_to_rest(self) -> None:
+        self.faults.heal()
+        healed_us = self.timeline.now_us
+        if not self._until(self._all_serve, within_us=CALM_US):
+            self.found("not every node serves after the faults have ended")
+            return
+        self._run_for(SECOND)
+        for program in self.programs:
+            program.stopped = True
+        for queue in self.queue_names:
+            for node in self.whole_nodes():
+                self._add(Draining, f"{queue}.{node.name}", queue)
+                self.programs[-1]._preferred = node.name
+        left_us = max(healed_us + CALM_US - self.timeline.now_us, 5 * SECOND)
+        if not self._until(lambda: not self._left(), within_us=left_us):
+            self.found(f"not everything has been delivered: {self._left()}")
+            return
+        for program in self.programs:
+            program.stopped = True
+        if not self._until(
+            lambda: not any(program.busy for program in self.programs), within_us=CALM_US
+        ):
+            self.found("clients still wait for answers")
+        if not self._until(lambda: not self._unequal(), within_us=10 * SECOND):
+            self.found(f"the replicas have not become equal: {self._unequal()}")
+
+    def _all_serve(self) -> bool:
+        return all(node.serves and not node.paused for node in self.whole_nodes())
+
+    def _groups(self) -> list[tuple[Queue, int, GroupId]]:
+        return [
+            (queue, partition, group)
+            for queue in self.newest_map()
+            if queue.state is not QueueState.DELETING
+            for partition, group in enumerate(queue.groups)
+        ]
+
+    def _left(self) -> str:
+        """What has not left its queue."""
+        for queue, partition, group in self._groups():
+            found = self.leader(group)
+            if found is None:
+                return f"{queue.name} {partition} has no leader"
+            with found[0].view(group) as snapshot:
+                stats = queries.stats(snapshot, group)
+            counts = {
+                name: getattr(stats, name)
+                for name in ("ready", "leased", "scheduled", "moving", "held")
+                if getattr(stats, name)
+            }
+            if counts:
+                return f"{queue.name} {partition} has {counts}"
+        return ""
+
+    def _unequal(self) -> str:
+        """Which replica is not where its leader is; empty: all are."""
+        for group in (GroupId(0), *(group for _, _, group in self._groups())):
+            found = self.leader(group)
+            if found is None:
+                return f"group {group} has no leader"
+            leader, status = found
+            if status.applied_index < status.commit_index:
+                return f"group {group}: {leader.name} has not stored what is committed"
+            for replica in status.replicas:
+                node = self._nodes[replica.node]
+                other = None if node.turns is None else node.turns.status(group)
+                if other is None:
+                    return f"{node.name} does not serve group {group}"
+                if other.applied_index != status.applied_index:
+                    return (
+                        f"group {group}: {node.name} has applied {other.applied_index}, its leader "
+                        f"{status.applied_index} of {status.log_last}"
+                    )
+        return ""
+
+    def _look_at_the_end(self) -> None:
+        self.checks.same_logs(list(self._nodes.values()))
+        present: dict[str, list[tuple[int, int, str]]] = {name: [] for name in self.queue_names}
+        for queue, partition, group in self._groups():
+            found = self.leader(group)
+            assert found is not None
+            leader, status = found
+            for replica in status.replicas:
+                node = self._nodes[replica.node]
+                with node.view(group) as snapshot:
+                    digest = CheckedMachine(group, node.name, self.checks).digest(snapshot)
+                    applied = queries.applied_index(snapshot, group)
+                    self.checks.digest(node.name, group, applied, digest)
+                    for text in invariants.check(snapshot, group):
+                        self.found(f"{node.name}: group {group}: {text}")
+            there = _items_of(leader, group)
+            present[queue.name] += [(partition, seq, item) for seq, item in there]
+        for name, items in present.items():
+            pending = self.recorder.begin("the end", name, history.Look())
+            pending.ended(history.Looked(tuple(items)))
+        self._check_histories()
+
+    def _check_histories(self) -> None:
+        recorded = self.recorder.history
+        clocks = [node.clock for node in self._nodes.values()]
+        for clock in clocks:
+            clock.step(0)
+        # The clients' own clocks are right.
+        earliest = min(0, *(clock.earliest_ms for clock in clocks))
+        latest = max(0, *(clock.latest_ms for clock in clocks))
+        recorded.clock_uncertainty_s = (latest - earliest) / 1000 + 0.1
+        found = report.check(recorded, steps_max=SEARCH_STEPS)
+        self.undecided = len(found.undecided)
+        for text in found.undecided:
+            self.found(f"history, undecided: {text}")
+        for text in found.violations:
+            self.found(f"history: {text}")
+
+
+class _ErrorLogs(logging.Handler):
+    """What the product logs as an error is one: nothing that is simulated should cause any."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+        self._logger = logging.getLogger("querator")  # noqa: TID251 - where structlog's lines go
+        self._before = (self._logger.level, self._logger.propagate, logging.root.manager.disable)
+
+    def begin(self) -> None:
+        logging.disable(logging.NOTSET)
+        self._logger.addHandler(self)
+        if self._before[0] == logging.NOTSET:
+            self._logger.setLevel(logging.ERROR)
+        self._logger.propagate = self._logger.level < logging.ERROR
+
+    def end(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._before[0])
+        self._logger.propagate = self._before[1]
+        logging.disable(self._before[2])
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._found(f"logged: {record.getMessage()} {error!r}{_where(error)}")
+
+
+def _items_of(leader: WholeNode, group: GroupId) -> list[tuple[int, str]]:
+    """Sequence and reference of all items."""
+    present: list[tuple[int, str]] = []
+    with leader.view(group) as snapshot:
+        after = 0
+        while True:
+            page = queries.peek(
+                snapshot, group, None, after_seq=after, limit=1_000, bytes_max=_PEEK_BYTES
+            )
+            present += [(item.seq, references_in(item.item)[0]) for item in page.items]
+            after = page.after_seq
+            if not after:
+                return present
+
+
+def _where(error: BaseException | None) -> str:
+    where = ""
+    trace = None if error is None else error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        where = f" at {code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} {code.co_name}"
+        trace = trace.tb_next
+    return where
+
+
+def simulate_whole(
+    seed: int,
+    *,
+    tell: Callable[[str], None] | None = None,
+    turns_class: type[Turns] = Turns,
+    profile: WholeProfile | None = None,
+) -> Verdict:
+    """One seed from its begin to its verdict."""
+    return WholeWorld(seed, tell=tell, profile=profile, turns_class=turns_class).run()
+
+
+__all__ = ["WholeWorld", "simulate_whole"]
