@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from querator.client.channel import Connection
-from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueNotFound
+from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
 from querator.client.items import duration
 from querator.client.nodes import Nodes
 from querator.client.results import peeked_item, queue_info, queue_stats
@@ -48,7 +48,8 @@ class Admin:
             namespace=self._namespace, queue=name, settings=settings_message(settings)
         )
         response = await self._nodes.call(
-            lambda node, left: node.admin.CreateQueue(request, timeout=left)
+            lambda node, left: node.admin.CreateQueue(request, timeout=left),
+            telling=(QueueExists,),
         )
         return queue_info(response.queue, created=response.created)
 
@@ -97,7 +98,8 @@ class Admin:
         except OutcomeUnknown:
             try:
                 await self._nodes.call(
-                    lambda node, left: node.admin.DeleteQueue(request, timeout=left)
+                    lambda node, left: node.admin.DeleteQueue(request, timeout=left),
+                    telling=(QueueNotFound, QueueDeleting),
                 )
             except (QueueNotFound, QueueDeleting):
                 # The first attempt has done it.

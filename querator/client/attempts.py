@@ -8,6 +8,7 @@ from querator.client.backoff import Backoff
 from querator.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,
+    ErrorCode,
     OutcomeUnknown,
     RequestError,
     make_error,
@@ -33,13 +34,16 @@ async def repeated(
     hopeless: Callable[[RequestError, float], bool],
     elsewhere: Callable[[RequestError], bool] = lambda _: False,
     repeatable: bool = True,
+    telling: tuple[type[RequestError], ...] = (),
 ) -> R:
     """What `attempt(seconds left)` returns, repeated while that can help and `seconds` have not
     passed. `hopeless(error, seconds waited)` ends it before; `elsewhere(error)`: another node may
     do better, without a pause.
 
     Raises the last refusal (that nobody answers, or not in time, says least), or `OutcomeUnknown`
-    when some attempt may have been executed, which tells of the last refusal as well.
+    when some attempt may have been executed, which tells of the last refusal as well, and has it as
+    its cause. A refusal of a repeat is no answer to the attempt before it, unless it is one of
+    `telling`: those say what became of any attempt. That a request is malformed always does.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -67,14 +71,19 @@ async def repeated(
             or hopeless(error, now + waiting - started)
             or (unknown is not None and not repeatable)
         ):
-            if unknown is not None and error.retriable:
-                raise with_reason(unknown, refusal)
-            raise refusal or error
+            if unknown is None or is_malformed(error) or isinstance(error, telling):
+                raise refusal or error
+            raise with_reason(unknown, refusal) from refusal
         await asyncio.sleep(waiting)
         left = deadline - loop.time()
         if left < LEAST_SECONDS:
             # The loop was late.
             raise (refusal or error) if unknown is None else with_reason(unknown, refusal)
+
+
+def is_malformed(error: RequestError) -> bool:
+    """Whether the same request is refused at each attempt, before it is carried out."""
+    return error.code in (ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED)
 
 
 def with_reason(unknown: RequestError, refusal: RequestError | None) -> RequestError:

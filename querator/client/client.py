@@ -18,7 +18,7 @@ from querator.client.consumer import (
     PREFETCH_DEFAULT,
     Consumer,
 )
-from querator.client.errors import ProducerExpired
+from querator.client.errors import OutcomeUnknown, ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.leases import COMPLETE, LeasedItem, retry_verb
 from querator.client.nodes import ATTEMPT_SECONDS, Nodes
@@ -254,8 +254,9 @@ class Client:
                 lambda node, left: node.produce_bytes(request, timeout=left),
                 patience=ATTEMPT_SECONDS,
             )
-        except ProducerExpired:
-            self._identity = None
+        except (ProducerExpired, OutcomeUnknown) as error:
+            if isinstance(error, ProducerExpired) or isinstance(error.__cause__, ProducerExpired):
+                self._identity = None
             raise
         response = queue_service_pb2.ProduceResponse.FromString(answer)
         return ProducedItems(((len(items), produced_runs(response)),), response.durable)

@@ -12,6 +12,7 @@ import asyncio
 
 from google.protobuf.message import DecodeError
 
+from querator.client.attempts import is_malformed
 from querator.client.backoff import Backoff
 from querator.client.errors import (
     ConnectionFailed,
@@ -338,7 +339,9 @@ class Lane:
                 self._deadline()
             return
         self._window.remove(request)
-        if request.maybe_executed and error.code is ErrorCode.PRODUCER_EXPIRED:
+        if request.maybe_executed and not is_malformed(error):
+            # The repeat is refused: that does not say what became of the attempt before.
+            request.reason = error
             error = self._window.unknown(request)
         self._fail(request, error)
         self._settled()

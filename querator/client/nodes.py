@@ -242,10 +242,11 @@ class Nodes:
         patience: float | None = None,
         changes: bool = True,
         repeatable: bool = True,
+        telling: tuple[type[RequestError], ...] = (),
     ) -> R:
         """What `send(node, seconds left)` returns, repeated while that can help and `seconds`
         (default: the client's request timeout) have not passed. `patience`: how long one node may
-        take; None: as long as there is time.
+        take; None: as long as there is time. `telling` as of `repeated`.
 
         Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
         """
@@ -275,6 +276,7 @@ class Nodes:
                 hopeless=self.hopeless,
                 elsewhere=lambda error: _against_the_node(error) and self.has_good(),
                 repeatable=repeatable,
+                telling=telling,
             )
         except ConnectionFailed as error:
             if len(self._nodes) == 1:

@@ -26,7 +26,7 @@ from querator.client.settling import (
 )
 from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcome
 from querator.model import limits
-from querator.v1 import items_pb2, queue_service_pb2
+from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 
 Held = LeasedItem | LeasedBatch | LeaseRef | str
 """Items under a lease: as they were leased, by name, or (text) all that a lease still holds."""
@@ -69,6 +69,7 @@ class SingleHolder:
                     lambda node, left: self._ask(node, request, until, left),
                     seconds=seconds + self._nodes.request_timeout,
                     patience=seconds + ATTEMPT_SECONDS,
+                    telling=(LeaseEnded,),
                 )
             except LeaseEnded:
                 # A first attempt's lease, never seen here, has ended: its items are free again.
@@ -172,9 +173,18 @@ async def settle(
             return outcomes
         await asyncio.sleep(waiting)
         part = [leases[place] for place in again]
-        answers = await _settle_once(nodes, namespace, queue, verb, part)
+        refused = False
+        try:
+            answers = await _settle_once(nodes, namespace, queue, verb, part)
+        except RequestError as error:
+            # What is known of the others stays.
+            answers = [_outcome_of(lease, error) for lease in part]
+            refused = not error.retriable
         for place, outcome in zip(again, answers, strict=True):
-            outcomes[place] = outcome
+            if not (_is_unknown(outcomes[place]) and is_unsettled(outcome)):
+                outcomes[place] = outcome
+        if refused:
+            return outcomes
 
 
 async def _settle_once(
@@ -217,13 +227,32 @@ async def settle_held(
     for start in range(0, len(named), limits.REQUEST_LEASES_MAX):
         part = named[start : start + limits.REQUEST_LEASES_MAX]
         leases = [_lease_items(thing) for thing in part]
-        outcomes += await settle(nodes, namespace, queue, verb, leases)
+        try:
+            outcomes += await settle(nodes, namespace, queue, verb, leases)
+        except RequestError as error:
+            if not outcomes:
+                raise
+            # Those before are settled, whatever becomes of these.
+            outcomes += [_outcome_of(lease, error) for lease in leases]
+            continue
         for thing in part:
             if isinstance(thing, LeasedItem):
                 thing.batch.settled_elsewhere(1 << thing.index)
             elif isinstance(thing, LeasedBatch):
                 thing.settled_elsewhere(thing.left)
     return [settle_outcome(outcome) for outcome in outcomes]
+
+
+def _outcome_of(
+    lease: queue_service_pb2.LeaseItems, error: RequestError
+) -> queue_service_pb2.LeaseOutcome:
+    code = errors_pb2.ErrorCode.ValueType(error.code)
+    return queue_service_pb2.LeaseOutcome(lease_id=lease.lease_id, error=code)
+
+
+def _is_unknown(outcome: queue_service_pb2.LeaseOutcome) -> bool:
+    """Whether an attempt may have settled the lease: a repeat that is refused changes nothing."""
+    return outcome.error == errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN
 
 
 def raise_lost(outcomes: list[SettleOutcome]) -> None:

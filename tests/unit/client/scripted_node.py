@@ -49,6 +49,8 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.lost: set[int] = set()
         self.unsettled: deque[errors_pb2.ErrorCode.ValueType] = deque()
         """What the next settles of a lease come to, before they come to anything."""
+        self.completes: deque[errors_pb2.Error | None] = deque()
+        """What the next complete calls are refused with; None: they are carried out."""
         self.lease_timeout_seconds = 30
         self.half_closed = 0
         self._next_seq = 1
@@ -135,11 +137,14 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             self.cut_answers -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         if isinstance(answer, errors_pb2.Error):
-            status = error_status(from_frame(answer), request_id="r-1")
-            details = ("grpc-status-details-bin", status.SerializeToString())
-            code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
-            await context.abort(code, status.message, (details,))
+            await self._refuse(answer, context)
         return answer
+
+    async def _refuse(self, error: errors_pb2.Error, context: Any) -> None:
+        status = error_status(from_frame(error), request_id="r-1")
+        details = ("grpc-status-details-bin", status.SerializeToString())
+        code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+        await context.abort(code, status.message, (details,))
 
     async def ProduceStream(self, requests: Any, context: Any) -> Any:
         self.produce_streams += 1
@@ -164,6 +169,9 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             self._changed.notify_all()
 
     async def Complete(self, request: Any, context: Any) -> Any:
+        error = self.completes.popleft() if self.completes else None
+        if error is not None:
+            await self._refuse(error, context)
         return queue_service_pb2.CompleteResponse(outcomes=map(self._outcome, request.leases))
 
     async def LeaseStream(self, requests: Any, context: Any) -> None:  # type: ignore[override]

@@ -8,6 +8,7 @@ import pytest
 from querator.client.attempts import LEAST_SECONDS, repeated
 from querator.client.errors import (
     DeadlineExceeded,
+    LeaseEnded,
     OutcomeUnknown,
     RequestError,
     Unavailable,
@@ -67,6 +68,46 @@ async def test_why_there_was_no_answer_is_told_with_it():
     assert (await ended(silent)).message == "no answer"
     assert (await ended(late, silent)).message == "no answer"
     assert isinstance(await ended(late), DeadlineExceeded)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.PRODUCER_EXPIRED,
+        ErrorCode.QUEUE_NOT_FOUND,
+        ErrorCode.READER_FENCED,
+        ErrorCode.VERSION_CONFLICT,
+        ErrorCode.STORAGE_FAILED,
+    ],
+)
+async def test_a_refusal_does_not_tell_what_became_of_an_attempt_before(code):
+    silent = make_error(ErrorCode.OUTCOME_UNKNOWN, "no answer", retry_delay_ms=1)
+    refused = make_error(code, "the repeat is refused", request_id="of a node")
+    error = await ended(silent, refused)
+    assert isinstance(error, OutcomeUnknown)
+    assert error.message == "no answer; besides that: the repeat is refused"
+    assert error.__cause__ is refused
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED])
+async def test_a_malformed_request_was_refused_each_time(code):
+    silent = make_error(ErrorCode.OUTCOME_UNKNOWN, "no answer", retry_delay_ms=1)
+    assert (await ended(silent, make_error(code, "malformed", request_id="x"))).code is code
+
+
+async def test_a_refusal_that_tells_of_the_attempt_before_is_the_answer():
+    answers = [
+        make_error(ErrorCode.OUTCOME_UNKNOWN, "no answer", retry_delay_ms=1),
+        make_error(ErrorCode.LEASE_ENDED, "the lease has ended", request_id="of a node"),
+    ]
+
+    async def attempt(left: float) -> RequestError:
+        return answers.pop(0)
+
+    with pytest.raises(LeaseEnded):
+        await repeated(
+            attempt, seconds=60, hopeless=lambda error, waited: False, telling=(LeaseEnded,)
+        )
 
 
 async def test_what_takes_its_time_to_be_refused_is_not_sent_without_that_time():

@@ -364,3 +364,28 @@ async def test_what_a_node_says_is_told_rather_than_that_another_one_is_silent()
         async with Client([node.address, NOBODY, "127.0.0.1:2"], request_timeout=SOON) as client:
             with pytest.raises(Unavailable, match="told to say UNAVAILABLE"):
                 await client.produce("q", b"x")
+
+
+async def test_a_settle_of_many_keeps_what_is_known_when_a_repeat_is_refused():
+    """One lease is completed, the partition of another one does not know: the repeat for that one
+    is refused, and that says nothing about the first.
+    """
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.unsettled.append(errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN)
+        node.completes.extend((None, refusal("QUEUE_NOT_FOUND")))
+        unknown, done = await client.complete(
+            "q", LeaseRef("1", (1,)), LeaseRef("2", (2,)), check=False
+        )
+        assert unknown.error is ErrorCode.OUTCOME_UNKNOWN
+        assert (done.error, done.done) == (None, (2,))
+
+
+async def test_leases_of_a_later_call_that_is_refused_have_the_refusal(monkeypatch):
+    monkeypatch.setattr("querator.model.limits.REQUEST_LEASES_MAX", 1)
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.completes.extend((None, refusal("QUEUE_NOT_FOUND")))
+        done, refused = await client.complete(
+            "q", LeaseRef("1", (1,)), LeaseRef("2", (2,)), check=False
+        )
+        assert (done.error, done.done) == (None, (1,))
+        assert (refused.lease_id, refused.error) == ("2", ErrorCode.QUEUE_NOT_FOUND)

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from querator.client.errors import (
     QueueNotFound,
     Unavailable,
 )
+from querator.v1 import queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode, refusal
 
 SHORT = timedelta(milliseconds=200)
@@ -168,6 +170,41 @@ async def test_full_for_too_long_says_full():
                 await producer.produce(b"x")
         with pytest.raises(QueueFull):
             await c.produce("q", b"x")
+
+
+async def test_a_repeat_that_is_refused_leaves_the_outcome_of_the_first_attempt_unknown():
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        node.cut_answers = 1
+        forgotten: list[bytes] = []
+
+        def decide(request: queue_service_pb2.ProduceRequest) -> Any:
+            forgotten.append(request.producer_id)
+            expired = len(forgotten) > 1 and request.producer_id == forgotten[0]
+            return refusal("PRODUCER_EXPIRED") if expired else None
+
+        node.decide = decide
+        with pytest.raises(OutcomeUnknown, match="PRODUCER_EXPIRED"):
+            await client.produce("q", b"x")
+        assert node.stored == [b"x"], "it is stored: nobody may be told that it was refused"
+        await client.produce("q", b"y")
+        assert node.stored == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_stream_that_breaks_leaves_the_outcome_unknown_when_the_repeat_is_refused(ordered):
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        asked: list[int] = []
+
+        def decide(request: queue_service_pb2.ProduceRequest) -> Any:
+            asked.append(request.sequence)
+            return refusal("QUEUE_NOT_FOUND") if len(asked) > 1 else None
+
+        node.decide = decide
+        node.cut_answers = 1
+        async with client.producer("q", ordered=ordered) as producer:
+            with pytest.raises(OutcomeUnknown, match="QUEUE_NOT_FOUND"):
+                await producer.produce(b"x")
+        assert node.stored == [b"x"]
 
 
 async def test_no_answer_in_time_leaves_the_outcome_unknown():
