@@ -100,9 +100,11 @@ class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Expire(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
-    """Lapses leases whose deadline has come and kills items that have expired, within the apply
-    bound.
+    """Lapses leases whose deadline has come, unless `lapses` says no, and kills items that have
+    expired, within the apply bound.
     """
+
+    lapses: bool = True
 
 
 class Activate(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):

@@ -29,9 +29,12 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     """What came of an entry: one result per proposal packed into it, in order; what the owner must
     know (`effects`, opaque to raft); the earliest instant at which the leader should propose
     `due_commands` (ms of state time; None: never); whether the effects, and those results of which
-    the machine says so, may be known before the state can be read (`early`)."""
+    the machine says so, may be known before the state can be read (`early`); the same instant
+    without what a new leader lets wait for a while (`prompt_ms`).
+    """
 
     results: tuple[Any, ...]
     effects: Any
     due_ms: int | None
     early: bool = False
+    prompt_ms: int | None = None

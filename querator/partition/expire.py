@@ -47,9 +47,11 @@ _FORGETTING = (
 )  # fmt: skip
 
 
-def expire(turn: Turn) -> Done:
-    """Lapses, expires and forgets what is due; `changed` counts segments and forgotten rows."""
-    work = _lapse(turn, APPLY_SEGMENTS_MAX)
+def expire(turn: Turn, *, lapses: bool) -> Done:
+    """Lapses (or not), expires and forgets what is due; `changed` counts segments and forgotten
+    rows.
+    """
+    work = _lapse(turn, APPLY_SEGMENTS_MAX) if lapses else 0
     work += _sweep(turn, APPLY_SEGMENTS_MAX - work)
     for forget in _FORGETTING:
         if work < APPLY_SEGMENTS_MAX:

@@ -66,7 +66,7 @@ from querator.partition.rows import SettingsRow, State, decode_settings, decode_
 from querator.partition.settle import complete, retry
 from querator.partition.staging import discard, drop_stages, prepare, publish, stage
 from querator.partition.transactions import abort_txn, begin, decide, finish
-from querator.partition.turn import Turn, earlier, unconfigured
+from querator.partition.turn import Turn, unconfigured
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.tables import SETTINGS, STATE
 
@@ -80,6 +80,7 @@ class PartitionMachine:
         self.group = group
         self._settings_raw: bytes | None = None
         self._settings: SettingsRow | None = None
+        self._lapse_ms = 0
         self._expire_ms = 0
         self._activate_ms = 0
 
@@ -110,10 +111,11 @@ class PartitionMachine:
         raw = STATE.get(txn, self.group)
         return self._applied(State() if raw is None else decode_state(raw), ())
 
-    def due_commands(self, now_ms: int) -> Sequence[Any]:
+    def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Any]:
         commands: list[Command] = []
-        if 0 < self._expire_ms <= now_ms:
-            commands.append(Expire())
+        lapses = not prompt and 0 < self._lapse_ms <= now_ms
+        if lapses or 0 < self._expire_ms <= now_ms:
+            commands.append(Expire(lapses=not prompt))
         if 0 < self._activate_ms <= now_ms:
             commands.append(Activate())
         return commands
@@ -130,14 +132,11 @@ class PartitionMachine:
 
     def _applied(self, state: State, results: tuple[Result, ...], txns: int = 0) -> Applied:
         """`txns`: how many were open before."""
+        self._lapse_ms = state.deadline_head_ms
         self._activate_ms = state.schedule_head_ms
-        self._expire_ms = 0
-        for head_ms in (state.deadline_head_ms, state.expiry_head_ms, state.cleanup_head_ms):
-            if head_ms:
-                self._expire_ms = earlier(self._expire_ms, head_ms)
-        due_ms = self._expire_ms
-        if self._activate_ms:
-            due_ms = earlier(due_ms, self._activate_ms)
+        self._expire_ms = _earliest(state.expiry_head_ms, state.cleanup_head_ms)
+        prompt_ms = _earliest(self._expire_ms, self._activate_ms)
+        due_ms = _earliest(prompt_ms, self._lapse_ms)
         effects = PartitionEffects(
             ready=state.ready,
             outbox=state.moving,
@@ -147,7 +146,12 @@ class PartitionMachine:
         )
         # Moves and transactions are read from the tables as soon as they are told of.
         early = not (state.moving or state.txns or txns)
-        return Applied(results, effects, due_ms or None, early=early)
+        return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
+
+
+def _earliest(*heads_ms: int) -> int:
+    """The earliest of some heads; 0: none."""
+    return min((head_ms for head_ms in heads_ms if head_ms), default=0)
 
 
 def _carry_out(
@@ -219,7 +223,7 @@ def _one(turn: Turn, command: Command) -> Result:
         case Extend():
             return extend(turn, command)
         case Expire():
-            return expire(turn)
+            return expire(turn, lapses=command.lapses)
         case Activate():
             return activate(turn)
         case MoveDone():

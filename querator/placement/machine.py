@@ -81,7 +81,7 @@ class PlacementMachine:
     def recover(self, txn: ReadTransaction) -> Applied:
         return Applied((), _effects(self._load(txn)), None)
 
-    def due_commands(self, now_ms: int) -> Sequence[Command]:
+    def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Command]:
         return ()
 
     def digest(self, txn: ReadTransaction) -> bytes:

@@ -365,9 +365,11 @@ class Group:
         office.note_time()
         if office.due_in_s() != 0:
             return []
-        office.due_ms = None
+        office.due_ms = office.prompt_ms = None
         try:
-            commands: Sequence[Any] = self._machine.due_commands(office.now_ms())
+            commands: Sequence[Any] = self._machine.due_commands(
+                office.now_ms(), prompt=office.in_grace
+            )
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
             return []
@@ -462,6 +464,7 @@ class Group:
             return
         if self.office is not None:
             self.office.due_ms = applied.due_ms
+            self.office.prompt_ms = applied.prompt_ms
             if applied.effects is not None:
                 early.events.append(Effects(self.group, applied.effects))
         for call, result in zip(calls, applied.results, strict=False):
@@ -485,6 +488,7 @@ class Group:
             self._skew,
             last_ms=max(self.journal.last_ms, self.application.now_ms),
             due_ms=current.due_ms,
+            prompt_ms=current.prompt_ms,
         )
         outcome.events.append(Leadership(self.group, True))
         if current.effects is not None:

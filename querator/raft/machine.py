@@ -38,8 +38,8 @@ class Machine(Protocol):
         due."""
         ...
 
-    def due_commands(self, now_ms: int) -> Sequence[Any]:
-        """Leader only: commands to propose when `due_ms` has come."""
+    def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Any]:
+        """Leader only: commands to propose when `due_ms` has come; with `prompt`, `prompt_ms`."""
         ...
 
     def digest(self, txn: ReadTransaction) -> bytes:

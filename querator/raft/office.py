@@ -51,8 +51,11 @@ class Office:
         *,
         last_ms: int,
         due_ms: int | None,
+        prompt_ms: int | None,
     ) -> None:
-        """`last_ms`: the time of the last entry; `due_ms`: when the machine wants to be asked."""
+        """`last_ms`: the time of the last entry; `due_ms`: when the machine wants to be asked, and
+        `prompt_ms` when it wants to be asked for what need not wait.
+        """
         self._group = group
         self._member = member
         self._journal = journal
@@ -61,6 +64,7 @@ class Office:
         self._begin_time(last_ms)
         self.term = member.term
         self.due_ms = due_ms
+        self.prompt_ms = prompt_ms
         self.held: list[Call] = []
         """Calls that came while the leadership is being handed over."""
         self._reads = Reads()
@@ -106,17 +110,28 @@ class Office:
     def due_in_s(self) -> float | None:
         """Seconds until the machine is to be asked for what is due; None while nothing is.
 
-        Not in the first `LEASE_GRACE_MS`: nobody could extend while there was no leader.
+        In the first `LEASE_GRACE_MS` only for what need not wait: nobody could extend a lease while
+        there was no leader.
         """
-        if self.due_ms is None:
-            return None
-        grace_s = self._since_s + LEASE_GRACE_MS / 1000 - self._clock.monotonic_s()
-        return max(grace_s, self._time.wait_s(self.due_ms), 0.0)
+        waits_s = []
+        if self.due_ms is not None:
+            waits_s.append(max(self._grace_s(), self._time.wait_s(self.due_ms)))
+        if self.prompt_ms is not None:
+            waits_s.append(self._time.wait_s(self.prompt_ms))
+        return max(0.0, min(waits_s)) if waits_s else None
+
+    @property
+    def in_grace(self) -> bool:
+        return self._grace_s() > 0
+
+    def _grace_s(self) -> float:
+        return self._since_s + LEASE_GRACE_MS / 1000 - self._clock.monotonic_s()
 
     def refused(self) -> None:
         """What was due was not taken on; it is due again after a while."""
         due_ms = self.now_ms() + DUE_REFUSED_MS
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
+        self.prompt_ms = due_ms if self.prompt_ms is None else min(self.prompt_ms, due_ms)
 
     def wake_s(self) -> float | None:
         """When there is something to do if nothing happens, by the monotonic clock."""

@@ -6,6 +6,7 @@ from querator.model.commands import (
     Configure,
     Done,
     Expire,
+    ItemSpecial,
     Lease,
     LeaseItems,
     Produce,
@@ -16,6 +17,7 @@ from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
+from querator.partition import queries
 from querator.partition.machine import PartitionMachine
 from querator.partition.rows import ItemState
 from querator.partition.states import TRANSITIONS, table_markdown
@@ -223,6 +225,26 @@ def test_a_long_lapse_goes_on_in_further_entries():
     assert log.machine.due_commands(log.now_ms) == [Expire()]
     assert log.one(Expire()) == Done(500)
     assert log.machine.due_commands(log.now_ms) == []
+
+
+def test_in_the_grace_of_a_leader_only_leases_wait():
+    log = Log()
+    log.configure(lease_timeout_ms=1_000)
+    log.produce(1)
+    log.one(lease_of())
+    log.produce(1, specials=(ItemSpecial(0, expire_timeout_ms=2_000),))
+    log.produce(1, specials=(ItemSpecial(0, enqueue_at_ms=START_MS + 300),))
+    assert (log.applied.due_ms, log.applied.prompt_ms) == (START_MS + 300, START_MS + 300)
+    log.now_ms = START_MS + 3_000
+    commands = log.machine.due_commands(log.now_ms, prompt=True)
+    assert commands == [Expire(lapses=False), Activate()]
+    for command in commands:
+        log.one(command)
+    with log.environment.snapshot() as snapshot:
+        stats = queries.stats(snapshot, log.group)
+    assert (stats.leases, stats.expired, stats.scheduled, stats.ready) == (1, 1, 0, 1)
+    assert log.machine.due_commands(log.now_ms, prompt=True) == []
+    assert log.machine.due_commands(log.now_ms) == [Expire()]
 
 
 def test_a_long_activation_goes_on_in_further_entries():

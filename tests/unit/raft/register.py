@@ -40,8 +40,9 @@ class Register(msgspec.Struct, frozen=True):
 
 class RegisterMachine:
     """Commands: a number to add; `raise`, which the machine fails on; `no pack`, which does not
-    pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time; `late`,
-    of which nothing may be told before the sync.
+    pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time;
+    `promptly at N`, which does not wait for the grace of a new leader; `late`, of which nothing may
+    be told before the sync.
 
     A result is (value, index); one of a negative value is not told before the sync. Effects are the
     value. `applied` lists the indexes of the entries
@@ -56,6 +57,7 @@ class RegisterMachine:
         self.commands: list[int | str] = []
         """As they were applied."""
         self._due_ms: int | None = None
+        self._prompt_ms: int | None = None
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         parts: list[int] = []
@@ -93,14 +95,16 @@ class RegisterMachine:
                     pass
                 case "fired":
                     value += 1000
-                    self._due_ms = None
+                    self._due_ms = self._prompt_ms = None
+                case str() if what.startswith("promptly at "):
+                    self._due_ms = self._prompt_ms = int(what.removeprefix("promptly at "))
                 case str():
                     self._due_ms = int(what.removeprefix("at "))
             results.append((value, index))
         self._let_go(txn, log_first)
         REGISTER.put(txn, self.group, value=_ROW.pack(value, index, packed.now_ms))
         early = "late" not in packed.commands
-        return Applied(tuple(results), value, self._due_ms, early=early)
+        return Applied(tuple(results), value, self._due_ms, early=early, prompt_ms=self._prompt_ms)
 
     def poison(self) -> int:
         raise RuntimeError("the machine raised")
@@ -118,9 +122,10 @@ class RegisterMachine:
 
     def recover(self, txn: ReadTransaction) -> Applied:
         self.recovered += 1
-        return Applied((), read(txn, self.group).value, self._due_ms)
+        value = read(txn, self.group).value
+        return Applied((), value, self._due_ms, prompt_ms=self._prompt_ms)
 
-    def due_commands(self, now_ms: int) -> Sequence[Any]:
+    def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Any]:
         return ("fired",)
 
     def digest(self, txn: ReadTransaction) -> bytes:

@@ -454,6 +454,16 @@ async def test_nothing_due_is_proposed_in_the_first_moments_of_an_office():
         await owner.until(lambda: owner.effects[-1] == (G1, 1001))
 
 
+async def test_what_need_not_wait_is_proposed_in_the_first_moments_of_an_office():
+    environment, owner, clock = MemoryEnvironment(), Owner(), SimulatedClock()
+    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+        await host.propose(G1, f"promptly at {clock.wall_ms() + 300}")
+        clock.advance(299)
+        assert (await host.propose(G1, 1))[0] == 1
+        clock.advance(1)
+        await owner.until(lambda: owner.effects[-1] == (G1, 1001))
+
+
 async def test_state_time_goes_on_over_restarts_and_steps_of_the_wall_clock():
     environment, clock = MemoryEnvironment(), SimulatedClock()
     stamps: list[int] = []
