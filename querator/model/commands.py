@@ -54,10 +54,11 @@ class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
     """Leases ready items to the callers, shared fairly (23 items for 20, 6 and 1 give 16, 6 and
-    1).
+    1). Items of the blocks that begin at `aside` stay where they are: the leader cannot read them.
     """
 
     callers: tuple[LeaseCaller, ...]
+    aside: tuple[int, ...] = ()
 
 
 class LeaseItems(msgspec.Struct, frozen=True, array_like=True, gc=False):

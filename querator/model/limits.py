@@ -83,6 +83,14 @@ BROWSE_ITEMS_MAX = 4_096
 BROWSES_MAX = 256  # Per node: each has two answers in memory.
 BROWSE_KINDS_MAX = 100
 PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
+# Blocks of a partition that are set aside because their payload is damaged: each lease command
+# names them. With more, the partition is not leased from on this node until some are mended.
+ASIDE_BLOCKS_MAX = 256
+# A damaged block is asked of each other replica in turn, one block of the node at a time; when none
+# has it whole, again after a pause that is doubled each time.
+MEND_ANSWER_MS = 5 * SECOND_MS
+MEND_PAUSE_MS_MIN = 500
+MEND_PAUSE_MS_MAX = 60 * SECOND_MS
 
 # Times.
 LEASE_TIMEOUT_MS_MIN = 1 * SECOND_MS
@@ -139,6 +147,8 @@ KEY_CHANGES_MAX = 8  # Changes of the number of partitions that items of keys ma
 BLOCK_ITEMS_MAX = 256
 BLOCK_BYTES_MAX = 256 * KIB  # One larger item is a block of its own.
 APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more goes on in further entries.
+# Segments of damaged blocks that one lease passes over: a look at each costs a few microseconds.
+ASIDE_SEGMENTS_MAX = 4_096
 PRODUCERS_MAX = 100_000  # Per partition.
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.

@@ -13,10 +13,11 @@ import msgspec
 from querator.model.calls import ItemRun
 from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.partition import masks
+from querator.partition.payloads import read_payload
 from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of
 from querator.partition.rows import Block, ItemState, Segment, State, decode_segment, decode_state
 from querator.partition.segments import load_block
-from querator.storage import attachments, generations
+from querator.storage import generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import SEGMENTS, STATE
 
@@ -125,8 +126,7 @@ def run_of(
     overlaid: bool,
 ) -> ItemRun:
     """Items of a block by (segment, those of it). `overlaid`: the partition has overlays."""
-    stored = attachments.read(txn, group, block.index, block.part)
-    assert stored is not None, "a live block has its attachment"
+    stored = read_payload(txn, group, first_seq, block)
     mask = 0
     for _, part in parts:
         mask |= part

@@ -28,6 +28,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
+    ASIDE_SEGMENTS_MAX,
     LEASE_TIMEOUT_MS_MAX,
     REPLY_BYTES_DEFAULT,
 )
@@ -86,7 +87,8 @@ def lease(turn: Turn, command: Lease) -> LeaseResult:
         waiting.append(place)
     if waiting:
         callers = [command.callers[place] for place in waiting]
-        for place, grant in zip(waiting, _grant(turn, callers), strict=True):
+        granted = _grant(turn, callers, frozenset(command.aside))
+        for place, grant in zip(waiting, granted, strict=True):
             grants[place] = grant
     for place in repeats:
         grants[place] = _repeated(turn, command.callers[place]) or NOTHING
@@ -170,9 +172,11 @@ def _answer(segments: list[LeasedSegment], *, repeated: bool = False) -> LeaseGr
     return LeaseGrant(number, deadline_ms, tuple(segments), repeated)
 
 
-def _grant(turn: Turn, callers: list[LeaseCaller]) -> list[LeaseGrant | Refusal]:
+def _grant(
+    turn: Turn, callers: list[LeaseCaller], aside: frozenset[int]
+) -> list[LeaseGrant | Refusal]:
     wishes = [max(0, caller.max_items) for caller in callers]
-    candidates = _candidates(turn, sum(wishes))
+    candidates = _candidates(turn, sum(wishes), aside)
     available = sum(segment.mask.bit_count() for _, _, segment in candidates)
     shares = fair_shares(wishes, available)
     candidates.reverse()
@@ -182,15 +186,20 @@ def _grant(turn: Turn, callers: list[LeaseCaller]) -> list[LeaseGrant | Refusal]
     ]
 
 
-def _candidates(turn: Turn, wanted: int) -> list[_Candidate]:
-    """Ready segments from the head of the lane, `wanted` items if there are; the dead ones die."""
+def _candidates(turn: Turn, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
+    """Ready segments from the head of the lane, `wanted` items if there are; the dead ones die.
+    Those of the blocks `aside` are passed over, `ASIDE_SEGMENTS_MAX` of them at the most.
+    """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
     found: list[tuple[int, Block, Segment, int, int]] = []
-    count = 0
+    count = passed = 0
     for key, value in READY.rows(txn, group, LANE):
-        if count >= wanted or len(found) >= APPLY_SEGMENTS_MAX:
+        if count >= wanted or len(found) >= APPLY_SEGMENTS_MAX or passed >= ASIDE_SEGMENTS_MAX:
             break
         first_seq = int.from_bytes(value, "big")
+        if first_seq in aside:
+            passed += 1
+            continue
         block = block_of(turn, first_seq)
         segment = load_segment(txn, group, first_seq, key[-1])
         expired = block.expired(segment.mask, now_ms)

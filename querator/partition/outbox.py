@@ -11,6 +11,7 @@ import msgspec
 from querator.model.commands import MovedItem
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import masks
+from querator.partition.payloads import read_payload
 from querator.partition.rows import (
     Block,
     DeadReason,
@@ -22,7 +23,7 @@ from querator.partition.rows import (
     decode_target,
 )
 from querator.partition.segments import load_block
-from querator.storage import attachments, generations
+from querator.storage import generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS, SETTINGS
 
@@ -73,8 +74,7 @@ def outbox_batch(
         first_move = first_move or int.from_bytes(key[-8:], "big")
         block = load_block(txn, group, row.first_seq)
         mask = masks.first(masks.from_bytes(row.mask), MOVE_BATCH_ITEMS_MAX - len(items))
-        stored = attachments.read(txn, group, block.index, block.part)
-        assert stored is not None, "a live block has its attachment"
+        stored = read_payload(txn, group, row.first_seq, block)
         for ordinal in masks.ordinals(mask):
             data = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
             if items and size + len(data) > MOVE_BATCH_BYTES_MAX:

@@ -5,23 +5,22 @@ one committed state and changes nothing. Work is bounded per call; pages say whe
 may move between two calls, sequences never do: pages by sequence are stable.
 """
 
-from collections.abc import Callable
-
 import msgspec
 
 from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
+from querator.model.commands import PartitionEffects
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
 from querator.partition.holds import waited_for
 from querator.partition.lease import client_hash
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
+from querator.partition.payloads import ReadPart, find_block, read_payload
 from querator.partition.readers import oldest_batch_at
 from querator.partition.rows import (
     Block,
     ItemState,
     Segment,
     State,
-    decode_block,
     decode_lease,
     decode_overlay,
     decode_segment,
@@ -47,9 +46,6 @@ __all__ = [
     "ItemPage", "LeasePage", "OutboxBatch", "applied_index", "dead_letters", "held", "load_segment",
     "outbox_batch", "outbox_targets", "peek", "settings_version", "stats", "stream_leases",
 ]  # fmt: skip
-
-ReadPart = Callable[[ReadTransaction, int, int, int], bytes | None]
-"""Reads an attachment: (transaction, group, index, part)."""
 
 SCAN_ROWS_MAX = 4_000
 """Rows that one page looks at; a page may be short, or empty, and still name where to go on."""
@@ -80,16 +76,13 @@ def load_segment(
     """What consumers get of items that were leased; None if their block is gone.
 
     `txn` is a view of the generation in use: this is called for many segments. `read` may remember:
-    an attachment that a block refers to never changes. Raises StorageCorrupt when the stored bytes
-    do not hold.
+    an attachment that a block refers to never changes. Raises BlockDamaged when the stored bytes do
+    not hold.
     """
-    row = BLOCKS.get(txn, group, first_seq)
-    if row is None:
+    block = find_block(txn, group, first_seq)
+    if block is None:
         return None
-    block = decode_block(row)
-    stored = read(txn, group, block.index, block.part)
-    if stored is None:
-        return None
+    stored = read_payload(txn, group, first_seq, block, read=read)
     count = mask.bit_count()
     start = masks.low(mask)
     one_run = mask >> start == masks.full(count)
@@ -165,6 +158,15 @@ def _first_seq(txn: ReadTransaction, group: int) -> int:
     for key in txn.keys(*SEGMENTS.bounds(group)):
         return int.from_bytes(key[-9:-1], "big") + key[-1]
     return 0
+
+
+def effects(txn: ReadTransaction, group: int) -> PartitionEffects:
+    """What the partition would say of itself now, in a view of the generation in use."""
+    raw = STATE.get(txn, group)
+    state = State() if raw is None else decode_state(raw)
+    return PartitionEffects(
+        ready=state.ready, outbox=state.moving, txns=state.txns, pinned=state.pinned
+    )
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:
@@ -312,9 +314,7 @@ def _collect(
             break
         if block is None or held != first_seq:
             block = load_block(txn, group, first_seq)
-            data = attachments.read(txn, group, block.index, block.part)
-            assert data is not None, "a live block has its attachment"
-            stored, held = data, first_seq
+            stored, held = read_payload(txn, group, first_seq, block), first_seq
         ordinal = seq - first_seq
         item = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
         size += len(item)

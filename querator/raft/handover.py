@@ -10,6 +10,7 @@ import os
 import select
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replicas
 from querator.raft.configuration import Change
 from querator.raft.machine import Machine
+from querator.storage.environment import ReadTransaction
 
 
 class Call:
@@ -88,11 +90,24 @@ class Reconfigure(msgspec.Struct, frozen=True):
     future: "asyncio.Future[None]"
 
 
+class Mend(msgspec.Struct, frozen=True):
+    """Write the bytes of an attachment again, which are damaged here and came from another replica,
+    if `is_wanted` says in a view of the group's rows that they still belong there.
+    """
+
+    group: GroupId
+    index: int
+    part: int
+    data: bytes
+    is_wanted: "Callable[[ReadTransaction], bool]"
+    future: "asyncio.Future[None]"
+
+
 class Stop(msgspec.Struct, frozen=True):
     """Finish what was taken on, then end."""
 
 
-Request = Call | Open | Remove | Read | Transfer | Reconfigure | Stop
+Request = Call | Open | Remove | Read | Transfer | Reconfigure | Mend | Stop
 
 
 class Effects(msgspec.Struct, frozen=True):

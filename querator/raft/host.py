@@ -17,6 +17,7 @@ the process must exit and recover from disk.
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from querator import telemetry
@@ -39,6 +40,7 @@ from querator.raft.handover import (
     Event,
     Leader,
     Leadership,
+    Mend,
     Open,
     Outcome,
     Quarantine,
@@ -54,7 +56,7 @@ from querator.raft.peers import PeerLink
 from querator.raft.stats import TurnStats
 from querator.raft.status import GroupStatus
 from querator.raft.thread import RaftThread, TurnLoop
-from querator.storage.environment import Environment, StorageError
+from querator.storage.environment import Environment, ReadTransaction, StorageError
 
 LONE_NODE = node_key("node", "alone")
 """The node of a host that has no others."""
@@ -229,6 +231,24 @@ class Host:
         """
         future = self._request_future()
         self._put(Transfer(group, to, future))
+        await future
+
+    async def mend(
+        self,
+        group: GroupId,
+        index: int,
+        part: int,
+        data: bytes,
+        is_wanted: Callable[[ReadTransaction], bool],
+    ) -> None:
+        """Writes an attachment again that is damaged here; returns when it is on the disk, or when
+        `is_wanted` says, on the raft thread, that it does not belong there any more. `data` is what
+        another replica has, checked.
+
+        Raises QueratorError: STORAGE_FULL, INTERNAL, UNAVAILABLE.
+        """
+        future = self._request_future()
+        self._put(Mend(group, index, part, data, is_wanted, future))
         await future
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:

@@ -8,6 +8,7 @@ all groups and whoever it came from.
     calls with an attachment      the environment's reserve
     other calls                   a quarter of it, so that completes and deletes go on
     entries of a leader           the same: of a full node, they are acknowledged without
+    what mends a damaged block    the same
     a snapshot that comes in      an eighth of it
 
 A node that is full may have to forget what has been completed elsewhere, of which only a snapshot
@@ -85,6 +86,10 @@ class Space:
         """Whether an entry of so many calls may be taken on."""
         need = _need(entry.command, entry.attachments) + _CALL_BYTES * calls
         return self._takes(need, attached=bool(entry.attachments))
+
+    def takes_mending(self, size: int) -> bool:
+        """Whether bytes that are damaged on the disk may be written again."""
+        return self._takes(2 * size + _CALL_BYTES, attached=False)
 
     def _takes(self, need_bytes: int, *, attached: bool) -> bool:
         self._look()

@@ -30,6 +30,7 @@ means that.
 Longer than 500 lines: the order of the steps is what keeps the promises, and is read in one place.
 """
 
+import asyncio
 import heapq
 import random
 from collections.abc import Callable, Sequence
@@ -53,6 +54,7 @@ from querator.raft.deletions import Deletions
 from querator.raft.group import Group
 from querator.raft.handover import (
     Call,
+    Mend,
     Open,
     Outcome,
     Quarantine,
@@ -66,6 +68,7 @@ from querator.raft.handover import (
 from querator.raft.heartbeats import Heartbeats
 from querator.raft.journal import GroupDeleted
 from querator.raft.mail import Mail
+from querator.raft.mending import Mending
 from querator.raft.messages import (
     Append,
     Envelope,
@@ -84,6 +87,7 @@ from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
 
+_Done = tuple["asyncio.Future[None]", QueratorError | None]
 _TRIM_GROUPS_MAX = 16
 """Logs that give way in one turn, the largest first."""
 
@@ -122,6 +126,7 @@ class Turns:
         self._dirty: dict[GroupId, Group] = {}
         self._alarms = Alarms()
         self._space = Space(environment)
+        self._mending = Mending(self._space)
         self._transaction = OpenTransaction(environment, clock)
         self.stats = TurnGatherer()
         self.traffic = Traffic()
@@ -189,7 +194,7 @@ class Turns:
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done before a request, a message or an alarm."""
-        if self._batcher or self._dirty or self._deletions:
+        if self._batcher or self._dirty or self._deletions or self._mending:
             return False
         return not (self.traffic.calls or self._mail.calls)
 
@@ -229,6 +234,8 @@ class Turns:
                 self._remove(request, outcome)
             case Read() | Transfer() | Reconfigure():
                 self._ask(request, outcome)
+            case Mend():
+                self._mending.add(request)
             case Stop():
                 raise AssertionError("the thread's own business")
 
@@ -442,10 +449,11 @@ class Turns:
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
         trimmed = self._to_trim()
-        if not (groups or trimmed or self._deletions or self._transaction.must_commit):
+        always = bool(trimmed or self._deletions or self._mending)
+        if not (groups or always or self._transaction.must_commit):
             self._settle(outcome)
             return None
-        may_wait = not (trimmed or self._deletions) and all(group.may_wait for group in groups)
+        may_wait = not always and all(group.may_wait for group in groups)
         early = outcome if self._tell_early is None else Outcome()
         txn = self._transaction.begin()
         try:
@@ -461,7 +469,7 @@ class Turns:
             if may_wait and self._may_wait(txn, outcome):
                 self._settle(outcome)
                 return None
-            removed = self._finish(txn, groups, trimmed, outcome)
+            done = self._finish(txn, groups, trimmed, outcome)
             applied = clock()
         except BaseException:
             txn.abort()
@@ -478,7 +486,7 @@ class Turns:
                 self._dirty[group_id] = group
             else:
                 group.settled(outcome)
-        outcome.done.extend((request.future, None) for request in removed)
+        outcome.done.extend(done)
         self._settle(outcome)
         return written, applied, clock()
 
@@ -494,17 +502,18 @@ class Turns:
         groups: Sequence[Group],
         trimmed: Sequence[Group],
         outcome: Outcome,
-    ) -> list[Remove]:
-        """What else is to be written before the commit; the deletions that are done."""
+    ) -> list[_Done]:
+        """What else is to be written before the commit; which requests that fulfils."""
         for group in groups:
             group.truncate(txn, outcome)
             if group.arrival.busy and group.quarantined is None:
                 group.take_snapshot(txn, self._space.take_staging(), outcome)
         for group in trimmed:
             group.truncate(txn, outcome, whole=True)
-        removed = self._deletions.go_on(txn)
+        done: list[_Done] = [(request.future, None) for request in self._deletions.go_on(txn)]
+        done += self._mending.go_on(txn)
         self.traffic.before_commit(txn)
-        return removed
+        return done
 
     def _to_trim(self) -> list[Group]:
         """Groups whose logs give way, when the last look at the storage found it short."""

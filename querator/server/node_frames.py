@@ -46,6 +46,8 @@ from querator.service.forwarder import (
     CarriedLease,
     EpochQuery,
     LettersQuery,
+    Payload,
+    PayloadQuery,
     PeekQuery,
     Query,
     ReadersQuery,
@@ -54,7 +56,7 @@ from querator.service.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 7
+LINK_VERSION = 8
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -254,6 +256,7 @@ _REPLIES: dict[type, Any] = {
     ReadersQuery: msgspec.msgpack.Decoder(tuple[ReaderState, ...]).decode,
     AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
     BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
+    PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,

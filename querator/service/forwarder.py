@@ -88,6 +88,23 @@ class ReadyQuery(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     queue: QueueId
 
 
+class PayloadQuery(msgspec.Struct, frozen=True, array_like=True, tag="P"):
+    """A `Payload`: an attachment as a replica has it that has applied its entry. Of any replica,
+    also one that does not lead.
+    """
+
+    group: GroupId
+    index: int
+    part: int
+
+
+class Payload(msgspec.Struct, frozen=True, array_like=True):
+    """`crc` is that of the row's key and the data, which is the same on all nodes."""
+
+    crc: int
+    data: bytes
+
+
 class EpochQuery(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """The epoch of the map, linearizable: at the leader of the placement group."""
 
@@ -128,6 +145,7 @@ Query = (
     | ReadersQuery
     | AdvanceQuery
     | BatchQuery
+    | PayloadQuery
     | ReadyQuery
     | EpochQuery
     | FactsQuery

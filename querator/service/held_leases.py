@@ -79,8 +79,12 @@ class HeldLeases:
         self._full: asyncio.TimerHandle | None = None
         """When leases that fill the stream may have ended by themselves; None: it is not full."""
 
-    def add(self, grant: Grant) -> None:
+    def add(self, grant: Grant, *, left_out: int = 0) -> None:
+        """`left_out`: items of the lease that are not delivered."""
         held = _Held(grant)
+        held.left -= left_out
+        if held.left <= 0:
+            return
         self._held[grant.view.group, grant.lease] = held
         if self._auto_extend:
             self._set_timer(held.extend_s)

@@ -30,6 +30,7 @@ from querator.model.commands import Command, Move, MoveDone, MoveElsewhere, Move
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.queues import QueueState
+from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
 from querator.service.outcomes import Accepted, as_answer
 from querator.service.reads import Reads
@@ -117,6 +118,9 @@ class Mover:
                 free = [target for target in targets if not self._paused(source, target, now_s)]
                 if free and not self._gone(free[0]):
                     batch = outbox_batch(txn, view.group, free[0])
+        except BlockDamaged as damaged:
+            self._failed(source, free[0], self._reads.damaged(damaged))
+            return
         except Exception as error:  # noqa: BLE001 - the other targets go on, this one later
             failed = as_answer(error, "reading what is to be moved")
             if free:

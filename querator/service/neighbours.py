@@ -6,19 +6,19 @@ does. Nothing goes on to a third node.
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from querator.model.calls import LoadedItems
 from querator.model.commands import Lease, LeaseItems, LeaseResult, Refusal, Retry
 from querator.model.errors import QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, LeaseNumber, QueueId
 from querator.model.queues import Queue
-from querator.partition import queries
+from querator.service.damage import Damage, Unread
 from querator.service.demands import Demands
-from querator.service.forwarder import CarriedLease, Forwarder, Query, ReadyQuery
+from querator.service.forwarder import CarriedLease, Forwarder, PayloadQuery, Query, ReadyQuery
 from querator.service.offers import Offers, Push
 from querator.service.outcomes import Accepted
-from querator.service.replies import PayloadCache
+from querator.service.replies import PayloadCache, load_segments
 from querator.service.router import CUT_OFF_S, Router
 from querator.service.views import PartitionView
 from querator.service.waiters import LeaseDesk
@@ -42,6 +42,7 @@ class Neighbours:
         router: Router,
         environment: Environment,
         cache: PayloadCache,
+        damage: Damage,
         desks: Mapping[QueueId, LeaseDesk],
     ) -> None:
         self._forwarder = forwarder
@@ -49,6 +50,7 @@ class Neighbours:
         self._router = router
         self._environment = environment
         self._cache = cache
+        self._damage = damage
         self._desks = desks
         self._cut_off: set[LeaseDesk] = set()
         """Desks for which there was nobody when it was looked last."""
@@ -185,7 +187,7 @@ class Neighbours:
         self, node: str, group: GroupId, command: Any, attachment: bytes
     ) -> "asyncio.Future[Any]":
         """The future of the result, or of a QueratorError; give the result to `carried`."""
-        return self._host.propose(group, command, attachment)
+        return self._host.propose(group, self._router.amend(group, command), attachment)
 
     def carried(self, node: str, group: GroupId, command: Any, result: Any) -> Any:
         """The result as the node gets it: a lease with what is leased."""
@@ -200,24 +202,31 @@ class Neighbours:
 
     def _give_back(self, group: GroupId, result: LeaseResult) -> None:
         """What was granted and does not reach who has asked."""
-        leases = tuple(
-            LeaseItems(LeaseNumber(grant.lease))
+        numbers = {
+            segment.lease or grant.lease
             for grant in result.grants
-            if not isinstance(grant, Refusal) and grant.lease and not grant.repeated
-        )
+            if not isinstance(grant, Refusal) and not grant.repeated
+            for segment in grant.segments
+        }
+        leases = tuple(LeaseItems(LeaseNumber(number)) for number in sorted(numbers))
         if leases:
             command = Retry(leases, count_attempt=False)
             self._router.post(self._router.view(group), command, then=_released, patient=True)
 
     def _carried(self, node: str, group: GroupId, result: LeaseResult) -> CarriedLease:
-        loaded = []
+        leased = self._router.view(group)
+        loaded: list[tuple[LoadedItems | None, ...]] = []
+        unread: list[Unread] = []
         with self._environment.snapshot() as txn:
             view = generations.view(txn, group)
-            load = partial(queries.load_segment, view, group, read=self._cache.read)
             for grant in result.grants:
-                segments = () if isinstance(grant, Refusal) else grant.segments
-                loaded.append(tuple(load(each.first_seq, each.mask) for each in segments))
-        leased = self._router.view(group)
+                if isinstance(grant, Refusal):
+                    loaded.append(())
+                else:
+                    read, left = load_segments(view, leased, grant, cache=self._cache)
+                    loaded.append(read)
+                    unread += left
+        self._damage.give_back(unread)
         ready = self._offers.leased(node, leased, result)
         elsewhere = self._offers.elsewhere(node, leased)
         return CarriedLease(result.grants, result.now_ms, tuple(loaded), ready, elsewhere)
@@ -229,6 +238,8 @@ class Neighbours:
         """Raises QueratorError."""
         if isinstance(query, ReadyQuery):
             return self.ready(node, query.queue)
+        if isinstance(query, PayloadQuery):
+            return self._damage.payload(query)
         return await self._router.answers(query)
 
     def ready(self, node: str, queue_id: QueueId) -> tuple[tuple[GroupId, int], ...]:

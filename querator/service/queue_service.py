@@ -25,12 +25,11 @@ from querator.model.calls import (
     SubscribeCall,
 )
 from querator.model.commands import PartitionEffects
-from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.errors import invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import (
     BROWSES_MAX,
     LEASES_WAITING_MAX,
-    OVERLOADED_RETRY_MS,
     PRODUCE_BYTES_WAITING_MAX,
     PRODUCES_WAITING_MAX,
     REPLY_BYTES_DEFAULT,
@@ -54,13 +53,14 @@ from querator.service import settle
 from querator.service.admission import Admission
 from querator.service.browsing import Browsing
 from querator.service.committing import Committer
+from querator.service.damage import Damage
 from querator.service.grants import Waiter
 from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
 from querator.service.outcomes import stopping_error
 from querator.service.producing import Producing
 from querator.service.readers import ReaderService
-from querator.service.reads import Reads
+from querator.service.reads import Reads, leaderless
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router, deadline_after
 from querator.service.subscriptions import Subscription
@@ -129,6 +129,11 @@ class QueueService:
         self._readers = ReaderService(
             router=self._router, reads=self._reads, calls=self._leases, scans=self._browses
         )
+        self.damage = Damage(
+            host=host, router=self._router, environment=environment, on_effects=self._on_effects
+        )
+        """Blocks that cannot be read here."""
+        self._reads.damaged = self.damage.refusal
         self._producing = Producing(self._router, self._reads, durable=environment.durable)
         self._transactions = Transactions(
             self._router, self._producing, durable=environment.durable
@@ -144,6 +149,7 @@ class QueueService:
                 router=self._router,
                 environment=environment,
                 cache=self._cache,
+                damage=self.damage,
                 desks=self._desks,
             )
         )
@@ -263,7 +269,7 @@ class QueueService:
     async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
         views = self._router.views(queue)
         if not call.wait_ms and not any(view.led for view in views):
-            raise self._leaderless(queue)
+            raise leaderless(self._router, queue)
         if not call.wait_ms and self._neighbours is not None:
             await self._neighbours.look_around(queue)
         desk = self._desk(queue)
@@ -290,26 +296,16 @@ class QueueService:
             now_s = self._clock.monotonic_s()
             queue = self._router.map.get(queue.id) or queue
             try:
-                batches, late = load(self._environment, self._cache, queue, grants, now_s=now_s)
+                loaded = load(self._environment, self._cache, queue, grants, now_s=now_s)
             except Exception:
                 desk.release(grants)
                 raise
-            if late:
-                desk.release(late)
+            desk.release(loaded.late)
+            self.damage.give_back(loaded.unread)
+            batches = loaded.batches
             # A request that names itself has had its lease: only another name gets another one.
             if batches or call.request_id or self._loop.time() >= deadline:
                 return LeaseReply(tuple(batches), self._durable)
-
-    def _leaderless(self, queue: Queue) -> QueratorError:
-        """No partition of the queue is led by anybody that is known here."""
-        for view in self._router.views(queue):
-            if (error := self._router.cut_off(view)) is not None:
-                return error
-        return QueratorError(
-            ErrorCode.NOT_LEADER,
-            f"no partition of queue {queue.name} has a leader",
-            retry_delay_ms=OVERLOADED_RETRY_MS,
-        )
 
     async def _answer(
         self, desk: LeaseDesk, waiter: Waiter, done: "asyncio.Future[None]", deadline: float
@@ -351,6 +347,7 @@ class QueueService:
             router=self._router,
             environment=self._environment,
             cache=self._cache,
+            damage=self.damage,
             clock=self._clock,
             left=self._left,
         )
@@ -421,8 +418,10 @@ class QueueService:
 
     def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
         """A partition's apply has left it so; what is not a partition is ignored."""
-        if group == PLACEMENT_GROUP:
-            return
+        if group != PLACEMENT_GROUP:
+            self._on_effects(group, self.damage.without_aside(group, effects))
+
+    def _on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
         view = self._router.on_effects(group, effects)
         if self._neighbours is not None:
             self._neighbours.on_effects(view)
@@ -475,6 +474,7 @@ class QueueService:
         self._producing.on_map()
         self._reads.on_map()
         self._mover.on_map()
+        self.damage.on_map()
 
     async def stop(self) -> None:
         """Takes nothing more (UNAVAILABLE), answers who waits (leases with nothing, streams with
@@ -490,6 +490,7 @@ class QueueService:
         if self._neighbours is not None:
             self._neighbours.stop()
         await self._committer.stop()
+        await self.damage.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
         await self._reads.close()
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from querator.model.calls import PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.model.reader_calls import ReaderState
 from querator.partition import facts, queries, reader_queries
 from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
 from querator.partition.rows import ItemState
@@ -58,6 +60,8 @@ class Reads:
         self._catching_up: asyncio.Task[bool] | None = None
         self._newer = asyncio.Event()
         router.answers = self.answer
+        self.damaged: Callable[[BlockDamaged], QueratorError] = _unexplained
+        """What whoever reads a damaged block is told."""
         self.transactions: Callable[[TransactionQuery], Awaitable[Any]] | None = None
         """What answers questions about transactions."""
 
@@ -97,7 +101,10 @@ class Reads:
 
     async def _one(self, query: PartitionQuery, deadline: float | None) -> Any:
         if query.stale and self._host.status(query.group) is not None:
-            return self._read(query)
+            try:
+                return self._read(query)
+            except BlockDamaged as error:
+                raise self.damaged(error) from error
         return await self._router.read(query.group, query, deadline=deadline)
 
     # --- the map -------------------------------------------------------------------------------
@@ -163,6 +170,12 @@ class Reads:
         """The answer of this node, which leads the group, or has a replica and is asked for a stale
         read. Raises QueratorError.
         """
+        try:
+            return await self._answer(query)
+        except BlockDamaged as error:
+            raise self.damaged(error) from error
+
+    async def _answer(self, query: Any) -> Any:
         if isinstance(query, EpochQuery):
             await self._host.confirm_read(PLACEMENT_GROUP)
             return self._router.map.epoch
@@ -245,6 +258,22 @@ class Reads:
                         limit=query.limit,
                         bytes_max=query.bytes_max,
                     )
+
+
+def leaderless(router: Router, queue: Queue) -> QueratorError:
+    """No partition of the queue is led by anybody that is known here."""
+    for view in router.views(queue):
+        if (error := router.cut_off(view)) is not None:
+            return error
+    return QueratorError(
+        ErrorCode.NOT_LEADER,
+        f"no partition of queue {queue.name} has a leader",
+        retry_delay_ms=OVERLOADED_RETRY_MS,
+    )
+
+
+def _unexplained(error: BlockDamaged) -> QueratorError:
+    return QueratorError(ErrorCode.UNAVAILABLE, str(error))
 
 
 def _is_perhaps_old(error: QueratorError) -> bool:

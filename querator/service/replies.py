@@ -4,7 +4,8 @@ Payloads are not carried through memory from the grant to the reply: they are re
 which the grant's commit precedes. (Another node's grant brings them with it.) A block that is gone
 by then (its lease has lapsed and the items were completed by somebody else) is left out. A lease
 that has less than half of its time left is not worth delivering: it is given back to be released
-politely.
+politely. Nor is what cannot be read delivered, whose block is damaged (`service.damage`); the other
+items are.
 
 A block is often leased in several pieces, one after the other, and is read and checked as a whole:
 the last ones read are kept, within PAYLOAD_CACHE_BYTES.
@@ -13,14 +14,19 @@ the last ones read are kept, within PAYLOAD_CACHE_BYTES.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from querator.model.calls import LeasedBatch
+import msgspec
+
+from querator.model.calls import LeasedBatch, LoadedItems
+from querator.model.commands import LeaseGrant
 from querator.model.ids import LeaseNumber, PartitionNumber, format_lease_id
 from querator.model.limits import PAYLOAD_CACHE_BYTES
 from querator.model.queues import Queue
 from querator.partition import queries
+from querator.service.damage import Unread
 from querator.service.grants import Grant
+from querator.service.views import PartitionView
 from querator.storage import attachments, generations
-from querator.storage.environment import Environment, ReadTransaction
+from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
 
 
 class PayloadCache:
@@ -51,6 +57,54 @@ class PayloadCache:
         return data
 
 
+class Loaded(msgspec.Struct, frozen=True):
+    """The batches to deliver, the leases to release instead, and the items of the other leases that
+    are not among the batches.
+    """
+
+    batches: list[LeasedBatch]
+    late: list[Grant]
+    unread: list[Unread]
+
+
+def load_segments(
+    txn: ReadTransaction, view: PartitionView, grant: LeaseGrant | Grant, *, cache: PayloadCache
+) -> tuple[tuple[LoadedItems | None, ...], list[Unread]]:
+    """The items of each segment of a lease, None for those that cannot be read; and these.
+
+    `txn` is a view of the generation in use.
+    """
+    loaded: list[LoadedItems | None] = []
+    unread: list[Unread] = []
+    known = grant.loaded if isinstance(grant, Grant) else None
+    for place, segment in enumerate(grant.segments):
+        items, error = None, None
+        if known is not None:
+            items = known[place]
+        else:
+            try:
+                items = queries.load_segment(
+                    txn, view.group, segment.first_seq, segment.mask, read=cache.read
+                )
+            except StorageCorrupt as corrupt:
+                error = corrupt
+        loaded.append(items)
+        if items is None:
+            unread.append(
+                Unread(
+                    view,
+                    segment.lease or grant.lease,
+                    segment.first_seq,
+                    segment.mask,
+                    segment.count,
+                    segment.bytes,
+                    grant.repeated,
+                    error,
+                )
+            )
+    return tuple(loaded), unread
+
+
 def load(
     environment: Environment,
     cache: PayloadCache,
@@ -58,12 +112,13 @@ def load(
     grants: Sequence[Grant],
     *,
     now_s: float,
-) -> tuple[list[LeasedBatch], list[Grant]]:
-    """The batches to deliver, and the leases to release instead. `now_s` by the monotonic clock.
-    Batches of leases of one answer are in the order of that answer.
+) -> Loaded:
+    """What is to be delivered of the grants. `now_s` by the monotonic clock. Batches of leases of
+    one answer are in the order of that answer.
     """
     batches: list[LeasedBatch] = []
     late: list[Grant] = []
+    unread: list[Unread] = []
     places: list[tuple[int, int]] = []
     answers: dict[tuple[int, int], int] = {}
     with environment.snapshot() as txn:
@@ -77,14 +132,10 @@ def load(
             view = generations.view(txn, group)
             partition = PartitionNumber(queue.groups.index(group))
             lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))
+            segments, left = load_segments(view, grant.view, grant, cache=cache)
+            unread += left
             for place, segment in enumerate(grant.segments):
-                loaded = (
-                    queries.load_segment(
-                        view, group, segment.first_seq, segment.mask, read=cache.read
-                    )
-                    if grant.loaded is None
-                    else grant.loaded[place]
-                )
+                loaded = segments[place]
                 if loaded is None:
                     continue
                 if grant.places:
@@ -107,4 +158,4 @@ def load(
     if answers:
         order = sorted(range(len(batches)), key=places.__getitem__)
         batches = [batches[number] for number in order]
-    return batches, late
+    return Loaded(batches, late, unread)

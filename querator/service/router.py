@@ -89,6 +89,8 @@ class Router:
         self._stopping = False
         self.answers: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing
         """What this node answers to a query about a group it leads."""
+        self.amend: Callable[[GroupId, Any], Any] = lambda group, command: command
+        """What this node proposes of a command for a group that it leads."""
         self._born = born or uuid_utils.uuid7().hex
         self._numbers = itertools.count(1)
 
@@ -218,7 +220,7 @@ class Router:
             if not view.local:
                 view.ready = 0
             if former and view.forwards:
-                asyncio.get_running_loop().call_later(STALE_FORWARD_S, _give_up, view, former)
+                asyncio.get_running_loop().call_later(STALE_FORWARD_S, view.give_up, former)
         self._look(view)
 
     def _look(self, view: PartitionView) -> None:
@@ -381,7 +383,7 @@ class Router:
     ) -> "asyncio.Future[Any]":
         """To the raft room, or to another node."""
         if not node:
-            return self._host.propose(view.group, command, attachment)
+            return self._host.propose(view.group, self.amend(view.group, command), attachment)
         assert self._forwarder is not None
         future = self._forwarder.propose(node, view.group, command, attachment)
         view.forwards[future] = (node, repeatable(command))
@@ -494,14 +496,3 @@ def deadline_after(timeout_ms: int) -> float | None:
 
 async def _nothing(query: Any) -> Any:
     raise AssertionError(f"nobody answers {query}")
-
-
-def _give_up(view: PartitionView, former: str) -> None:
-    """Ends what a node that leads no more has not answered and what can be repeated."""
-    if view.leader == former and not view.local:
-        return
-    for future, (node, may_repeat) in list(view.forwards.items()):
-        if node == former and may_repeat and not future.done():
-            future.set_exception(
-                QueratorError(ErrorCode.OUTCOME_UNKNOWN, f"node {former} lost the leadership")
-            )

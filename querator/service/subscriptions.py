@@ -12,7 +12,7 @@ cost its items an attempt. What a partition has granted is delivered in its orde
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,12 +34,14 @@ from querator.model.limits import (
     STREAM_CREDIT_ITEMS_MAX,
 )
 from querator.model.queues import Queue
+from querator.service.damage import Damage
 from querator.service.former_streams import FormerStreams
 from querator.service.grants import Account, Grant, Waiter
 from querator.service.held_leases import HeldLeases
 from querator.service.outcomes import stopping_error
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router
+from querator.service.views import PartitionView
 from querator.service.waiters import LeaseDesk
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Subscription:
         router: Router,
         environment: "Environment",
         cache: PayloadCache,
+        damage: Damage,
         clock: "Clock",
         left: Callable[["Subscription"], None],
     ) -> None:
@@ -79,6 +82,7 @@ class Subscription:
         self._router = router
         self._environment = environment
         self._cache = cache
+        self._damage = damage
         self._clock = clock
         self._left = left
         self._loop = asyncio.get_running_loop()
@@ -190,7 +194,7 @@ class Subscription:
 
     def _deliver(self, grants: list[Grant]) -> LeaseReply | None:
         try:
-            batches, late = load(
+            loaded = load(
                 self._environment,
                 self._cache,
                 self._router.map.get(self._queue.id) or self._queue,
@@ -202,16 +206,20 @@ class Subscription:
             for grant in grants:
                 self._give_back(grant)
             raise
-        if late:
-            self._desk.release(late)
-            for grant in late:
-                self._give_back(grant)
-        if not batches:
-            return None
+        self._desk.release(loaded.late)
+        for grant in loaded.late:
+            self._give_back(grant)
+        self._damage.give_back(loaded.unread)
+        left_out: Counter[tuple[PartitionView, int]] = Counter()
+        for unread in loaded.unread:
+            self._refund(unread.items, unread.bytes)
+            left_out[unread.view, unread.lease] += unread.items
         for grant in grants:
-            if grant not in late:
-                self._held.add(grant)
-        return LeaseReply(tuple(batches), self.durable)
+            if grant not in loaded.late:
+                self._held.add(grant, left_out=left_out[grant.view, grant.lease])
+        if not loaded.batches:
+            return None
+        return LeaseReply(tuple(loaded.batches), self.durable)
 
     def _give_back(self, grant: Grant) -> None:
         """What was paid for a grant that is not delivered."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 
 if TYPE_CHECKING:
@@ -84,6 +85,16 @@ class PartitionView:
         _let_go(self.line)
         _let_go(self.changes)
         _let_go(self.looks)
+
+    def give_up(self, former: str) -> None:
+        """Ends what a node that leads no more has not answered and what can be repeated."""
+        if self.leader == former and not self.local:
+            return
+        for future, (node, may_repeat) in list(self.forwards.items()):
+            if node == former and may_repeat and not future.done():
+                future.set_exception(
+                    QueratorError(ErrorCode.OUTCOME_UNKNOWN, f"node {former} lost the leadership")
+                )
 
     def look(self) -> None:
         """Lets go of those who wait until something is ready, or somebody else leads."""

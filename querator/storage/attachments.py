@@ -21,9 +21,19 @@ The row is sealed (`storage.sealed`), which is checked on every read: this is wh
 would reach a consumer.
 """
 
-from querator.storage.environment import ReadTransaction, WriteTransaction
+from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import ATTACHMENTS, ATTACHMENTS_DEAD
+
+
+class AttachmentDamaged(StorageCorrupt):
+    """The stored bytes of an attachment do not hold. Another replica may have them whole."""
+
+    def __init__(self, group: int, index: int, part: int, why: str) -> None:
+        super().__init__(f"attachment {part} of entry {index} in group {group}: {why}")
+        self.group = group
+        self.index = index
+        self.part = part
 
 
 def write(txn: WriteTransaction, group: int, index: int, part: int, data: bytes) -> None:
@@ -33,12 +43,15 @@ def write(txn: WriteTransaction, group: int, index: int, part: int, data: bytes)
 
 
 def read(txn: ReadTransaction, group: int, index: int, part: int) -> bytes | None:
-    """The bytes, or None if there is no such attachment. Raises StorageCorrupt."""
+    """The bytes, or None if there is no such attachment. Raises AttachmentDamaged."""
     key = ATTACHMENTS.key(group, index, part)
     stored = txn.get(key)
     if stored is None:
         return None
-    return unseal(key, stored, f"attachment {part} of entry {index} in group {group}")
+    try:
+        return unseal(key, stored, "attachment")
+    except StorageCorrupt:
+        raise AttachmentDamaged(group, index, part, "wrong checksum") from None
 
 
 def drop(txn: WriteTransaction, group: int, index: int, part: int, *, log_first: int) -> None:

@@ -3,14 +3,18 @@
 import asyncio
 import shutil
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pytest
 
+from querator import Client
+from querator.client import LeasedItem
 from querator.storage.lmdb_environment import open_lmdb
-from tests.integration.processes import ServerProcess, run, server
+from tests.integration.members import members
+from tests.integration.processes import ServerProcess, run, server, verify
 
 FLIPS = 6
 ITEMS = 200
@@ -110,3 +114,72 @@ async def test_a_file_cut_short_is_refused(
     assert code != 0
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
+
+
+def flip(data_dir: Path, payload: bytes) -> int:
+    """Flips a bit of each copy of the payload in the data file, where the node that runs on it
+    reads it; how many there are.
+    """
+    found = 0
+    with (data_dir / "data.mdb").open("r+b") as file:
+        data = file.read()
+        at = data.find(payload)
+        while at >= 0:
+            found += 1
+            file.seek(at)
+            file.write(bytes([payload[0] ^ 1]))
+            at = data.find(payload, at + 1)
+    return found
+
+
+def payload(number: int) -> bytes:
+    return b"the payload of item %03d, which is in no other item" % number
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("asked", ["leader", "follower"])
+async def test_a_payload_that_is_damaged_on_the_leader_comes_from_another_replica(
+    tmp_path: Path, asked: str
+) -> None:
+    wanted = {payload(number) for number in range(40)}
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        async with Client(cluster["a"].address) as client:
+            await client.create_queue("q", max_attempts=2)
+            for one in sorted(wanted):
+                await client.produce("q", one)
+        view = await cluster.until_well()
+        [leader] = [one["leader"] for one in view["partitions"] if one["queue"] == "q"]
+        for number in (7, 23):
+            assert flip(cluster[leader].data_dir, payload(number))
+        name = leader if asked == "leader" else next(name for name in "abc" if name != leader)
+        got: list[LeasedItem] = []
+        async with Client(cluster[name].address) as client:
+            while len(got) < len(wanted):
+                items = await client.lease("q", max_items=100, wait=timedelta(seconds=30))
+                assert items
+                got += items
+                await client.complete("q", *items)
+            assert {item.payload for item in got} == wanted
+            assert {item.attempt for item in got} == {1}
+            total = (await client.stats("q")).total
+            assert (total.completed, total.dead, total.dropped) == (40, 0, 0)
+        await cluster[leader].says("damage.mended")
+        await cluster.stop()
+        for member in cluster.by_name.values():
+            await verify(member.data_dir)
+
+
+@pytest.mark.timeout(120)
+async def test_a_node_alone_delivers_what_is_whole_and_says_what_is_not(tmp_path: Path) -> None:
+    async with server(tmp_path / "data") as process, Client(process.address) as client:
+        await client.create_queue("q", max_attempts=2)
+        for number in range(10):
+            await client.produce("q", payload(number))
+        assert flip(tmp_path / "data", payload(4))
+        got = await client.lease("q", max_items=100, wait=timedelta(seconds=10))
+        assert {item.payload for item in got} == {payload(n) for n in range(10) if n != 4}
+        await client.complete("q", *got)
+        assert not await client.lease("q", max_items=100, wait=timedelta(seconds=1))
+        total = (await client.stats("q")).total
+        assert (total.ready, total.leased, total.dead, total.dropped) == (1, 0, 0, 0)

@@ -280,3 +280,17 @@ def test_the_table_of_states_can_be_read():
     assert text.count("\n") == len(TRANSITIONS) + 2
     assert "| LEASED | completed | gone |" in text
     assert {state for state, _ in TRANSITIONS} == {None, *ItemState}
+
+
+def test_a_lease_passes_over_the_blocks_that_are_set_aside():
+    log = Log()
+    log.configure()
+    blocks = [log.produce(2).first_seq for _ in range(4)]
+    aside = (blocks[0], blocks[2])
+    result = log.one(Lease((caller(100),), aside))
+    assert [segment.first_seq for segment in result.grants[0].segments] == [blocks[1], blocks[3]]
+    assert log.applied.effects.ready == 4
+    result = log.one(Lease((caller(100),), aside))
+    assert result.grants[0].segments == ()
+    result = log.one(Lease((caller(100),)))
+    assert [segment.first_seq for segment in result.grants[0].segments] == list(aside)

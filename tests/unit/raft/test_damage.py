@@ -15,7 +15,7 @@ from querator.raft.log_rows import mark_deleting
 from querator.storage.environment import WriteTransaction
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import seal
-from querator.storage.tables import APPLIED, LOG, MEMBERS
+from querator.storage.tables import APPLIED, ATTACHMENTS, LOG, MEMBERS
 from tests.unit.raft.hosting import hosting
 from tests.unit.raft.register import Owner, RegisterMachine, read
 
@@ -128,3 +128,25 @@ async def test_golden_bytes_of_the_applied_index():
         value = APPLIED.get(snapshot, G1)
     assert value is not None
     assert value.hex() == "dac5e32c" + "0000000000000002" + "0000000000000001" + "0000018bcfe56800"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_an_attachment_is_written_again_while_it_belongs_there(wanted: bool):
+    environment = MemoryEnvironment()
+    async with hosting(environment, RegisterMachine(1)) as host:
+        await host.propose(G1, 2, b"attached")
+        with environment.snapshot() as txn:
+            [(key, stored)] = list(ATTACHMENTS.rows(txn, G1))
+        index, part = map(int, ATTACHMENTS.parts(key))
+        environment._rows[key] = b"damaged"
+        await host.mend(G1, index, part, b"attached", lambda txn: wanted)
+        assert environment._rows[key] == (stored if wanted else b"damaged")
+
+
+async def test_an_attachment_that_finds_no_space_is_not_written_again():
+    environment = MemoryEnvironment(quota_bytes=64 * 1024)
+    async with hosting(environment, RegisterMachine(1)) as host:
+        with pytest.raises(QueratorError) as caught:
+            await host.mend(G1, 1, 0, bytes(1024 * 1024), lambda txn: True)
+        assert caught.value.code is ErrorCode.STORAGE_FULL
+        await host.propose(G1, 2)

@@ -25,6 +25,19 @@ def damage(environment: MemoryEnvironment, group: int, *, nth: int = 0) -> bytes
 
 
 @contextmanager
+def damaged(environment: MemoryEnvironment, group: int, *nths: int) -> Iterator[None]:
+    """For a while the payloads of these blocks of the group are damaged."""
+    with environment._mutex:
+        keys = list(environment._rows.irange(*ATTACHMENTS.bounds(group)))
+        values = {keys[nth]: environment._rows[keys[nth]] for nth in nths}
+    for nth in nths:
+        damage(environment, group, nth=nth)
+    yield
+    with environment._mutex:
+        environment._rows.update({k: v for k, v in values.items() if k in environment._rows})
+
+
+@contextmanager
 def garbage(environment: MemoryEnvironment, table: Table, group: int) -> Iterator[None]:
     """For a while nothing can be made of the first row of the table in a group."""
     with environment._mutex:

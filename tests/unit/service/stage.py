@@ -45,6 +45,9 @@ class Seat:
         if group == PLACEMENT_GROUP:
             self._stage.map_confirming.set()
 
+    async def mend(self, *damaged: Any) -> None:
+        await self._stage.base.host.mend(*damaged)
+
     def status(self, group: GroupId) -> object:
         return self._stage.base.host.status(group)
 

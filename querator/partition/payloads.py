@@ -1,0 +1,77 @@
+"""The payload of a block as it is stored: read as a whole, and checked.
+
+A flipped bit cannot be told from where it is in the block, so all items of the block are damaged
+together. Another replica of the partition may have the same bytes whole.
+"""
+
+from collections.abc import Callable, Iterable
+
+from querator.partition import masks
+from querator.partition.rows import Block, ItemState, decode_block, decode_segment
+from querator.storage import attachments
+from querator.storage.attachments import AttachmentDamaged
+from querator.storage.environment import ReadTransaction, StorageCorrupt
+from querator.storage.tables import BLOCKS, SEGMENTS
+
+ReadPart = Callable[[ReadTransaction, int, int, int], bytes | None]
+"""Reads an attachment: (transaction, group, index, part)."""
+
+
+class BlockDamaged(StorageCorrupt):
+    """The payload of a block cannot be read. Its items are those from `first_seq` on."""
+
+    def __init__(self, group: int, first_seq: int, block: Block, error: AttachmentDamaged) -> None:
+        super().__init__(f"block {first_seq} of group {group}: {error}")
+        self.group = group
+        self.first_seq = first_seq
+        self.index = block.index
+        self.part = block.part
+
+
+def read_payload(
+    txn: ReadTransaction,
+    group: int,
+    first_seq: int,
+    block: Block,
+    *,
+    read: ReadPart = attachments.read,
+) -> bytes:
+    """The bytes of a block that is stored. Raises BlockDamaged, also when they are missing."""
+    try:
+        stored = read(txn, group, block.index, block.part)
+        if stored is None:
+            raise AttachmentDamaged(group, block.index, block.part, "missing")
+    except AttachmentDamaged as error:
+        raise BlockDamaged(group, first_seq, block, error) from None
+    return stored
+
+
+def find_block(txn: ReadTransaction, group: int, first_seq: int) -> Block | None:
+    """The block, in a view of the generation in use; None if it is gone."""
+    row = BLOCKS.get(txn, group, first_seq)
+    return None if row is None else decode_block(row)
+
+
+def ready_items(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
+    """How many items of these blocks are ready, in a view of the generation in use."""
+    count = 0
+    for first_seq in blocks:
+        for _, row in SEGMENTS.rows(txn, group, first_seq):
+            segment = decode_segment(row)
+            if segment.state == ItemState.READY:
+                count += segment.mask.bit_count()
+    return count
+
+
+def items_left(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
+    """How many items of these blocks are there, in whatever state."""
+    return sum(
+        decode_segment(row).mask.bit_count()
+        for first_seq in blocks
+        for _, row in SEGMENTS.rows(txn, group, first_seq)
+    )
+
+
+def ranges_of(first_seq: int, mask: int) -> tuple[tuple[int, int], ...]:
+    """Items of a block as ranges of sequences."""
+    return tuple((first_seq + start, count) for start, count in masks.runs(mask))

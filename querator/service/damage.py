@@ -1,0 +1,344 @@
+"""Blocks whose payload this node cannot read: set aside, made known, and mended.
+
+    found ──► aside: leases that are led here name the block, and pass over its items
+                │    asked of the other replicas, one block of the node at a time
+                ▼
+    a replica has it whole ──► written again ──► ready, and whoever waits is told
+    none has it            ──► aside; asked again after a pause
+
+The items of a lease that cannot be read are given back without counting an attempt. What is known
+here is of this node's disk alone: another leader leases the same items as long as it can read them.
+So nothing of it is in the log, but the list of blocks in each lease command, for all replicas must
+pass over the same ones.
+
+A replica answers for an attachment only when it has applied the entry that brought it: until then
+it might have another entry at this place. The bytes are checked against the checksum of the row,
+whose key is in it, and against the length that the block has here.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from querator import telemetry
+from querator.model.commands import Lease, LeaseItems, PartitionEffects, Retry
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId, LeaseNumber
+from querator.model.limits import (
+    ASIDE_BLOCKS_MAX,
+    MEND_ANSWER_MS,
+    MEND_PAUSE_MS_MAX,
+    MEND_PAUSE_MS_MIN,
+    OVERLOADED_RETRY_MS,
+)
+from querator.model.nodes import node_name
+from querator.partition import payloads, queries
+from querator.partition.payloads import BlockDamaged
+from querator.service.forwarder import Payload, PayloadQuery
+from querator.service.outcomes import Accepted, as_answer
+from querator.service.router import Router
+from querator.service.views import PartitionView
+from querator.storage import attachments, generations
+from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
+from querator.storage.sealed import checksum
+from querator.storage.tables import ATTACHMENTS
+
+if TYPE_CHECKING:
+    from querator.raft.host import Host
+
+RECOUNT_S = 0.1
+"""What is ready is counted again after this, for effects may be told before they can be read."""
+
+_log = telemetry.logger(__name__)
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """Items of a lease that cannot be delivered. `error` None: their block is gone, or another node
+    could not read it, and has given them back. `mask` is known on the leader's node alone.
+    """
+
+    view: PartitionView
+    lease: int
+    first_seq: int
+    mask: int
+    items: int
+    bytes: int
+    repeated: bool
+    error: StorageCorrupt | None = None
+
+
+class DamageStats(msgspec.Struct, frozen=True):
+    """Blocks since the start; `aside`: by group, those that are damaged at present."""
+
+    found: int
+    mended: int
+    aside: dict[GroupId, int]
+
+
+class _Block:
+    __slots__ = ("again_s", "damaged", "pause_ms")
+
+    def __init__(self, damaged: BlockDamaged | None) -> None:
+        self.damaged = damaged
+        """None: what is damaged is not the payload, which is all that can be mended."""
+        self.pause_ms = MEND_PAUSE_MS_MIN
+        self.again_s = 0.0
+        """When it is asked for, by the loop's clock."""
+
+
+class Damage:
+    """Of one node. On the event loop."""
+
+    def __init__(
+        self,
+        *,
+        host: "Host",
+        router: Router,
+        environment: Environment,
+        on_effects: Callable[[GroupId, PartitionEffects], None],
+    ) -> None:
+        """`on_effects` is told what a partition has ready, apart from what is set aside."""
+        self._host = host
+        self._router = router
+        self._environment = environment
+        self._on_effects = on_effects
+        self._loop = asyncio.get_running_loop()
+        self._blocks: dict[GroupId, dict[int, _Block]] = {}
+        self._recounts: dict[GroupId, asyncio.TimerHandle] = {}
+        self._mender: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._found = self._mended = 0
+        self._stopped = False
+        router.amend = self._amended
+
+    def stats(self) -> DamageStats:
+        return DamageStats(
+            self._found,
+            self._mended,
+            {group: len(blocks) for group, blocks in self._blocks.items()},
+        )
+
+    def items(self, group: GroupId) -> tuple[int, int]:
+        """Blocks of the partition that are set aside here, and their items."""
+        blocks = self._blocks.get(group)
+        if not blocks:
+            return 0, 0
+        with self._environment.snapshot() as txn:
+            return len(blocks), payloads.items_left(generations.view(txn, group), group, blocks)
+
+    # --- found -------------------------------------------------------------------------------
+
+    def found(self, group: GroupId, first_seq: int, error: StorageCorrupt) -> None:
+        """A block cannot be read here."""
+        blocks = self._blocks.setdefault(group, {})
+        damaged = error if isinstance(error, BlockDamaged) else None
+        if first_seq not in blocks and not self._stopped:
+            blocks[first_seq] = _Block(damaged)
+            self._found += 1
+            _log.error("damage.found", block=first_seq, **self._names(group), error=str(error))
+            if self._mender is None:
+                # Owned: `stop` ends and awaits it.
+                self._mender = self._loop.create_task(self._mend_all())
+            self._wake.set()
+            self._recount(group)
+
+    def give_back(self, unread: Iterable[Unread]) -> None:
+        """Sets the blocks aside whose items could not be read, and releases the items politely."""
+        for one in unread:
+            if one.error is None:
+                continue
+            self.found(one.view.group, one.first_seq, one.error)
+            if one.repeated:
+                # Its first delivery may have been whole, and somebody be at work on it.
+                continue
+            items = LeaseItems(LeaseNumber(one.lease), payloads.ranges_of(one.first_seq, one.mask))
+            command = Retry((items,), count_attempt=False)
+            self._router.post(one.view, command, then=_released, patient=True)
+
+    def refusal(self, error: BlockDamaged) -> QueratorError:
+        """What whoever reads the block is told, which is set aside."""
+        group = GroupId(error.group)
+        self.found(group, error.first_seq, error)
+        names = self._names(group)
+        return QueratorError(
+            ErrorCode.UNAVAILABLE,
+            f"the payload of block {error.first_seq} in partition {names['partition']} of queue "
+            f"{names['queue']} is damaged on node {self._router.name}; "
+            "it is fetched from another replica, if one has it whole",
+            field="partition",
+            value=str(names["partition"]),
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
+
+    def _names(self, group: GroupId) -> dict[str, Any]:
+        owner = self._router.map.by_group(group)
+        if owner is None:
+            return {"queue": "", "partition": -1}
+        return {"namespace": owner[0].namespace, "queue": owner[0].name, "partition": owner[1]}
+
+    # --- aside -------------------------------------------------------------------------------
+
+    def without_aside(self, group: GroupId, effects: PartitionEffects) -> PartitionEffects:
+        """What a partition has said of itself, less what is set aside here."""
+        if group not in self._blocks:
+            return effects
+        if group not in self._recounts and not self._stopped:
+            self._recounts[group] = self._loop.call_later(RECOUNT_S, self._recount, group)
+        return self._effects(group)
+
+    def _effects(self, group: GroupId) -> PartitionEffects:
+        """As of the last commit, of one snapshot with what is aside."""
+        blocks = self._blocks.get(group, {})
+        with self._environment.snapshot() as txn:
+            view = generations.view(txn, group)
+            effects = queries.effects(view, group)
+            aside = payloads.ready_items(view, group, blocks)
+        ready = 0 if len(blocks) > ASIDE_BLOCKS_MAX else max(0, effects.ready - aside)
+        return msgspec.structs.replace(effects, ready=ready)
+
+    def _recount(self, group: GroupId) -> None:
+        timer = self._recounts.pop(group, None)
+        if timer is not None:
+            timer.cancel()
+        if not self._stopped:
+            self._on_effects(group, self._effects(group))
+
+    def _amended(self, group: GroupId, command: Any) -> Any:
+        """The command as it is proposed here, where the group is led."""
+        blocks = self._blocks.get(group)
+        if not blocks or not isinstance(command, Lease):
+            return command
+        return msgspec.structs.replace(command, aside=tuple(sorted(blocks)[:ASIDE_BLOCKS_MAX]))
+
+    # --- mended ------------------------------------------------------------------------------
+
+    def payload(self, query: PayloadQuery) -> Payload:
+        """What this node's replica has. Raises QueratorError."""
+        group, index, part = query.group, query.index, query.part
+        with self._environment.snapshot() as txn:
+            view = generations.view(txn, group)
+            data = None
+            why = "not here"
+            try:
+                if queries.applied_index(txn, group) >= index:
+                    data = attachments.read(view, group, index, part)
+            except StorageCorrupt:
+                why = "damaged here, too"
+        if data is None:
+            message = f"attachment {part} of entry {index} in group {group} is {why}"
+            raise QueratorError(ErrorCode.UNAVAILABLE, message)
+        return Payload(checksum(ATTACHMENTS.key(group, index, part), data), data)
+
+    async def _mend_all(self) -> None:
+        while True:
+            due = [
+                (block.again_s, group, first_seq, block)
+                for group, blocks in self._blocks.items()
+                for first_seq, block in blocks.items()
+            ]
+            now_s = self._loop.time()
+            again_s, group, first_seq, block = min(due, key=lambda one: one[:3], default=_NONE)
+            if again_s > now_s or block is None:
+                self._wake.clear()
+                delay_s = None if block is None else again_s - now_s
+                try:
+                    async with asyncio.timeout(delay_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                continue
+            try:
+                await self._mend(group, first_seq, block)
+            except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
+                error = as_answer(defect, "mending a block")
+                if block.pause_ms == MEND_PAUSE_MS_MIN:
+                    names = self._names(group)
+                    _log.warning("damage.unmended", block=first_seq, **names, error=str(error))
+                block.again_s = self._loop.time() + block.pause_ms / 1000
+                block.pause_ms = min(2 * block.pause_ms, MEND_PAUSE_MS_MAX)
+
+    async def _mend(self, group: GroupId, first_seq: int, block: _Block) -> None:
+        damaged = block.damaged
+
+        def is_wanted(txn: ReadTransaction) -> bool:
+            return payloads.find_block(txn, group, first_seq) is not None
+
+        with self._environment.snapshot() as txn:
+            view = generations.view(txn, group)
+            found = payloads.find_block(view, group, first_seq)
+            whole = damaged is not None and _is_whole(view, group, damaged)
+        if found is not None and not whole:
+            if damaged is None:
+                raise QueratorError(ErrorCode.INTERNAL, "what is damaged is not the payload")
+            data, node = await self._fetched(group, damaged, found.offset(found.count))
+            await self._host.mend(group, damaged.index, damaged.part, data, is_wanted)
+            self._mended += 1
+            _log.info("damage.mended", block=first_seq, **self._names(group), from_node=node)
+        self._forget(group, first_seq)
+
+    def _forget(self, group: GroupId, first_seq: int) -> None:
+        """The block is whole, or gone."""
+        blocks = self._blocks.get(group, {})
+        blocks.pop(first_seq, None)
+        if not blocks:
+            self._blocks.pop(group, None)
+        self._recount(group)
+
+    async def _fetched(self, group: GroupId, damaged: BlockDamaged, size: int) -> tuple[bytes, str]:
+        """The bytes, and the node that has them whole. Raises QueratorError."""
+        index, part = damaged.index, damaged.part
+        query = PayloadQuery(group, index, part)
+        forwarder = self._router.forwarder
+        why = "there is no other replica"
+        replicas = () if forwarder is None else self._router.map.replicas(group)
+        for node in sorted({node_name(replica.node) for replica in replicas}):
+            if forwarder is None or node == self._router.name:
+                continue
+            if not forwarder.reaches(node):
+                why = f"node {node} cannot be reached"
+                continue
+            try:
+                async with asyncio.timeout(MEND_ANSWER_MS / 1000):
+                    payload: Payload = await forwarder.query(node, query)
+            except QueratorError as error:
+                why = f"node {node}: {error.message}"
+                continue
+            except TimeoutError:
+                why = f"node {node} has not answered in {MEND_ANSWER_MS} ms"
+                continue
+            crc = checksum(ATTACHMENTS.key(group, index, part), payload.data)
+            if (crc, len(payload.data)) == (payload.crc, size):
+                return payload.data, node
+            why = f"node {node} has sent bytes that do not hold"
+        raise QueratorError(ErrorCode.UNAVAILABLE, f"no other replica has it whole; {why}")
+
+    async def stop(self) -> None:
+        self._stopped = True
+        for timer in self._recounts.values():
+            timer.cancel()
+        self._recounts.clear()
+        if self._mender is not None:
+            self._mender.cancel()
+            await asyncio.wait((self._mender,))
+
+    def on_map(self) -> None:
+        """Forgets partitions that are gone."""
+        for group in list(self._blocks):
+            if self._router.map.by_group(group) is None:
+                del self._blocks[group]
+
+
+_NONE: tuple[float, GroupId, int, _Block | None] = (0.0, GroupId(0), 0, None)
+
+
+def _is_whole(txn: ReadTransaction, group: GroupId, damaged: BlockDamaged) -> bool:
+    try:
+        return attachments.read(txn, group, damaged.index, damaged.part) is not None
+    except StorageCorrupt:
+        return False
+
+
+def _released(_outcome: Accepted | QueratorError) -> None:
+    """A release that failed leaves the items to lapse; their block is set aside in any case."""

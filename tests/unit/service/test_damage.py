@@ -1,0 +1,193 @@
+"""Blocks with a damaged payload: what else is there is delivered, and they are mended."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId
+from querator.model.limits import ASIDE_BLOCKS_MAX, MEND_PAUSE_MS_MIN
+from querator.service import damage as damages
+from querator.service.forwarder import Payload, PayloadQuery
+from querator.storage import attachments
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.sealed import checksum
+from querator.storage.tables import ATTACHMENTS
+from tests.unit.service.damaging import damage, damaged
+from tests.unit.service.serving import LONG_MS, Node, payloads, refusal, serving
+from tests.unit.service.stage import Joined, Stage, staged
+from tests.unit.service.test_forwarding import group_of
+
+
+def memory(environment: Any) -> MemoryEnvironment:
+    assert isinstance(environment, MemoryEnvironment)
+    return environment
+
+
+async def three_blocks(node: Node, **settings: Any) -> GroupId:
+    """Each item is a block of its own."""
+    queue = await node.create(**settings)
+    for number in range(3):
+        await node.produce(b"%d" % number)
+    return queue.groups[0]
+
+
+async def test_the_other_items_of_a_lease_are_delivered():
+    async with serving() as node:
+        group = await three_blocks(node)
+        with damaged(memory(node.environment), group, 1):
+            reply = await node.lease(wait_ms=LONG_MS)
+            assert payloads(*reply.batches) == [b"0", b"2"]
+            assert node.queues.damage.items(group) == (1, 1)
+            await node.until(lambda: node.counts().ready == 1)
+            assert node.queues.router.view(group).ready == 0
+
+
+async def test_a_damaged_item_loses_no_attempt_and_is_not_leased_again(monkeypatch):
+    monkeypatch.setattr(damages, "MEND_PAUSE_MS_MAX", MEND_PAUSE_MS_MIN)
+    async with serving() as node:
+        group = await three_blocks(node, max_attempts=2)
+        with damaged(memory(node.environment), group, 1):
+            reply = await node.lease(wait_ms=LONG_MS)
+            assert payloads(*reply.batches) == [b"0", b"2"]
+            await node.complete(*reply.batches)
+            await node.until(lambda: node.counts().ready == 1)
+            before = node.index()
+            for _ in range(5):
+                assert not (await node.lease()).batches
+            assert not (await node.lease(wait_ms=50)).batches
+            # Nobody asks the partition in vain.
+            assert node.index() == before
+        reply = await node.lease(wait_ms=LONG_MS)
+        assert payloads(*reply.batches) == [b"1"]
+        assert reply.batches[0].attempt == 1
+        assert node.counts().dead == 0
+
+
+async def test_a_stream_gets_the_other_items_and_its_credit_back():
+    async with serving() as node:
+        group = await three_blocks(node)
+        with damaged(memory(node.environment), group, 1):
+            stream = await node.subscribe()
+            stream.grant(3, 0)
+            got = payloads(*(await stream.next()).batches)
+            while len(got) < 2:
+                got += payloads(*(await stream.next()).batches)
+            assert got == [b"0", b"2"]
+            await node.produce(b"3")
+            assert payloads(*(await stream.next()).batches) == [b"3"]
+            await stream.close(polite=True)
+
+
+async def test_another_node_gets_the_other_items():
+    async with staged("a", "b") as stage:
+        for number in range(3):
+            await stage.produce("a", b"%d" % number)
+        with damaged(memory(stage.base.environment), group_of(stage), 1):
+            got: list[bytes] = []
+            while len(got) < 2:
+                got += payloads(*(await stage.lease("b", wait_ms=LONG_MS)).batches)
+            assert sorted(got) == [b"0", b"2"]
+            assert not (await stage.lease("b")).batches
+            assert not (await stage.lease("a")).batches
+
+
+async def test_whoever_reads_a_damaged_block_is_told_which_one():
+    async with serving() as node:
+        group = await three_blocks(node)
+        with damaged(memory(node.environment), group, 1):
+            peeking = node.admin.peek_items("default", "q", 0, 10, "", timeout_ms=100)
+            error = await refusal(peeking)
+            assert error.code is ErrorCode.UNAVAILABLE
+            assert "block 2 in partition 0 of queue q is damaged" in error.message
+
+
+async def test_more_damaged_blocks_than_a_lease_can_name():
+    async with serving() as node:
+        queue = await node.create()
+        [group] = queue.groups
+        count = ASIDE_BLOCKS_MAX + 2
+        for number in range(count):
+            await node.produce(b"%d" % number)
+        with damaged(memory(node.environment), group, *range(count)):
+            assert not (await node.lease(count)).batches
+            await node.until(lambda: node.counts().ready == count)
+            assert node.queues.damage.items(group) == (count, count)
+            before = node.index()
+            assert not (await node.lease(wait_ms=50)).batches
+            assert node.index() == before
+
+
+class Whole:
+    """Another replica, which has the payload whole; at first it says something else."""
+
+    def __init__(self, whole: bytes) -> None:
+        self.whole = whole
+        self.asked = 0
+        self.lies = 0
+
+    def payload(self, query: PayloadQuery) -> Payload:
+        self.asked += 1
+        key = ATTACHMENTS.key(query.group, query.index, query.part)
+        if self.lies:
+            self.lies -= 1
+            return Payload(checksum(key, self.whole), self.whole[:-1] + b"?")
+        return Payload(checksum(key, self.whole), self.whole)
+
+
+async def damaged_on_a(stage: Stage, *, lies: int = 0) -> Whole:
+    """An item whose payload is damaged on node a, which leads, and whole on node b. The stage has
+    one storage for all: what b would read is kept aside.
+    """
+    await stage.produce("a", b"one")
+    group = group_of(stage)
+    with stage.base.environment.snapshot() as txn:
+        [(key, _)] = list(ATTACHMENTS.rows(txn, group))
+        index, part = map(int, ATTACHMENTS.parts(key))
+        whole = attachments.read(txn, group, index, part)
+    assert whole is not None
+    damage(memory(stage.base.environment), group)
+    other = Whole(whole)
+    other.lies = lies
+    stage.members["b"].damage.payload = other.payload  # type: ignore[method-assign]
+    return other
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_replica_that_has_it_whole_mends_the_block(name: str):
+    async with staged("a", "b") as stage:
+        other = await damaged_on_a(stage)
+        waiting = asyncio.get_running_loop().create_task(stage.lease(name, wait_ms=LONG_MS))
+        reply = await waiting
+        assert payloads(*reply.batches) == [b"one"]
+        assert reply.batches[0].attempt == 1
+        assert other.asked == 1
+        assert stage.members["a"].damage.stats() == damages.DamageStats(1, 1, {})
+
+
+async def test_bytes_that_do_not_hold_are_not_taken(monkeypatch):
+    monkeypatch.setattr(damages, "MEND_PAUSE_MS_MIN", 1)
+    async with staged("a", "b") as stage:
+        other = await damaged_on_a(stage, lies=2)
+        reply = await stage.lease("a", wait_ms=LONG_MS)
+        assert payloads(*reply.batches) == [b"one"]
+        assert other.asked == 3
+
+
+async def test_a_replica_that_is_behind_or_damaged_has_nothing_to_give():
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"one")
+        group = group_of(stage)
+        error = await refusal(_asked(stage.forwarders["a"], PayloadQuery(group, 1_000, 0)))
+        assert "not here" in error.message
+        with stage.base.environment.snapshot() as txn:
+            [(key, _)] = list(ATTACHMENTS.rows(txn, group))
+        index, part = map(int, ATTACHMENTS.parts(key))
+        with damaged(memory(stage.base.environment), group, 0):
+            error = await refusal(_asked(stage.forwarders["a"], PayloadQuery(group, index, part)))
+            assert "damaged here, too" in error.message
+
+
+async def _asked(forwarder: Joined, query: PayloadQuery) -> Any:
+    return await forwarder.query("b", query)
