@@ -183,7 +183,10 @@ class Client:
         return await self._admin().update(name, changes, expected_version=expected_version)
 
     async def delete_queue(self, name: str) -> None:
-        """Deletes the queue with all its items."""
+        """Deletes the queue with all its items. When it returns no node stores anything in it any
+        more. Raises `OutcomeUnknown` when nodes that might have not answered in time: it is being
+        deleted all the same.
+        """
         await self._admin().delete(name)
 
     async def stats(self, name: str, *, stale: bool = False) -> QueueStats:

@@ -125,6 +125,7 @@ LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits 
 READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's call that waits looks again after so long.
 READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader holds it up.
 STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for partitions still asked.
+DELETE_WAIT_MS_MAX = 5 * SECOND_MS  # How long a deletion waits for nodes that do not answer.
 STOP_WAIT_MS_MAX = 5 * SECOND_MS  # How long commands in flight may take when a node stops.
 # No Expire this long after taking office: nobody could extend before.
 LEASE_GRACE_MS = 2 * SECOND_MS

@@ -78,7 +78,8 @@ class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
     """Where a group's replicas are. `next_replica` is an id that no replica of the group ever had;
     `preferred` is the id of the replica that should lead when it can. `moving`: the target has
     changed, and the group's leader has not yet said that its configuration is the same; until then
-    the target stays.
+    the target stays. `former` are the nodes that had voters before it began to move; empty while it
+    does not.
     """
 
     founding: Replicas
@@ -86,6 +87,12 @@ class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
     next_replica: int
     preferred: int
     moving: bool = False
+    former: tuple[NodeKey, ...] = ()
+
+    @property
+    def voters(self) -> tuple[NodeKey, ...]:
+        """The nodes of the target that vote."""
+        return tuple(replica.node for replica in self.target if replica.voter)
 
     def replica_on(self, node: NodeKey) -> Replica | None:
         """The replica that the node should hold."""

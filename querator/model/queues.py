@@ -42,6 +42,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     take nothing, and go when they are empty. `first_seqs[p]` is where partition p goes on when it
     comes again (0: at the beginning). `reopening`: a change was given up, and requests go on by the
     number of before as of this version, once its partitions have been told (0: none was).
+    `closed`: the queue is being deleted, and nobody can lead any of its partitions any more.
     """
 
     namespace: str
@@ -56,6 +57,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     routed: int = 0
     first_seqs: tuple[int, ...] = ()
     reopening: int = 0
+    closed: bool = False
 
     @property
     def shares(self) -> int:

@@ -57,4 +57,5 @@ def replaced(placed: PlacedGroup, lost: NodeKey, by: NodeKey) -> PlacedGroup:
         next_replica=new.id + 1,
         preferred=new.id if placed.preferred == old.id else placed.preferred,
         moving=True,
+        former=placed.former if placed.moving else placed.voters,
     )

@@ -10,8 +10,10 @@ The life of a queue as the commands drive it; what is absent is refused or chang
     ACTIVE     UpdateQueue       ACTIVE     a client
     CREATING   DeleteQueue       DELETING   a client
     ACTIVE     DeleteQueue       DELETING   a client
+    DELETING   ReplicasClosed    DELETING   each node, when its replicas take part in nothing more
     DELETING   ReplicasGone      DELETING   each node, when its data of the queue is gone
-    DELETING   ReplicasGone      (none)     the last node of those that held any
+    DELETING   ReplicasGone      (none)     the last node of those that held any, when nobody can
+                                            lead a partition any more
 
 The number of an ACTIVE queue's partitions, `settings.partitions` and by which one requests are
 shared out (`model.queues.Queue`):
@@ -43,6 +45,7 @@ The nodes, whose names are not given to others unless an operator says so:
     ACTIVE,    RemoveNode        LEAVING    an operator
     DRAINING
     LEAVING    NodeGone          REMOVED    the leader of group 0, when the node has no replicas
+                                            but of queues that are being deleted
     REMOVED    ReadmitNode       FORGOTTEN  an operator
     FORGOTTEN  JoinNode          ACTIVE     as above, with other data
 
@@ -189,6 +192,15 @@ class ReplicasGone(msgspec.Struct, frozen=True, array_like=True, tag=10):
     node: NodeKey
 
 
+class ReplicasClosed(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """The node's replicas of a queue that is being deleted will never vote or acknowledge anything
+    again: that is on its disk. Their data may still be there.
+    """
+
+    queue_id: QueueId
+    node: NodeKey
+
+
 class QueueRouted(msgspec.Struct, frozen=True, array_like=True, tag=18):
     """All partitions of the queue share requests out among `partitions`, as version `routing`."""
 
@@ -227,6 +239,7 @@ Command = (
     | ReplaceNode
     | HandOffNode
     | ReplicasGone
+    | ReplicasClosed
     | JoinNode
     | DrainNode
     | RemoveNode
@@ -245,6 +258,13 @@ class QueueCreated(msgspec.Struct, frozen=True):
 
     queue: Queue
     created: bool
+
+
+class QueueDeleted(msgspec.Struct, frozen=True):
+    """The queue, which is being deleted. `changed` False: it was already."""
+
+    queue: Queue
+    changed: bool
 
 
 class QueueUpdated(msgspec.Struct, frozen=True):

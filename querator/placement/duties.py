@@ -37,6 +37,7 @@ from querator.placement.commands import (
     RegisterNode,
 )
 from querator.placement.led import Led, some_at_once
+from querator.placement.majorities import is_deleting
 from querator.placement.plan import Placing
 from querator.placement.standing import Propose
 from querator.placement.steps import HandOver, has_settled, heir, moves_home, next_step
@@ -180,13 +181,21 @@ class Duties:
         if places := next_places(placed, self._plan[1]):
             await self._proposed(PlaceGroups(places))
             return
-        if any(known.moving for known in placed.groups.values()):
+        staying = [one for one in placed.groups if not is_deleting(placed, one)]
+        if any(placed.groups[one].moving for one in staying):
             return
-        leaving = [node.name for node in placed.nodes if node.state is NodeState.LEAVING]
-        for name in leaving:
-            await self._proposed(NodeGone(name))
+        leaving = [node for node in placed.nodes if node.state is NodeState.LEAVING]
+        for node in leaving:
+            if not self._deletes(placed, node.key):
+                await self._proposed(NodeGone(node.name))
         if not leaving:
             self._balanced_epoch = placed.epoch
+
+    def _deletes(self, placed: PlacementMap, node: NodeKey) -> bool:
+        """Whether the node, which is there, has replicas of queues that are being deleted."""
+        return node in (self._node, *self._connected()) and any(
+            known.replica_on(node) is not None for known in placed.groups.values()
+        )
 
     def _has_settled(self, group: GroupId) -> bool:
         status, placed = self._host.status(group), self._placed().placed(group)

@@ -62,6 +62,7 @@ def placed_as(placed: PlacedGroup, wanted: Place) -> PlacedGroup:
         next_replica=next_replica,
         preferred=preferred,
         moving=after != placed.target,
+        former=placed.voters if after != placed.target else (),
     )
 
 
@@ -69,5 +70,5 @@ def settled(view: View, command: GroupSettled) -> Change:
     placed = view.map.placed(command.group)
     if placed is None or not placed.moving or placed.next_replica != command.next_replica:
         return Change(Done())
-    done = msgspec.structs.replace(placed, moving=False)
+    done = msgspec.structs.replace(placed, moving=False, former=())
     return Change(Done(1), groups={command.group: done})

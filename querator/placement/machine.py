@@ -15,6 +15,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.placement import entry, rows
 from querator.placement.commands import Command
+from querator.placement.deletion_rules import next_end
 from querator.placement.rules import decide
 from querator.placement.view import View
 from querator.storage.environment import ReadTransaction, WriteTransaction
@@ -31,6 +32,8 @@ class PlacementEffects(msgspec.Struct, frozen=True):
     pending: frozenset[QueueId]
     deleted_on: Mapping[QueueId, tuple[NodeKey, ...]]
     next_queue_id: QueueId
+    closed_on: Mapping[QueueId, tuple[NodeKey, ...]] = {}
+    """Of queues being deleted: the nodes whose replicas take part in nothing any more."""
 
     def has_settled(self, asked: Queue) -> bool:
         """Whether nothing that a caller waits for is left to do, who asked for the queue to be so.
@@ -42,6 +45,11 @@ class PlacementEffects(msgspec.Struct, frozen=True):
         if queue is None or queue.state is QueueState.DELETING:
             return True
         return queue.settings_version >= asked.settings_version and asked.id not in self.pending
+
+    def has_closed(self, queue_id: QueueId) -> bool:
+        """Whether the queue, which is being deleted, is closed or gone by this map."""
+        queue = self.map.get(queue_id)
+        return queue_id < self.next_queue_id if queue is None else queue.closed
 
 
 class PlacementMachine:
@@ -68,6 +76,8 @@ class PlacementMachine:
             change = decide(view, one)
             view = rows.store(txn, view, change)
             results.append(change.result)
+            while (end := next_end(view)) is not None:
+                view = rows.store(txn, view, end)
         # Time moves with changes only: a replica that restarts must not know less of it.
         self._view = stored if view.map is stored.map else view
         effects = _effects(self._view)
@@ -106,4 +116,4 @@ def _effects(view: View) -> PlacementEffects:
         or queue.is_changing
         or view.configured[queue.id] < queue.settings_version
     )
-    return PlacementEffects(view.map, pending, view.deleted_on, view.next_queue_id)
+    return PlacementEffects(view.map, pending, view.deleted_on, view.next_queue_id, view.closed_on)

@@ -30,6 +30,7 @@ from querator.placement.commands import (
     RemoveNode,
     ReplaceNode,
 )
+from querator.placement.majorities import is_deleting
 from querator.placement.view import Change, View
 
 
@@ -124,6 +125,7 @@ def join(view: View, command: JoinNode) -> Change:
         target=(*council.target, learner),
         next_replica=learner.id + 1,
         moving=True,
+        former=council.former if council.moving else council.voters,
     )
     return Change(Done(1), nodes=(joined,), groups={PLACEMENT_GROUP: council})
 
@@ -160,8 +162,11 @@ def gone(view: View, command: NodeGone) -> Change:
     known = view.map.node(command.name)
     if known is None or known.state is not NodeState.LEAVING:
         return Change(Done())
-    groups = view.map.groups.values()
-    if any(placed.moving or placed.replica_on(known.key) is not None for placed in groups):
+    if any(
+        placed.moving or placed.replica_on(known.key) is not None
+        for group, placed in view.map.groups.items()
+        if not is_deleting(view.map, group)
+    ):
         return Change(Refusal(ErrorCode.UNAVAILABLE, f"node {known.name} still has replicas"))
     return Change(Done(1), nodes=(msgspec.structs.replace(known, state=NodeState.REMOVED),))
 

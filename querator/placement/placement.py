@@ -1,8 +1,9 @@
 """The placement of this node: the map as it is now, changes to it, and the work that follows.
 
 Changes are entries of group 0, which a node proposes through `propose`, wherever its leader is. A
-change is answered when the groups of the queue have followed it (a deletion: when it can no longer
-be undone) and the map of this node shows it; the work goes on whether or not its caller waits.
+change is answered when the groups of the queue have followed it (a deletion: when nobody can lead
+one of them any more) and the map of this node shows it; the work goes on whether or not its caller
+waits.
 
 Every node does what the map asks of its own replicas; what concerns the whole cluster (forming it,
 giving partitions their settings) is done by the node that leads group 0.
@@ -11,7 +12,6 @@ giving partitions their settings) is done by the node that leads group 0.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from enum import Enum
 from typing import Any
 
 from querator import telemetry
@@ -33,11 +33,11 @@ from querator.placement.commands import (
 from querator.placement.duties import Connected, Duties, HandedOver, Newcomers
 from querator.placement.following import Follower
 from querator.placement.machine import PlacementEffects, PlacementMachine
-from querator.placement.reconcile import MachineFactory, Reconciler
+from querator.placement.reconcile import MachineFactory, Reconciler, Step
 from querator.placement.sharing import Sharing
 from querator.placement.standing import Ask, Propose, Standing
 from querator.placement.telling import here
-from querator.placement.waiting import Waiting, not_followed
+from querator.placement.waiting import Waiting, not_closed, not_followed
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 
@@ -60,14 +60,6 @@ SHOWN_WITHIN_S = 1.0
 _log = telemetry.logger(__name__)
 
 Watcher = Callable[[PlacementMap], None]
-
-
-class Step(Enum):
-    """Of one queue on one node; `placement.reconcile` says what each is."""
-
-    OPEN = "open"
-    CONFIGURE = "configure"
-    DELETE = "delete"
 
 
 class Placement:
@@ -274,12 +266,21 @@ class Placement:
         result = await self._decided(command)
         return await self._followed(result.queue, timeout_ms)
 
-    async def delete_queue(self, namespace: str, name: str) -> None:
-        """Returns when the deletion is durable; the data goes in the background.
+    async def delete_queue(
+        self, namespace: str, name: str, *, deadline: float | None = None
+    ) -> None:
+        """Returns when nobody can lead a partition of the queue any more: from then on nothing is
+        stored in it or leased from it, on whatever node. The data goes in the background.
 
-        Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE.
+        Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE; OUTCOME_UNKNOWN
+        when it is being deleted, and that is not certain before the deadline (the loop's clock).
         """
-        await self._decided(DeleteQueue(namespace, name))
+        result = await self._decided(DeleteQueue(namespace, name))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._waiting.until_closed(result.queue.id, self._effects)
+        except TimeoutError:
+            raise not_closed(result.queue, self._effects) from None
 
     # --- nodes -------------------------------------------------------------------
 

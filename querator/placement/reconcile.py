@@ -7,7 +7,8 @@ stopped; every step may be done again, and by several nodes at once:
     CREATING, or settings    open each group (which makes it   Configure in each · QueueConfigured
     not yet in all           when it is not there)
     partitions
-    DELETING                 delete each group with its data
+    DELETING                 close each group · ReplicasClosed;
+                             delete it with its data
                              · ReplicasGone
     ACTIVE, all configured   open each group
     ACTIVE, with another     open each group                `placement.sharing`
@@ -23,6 +24,7 @@ after the group's data is gone everywhere: no data is ever without a name.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
 from typing import Any
 
 from querator.model.commands import Configure, DeadTarget, PartitionSettings, Refusal
@@ -31,7 +33,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue
-from querator.placement.commands import QueueConfigured, ReplicasGone
+from querator.placement.commands import QueueConfigured, ReplicasClosed, ReplicasGone
 from querator.placement.standing import Propose, learning
 from querator.raft.host import Host
 from querator.raft.machine import Machine
@@ -83,6 +85,14 @@ def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
     if any((replica.id, replica.node) == (own.id, node) for replica in placed.founding):
         return placed.founding
     return learning(placed.target, node)
+
+
+class Step(Enum):
+    """Of one queue on one node, as in the table above."""
+
+    OPEN = "open"
+    CONFIGURE = "configure"
+    DELETE = "delete"
 
 
 class Reconciler:
@@ -180,9 +190,11 @@ class Reconciler:
         await self._accepted(PLACEMENT_GROUP, QueueConfigured(queue.id, version))
 
     async def delete(self, queue: Queue) -> None:
-        """Deletes what this node holds of a queue. Raises QueratorError; then again."""
+        """Closes and deletes what this node holds of a queue. Raises QueratorError; then again."""
         self.unconfigured.pop(queue.id, None)
-        await _all(self.clear(group) for group in queue.groups)
+        await _all(self._host.close_group(group) for group in queue.groups)
+        closed = self._accepted(PLACEMENT_GROUP, ReplicasClosed(queue.id, self._node))
+        await _all((closed, *(self.clear(group) for group in queue.groups)))
         await self._accepted(PLACEMENT_GROUP, ReplicasGone(queue.id, self._node))
 
     async def _accepted(self, group: GroupId, command: Any) -> None:

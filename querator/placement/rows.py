@@ -4,7 +4,7 @@
     placement     (none)         [epoch, next queue id, next group, now_ms, cluster id]
     namespaces    hash of name   name
     queues        queue id       [queue, version of the settings that all its partitions have, nodes
-                                 on which its data is gone]
+                                 on which its data is gone, nodes on which it is closed]
     nodes         hash of name   node
     groups        group          founding and target replicas, next replica, preferred leader
 
@@ -39,6 +39,7 @@ class _QueueRow(msgspec.Struct, frozen=True, array_like=True):
     queue: Queue
     configured: int
     deleted_on: tuple[NodeKey, ...] = ()
+    closed_on: tuple[NodeKey, ...] = ()
 
 
 _FIRST = _Head(epoch=0, next_queue_id=QueueId(1), next_group=GroupId(PLACEMENT_GROUP + 1), now_ms=0)
@@ -86,6 +87,7 @@ def load(txn: ReadTransaction) -> View:
         next_queue_id=head.next_queue_id,
         next_group=head.next_group,
         now_ms=head.now_ms,
+        closed_on={row.queue.id: row.closed_on for row in rows if row.closed_on},
     )
 
 
@@ -131,12 +133,13 @@ def _without(txn: WriteTransaction, before: View, view: View, gone: QueueId) -> 
         view,
         configured={id_: version for id_, version in view.configured.items() if id_ != gone},
         deleted_on={id_: nodes for id_, nodes in view.deleted_on.items() if id_ != gone},
+        closed_on={id_: nodes for id_, nodes in view.closed_on.items() if id_ != gone},
     )
 
 
 def _with(txn: WriteTransaction, before: View, view: View, put: Queue, change: Change) -> View:
     """The view with a queue, and its row written."""
-    row = _QueueRow(put, change.configured, change.deleted_on)
+    row = _QueueRow(put, change.configured, change.deleted_on, change.closed_on)
     QUEUES.put(txn, PLACEMENT_GROUP, put.id, value=_encode(row))
     if not before.map.has_namespace(put.namespace):
         _put_namespace(txn, put.namespace)
@@ -146,10 +149,14 @@ def _with(txn: WriteTransaction, before: View, view: View, put: Queue, change: C
     deleted_on = {id_: nodes for id_, nodes in view.deleted_on.items() if id_ != put.id}
     if change.deleted_on:
         deleted_on[put.id] = change.deleted_on
+    closed_on = {id_: nodes for id_, nodes in view.closed_on.items() if id_ != put.id}
+    if change.closed_on:
+        closed_on[put.id] = change.closed_on
     return msgspec.structs.replace(
         view,
         configured={**view.configured, put.id: change.configured},
         deleted_on=deleted_on,
+        closed_on=closed_on,
         next_queue_id=QueueId(max(view.next_queue_id, put.id + 1)),
         next_group=GroupId(max(view.next_group, put.groups[-1] + 1)),
     )

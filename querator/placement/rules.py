@@ -1,7 +1,7 @@
 """What each placement command does, as pure functions from a view to a change.
 
 The rules about nodes are in `placement.node_rules`, those about replicas in
-`placement.group_rules`.
+`placement.group_rules`, those about the end of a queue in `placement.deletion_rules`.
 
 Rules that hold after every command, whatever the commands were:
 
@@ -26,7 +26,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement import group_rules, node_rules
+from querator.placement import deletion_rules, group_rules, node_rules
 from querator.placement.assign import assign, replicas_wanted
 from querator.placement.commands import (
     Command,
@@ -42,12 +42,14 @@ from querator.placement.commands import (
     PlaceGroups,
     QueueConfigured,
     QueueCreated,
+    QueueDeleted,
     QueueRouted,
     QueueUpdated,
     ReadmitNode,
     RegisterNode,
     RemoveNode,
     ReplaceNode,
+    ReplicasClosed,
     ReplicasGone,
     UndoRouting,
     UpdateQueue,
@@ -351,7 +353,7 @@ def _delete(view: View, command: DeleteQueue) -> Change:
     if isinstance(queue, Refusal):
         return Change(queue)
     if queue.state is QueueState.DELETING:
-        return Change(Done())
+        return Change(QueueDeleted(queue, changed=False))
     users = _users_of(view.map, queue.namespace, queue.name)
     if users:
         return Change(
@@ -364,7 +366,8 @@ def _delete(view: View, command: DeleteQueue) -> Change:
             )
         )
     deleting = msgspec.structs.replace(queue, state=QueueState.DELETING)
-    return Change(Done(1), put=deleting, configured=view.configured[queue.id])
+    result = QueueDeleted(deleting, changed=True)
+    return Change(result, put=deleting, configured=view.configured[queue.id])
 
 
 def _configured(view: View, command: QueueConfigured) -> Change:
@@ -418,29 +421,13 @@ def _partitions_empty(view: View, command: PartitionsEmpty) -> Change:
     return Change(Done(ends - left), put=smaller, configured=view.configured[queue.id])
 
 
-def _replicas_gone(view: View, command: ReplicasGone) -> Change:
-    queue = view.map.get(command.queue_id)
-    if queue is None or queue.state is not QueueState.DELETING:
-        return Change(Done())
-    known = view.deleted_on.get(queue.id, ())
-    if view.map.holders(queue) <= {*known, command.node}:
-        return Change(Done(1), gone=queue.id)
-    if command.node in known:
-        return Change(Done())
-    return Change(
-        Done(1),
-        put=queue,
-        configured=view.configured[queue.id],
-        deleted_on=(*known, command.node),
-    )
-
-
 _RULES: Final[Mapping[type[Command], Callable[[View, Any], Change]]] = {
     CreateQueue: _create,
     UpdateQueue: _update,
     DeleteQueue: _delete,
     QueueConfigured: _configured,
-    ReplicasGone: _replicas_gone,
+    ReplicasGone: deletion_rules.gone,
+    ReplicasClosed: deletion_rules.closed,
     FormCluster: node_rules.form,
     RegisterNode: node_rules.register,
     ReplaceNode: node_rules.replace,

@@ -9,13 +9,14 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedGroup, PlacedNode, PlacementMap
 from querator.model.queues import Queue
-from querator.placement.commands import QueueCreated, QueueUpdated
+from querator.placement.commands import QueueCreated, QueueDeleted, QueueUpdated
 
 
 class View(msgspec.Struct, frozen=True):
     """What a rule may look at. `configured` has the version of the settings that all partitions of
     a queue are known to have, `deleted_on` the nodes that hold nothing any more of a queue that is
-    being deleted; `now_ms` never goes backwards.
+    being deleted, `closed_on` those whose replicas of it take part in nothing any more; `now_ms`
+    never goes backwards.
     """
 
     map: PlacementMap
@@ -24,15 +25,16 @@ class View(msgspec.Struct, frozen=True):
     next_queue_id: QueueId
     next_group: GroupId
     now_ms: int
+    closed_on: dict[QueueId, tuple[NodeKey, ...]] = {}
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a command does. `put` replaces the queue of its id; `configured` and `deleted_on` belong
-    to it. `also` are other queues, whose settings have another version. `nodes` and `groups` are
-    added or replaced; `cluster_id` is set when it is not empty.
+    """What a command does. `put` replaces the queue of its id; `configured`, `deleted_on` and
+    `closed_on` belong to it. `also` are other queues, whose settings have another version. `nodes`
+    and `groups` are added or replaced; `cluster_id` is set when it is not empty.
     """
 
-    result: Refusal | QueueCreated | QueueUpdated | Done
+    result: Refusal | QueueCreated | QueueUpdated | QueueDeleted | Done
     put: Queue | None = None
     configured: int = 0
     deleted_on: tuple[NodeKey, ...] = ()
@@ -41,6 +43,7 @@ class Change(msgspec.Struct, frozen=True):
     cluster_id: str = ""
     nodes: tuple[PlacedNode, ...] = ()
     groups: Mapping[GroupId, PlacedGroup] = {}
+    closed_on: tuple[NodeKey, ...] = ()
 
     @property
     def changes(self) -> bool:

@@ -1,41 +1,59 @@
 """Callers who wait until the map of this node shows their change with nothing left to do."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
+from querator.model.nodes import node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue
 from querator.placement.machine import PlacementEffects
+from querator.placement.majorities import open_groups
+
+Shown = Callable[[PlacementEffects], bool]
 
 
 class Waiting:
     """Belongs to one event loop. The owner passes on all effects, and calls `end` at last."""
 
     def __init__(self) -> None:
-        self._waiting: dict[QueueId, list[tuple[Queue, asyncio.Future[None]]]] = {}
+        self._waiting: dict[QueueId, list[tuple[Shown, asyncio.Future[None]]]] = {}
+        self._ended: QueratorError | None = None
 
     async def until_settled(self, asked: Queue, effects: PlacementEffects) -> None:
         """Returns when the queue is as `asked`, or gone. Raises what `end` is given."""
-        if effects.has_settled(asked):
+        await self._until(asked.id, lambda shown: shown.has_settled(asked), effects)
+
+    async def until_closed(self, queue_id: QueueId, effects: PlacementEffects) -> None:
+        """Returns when nobody can lead a partition of the queue, which is being deleted, any more.
+        Raises what `end` is given.
+        """
+        await self._until(queue_id, lambda shown: shown.has_closed(queue_id), effects)
+
+    async def _until(self, queue_id: QueueId, shown: Shown, effects: PlacementEffects) -> None:
+        if shown(effects):
             return
+        if self._ended is not None:
+            raise self._ended
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(asked.id, [])
-        waiting.append((asked, future))
+        waiting = self._waiting.setdefault(queue_id, [])
+        waiting.append((shown, future))
         try:
             await future
         finally:
-            if (asked, future) in waiting:
-                waiting.remove((asked, future))
+            if (shown, future) in waiting:
+                waiting.remove((shown, future))
 
     def look(self, effects: PlacementEffects) -> None:
         for queue_id, waiting in tuple(self._waiting.items()):
             left = []
-            for asked, future in waiting:
-                if not effects.has_settled(asked):
-                    left.append((asked, future))
-                elif not future.done():
+            for shown, future in waiting:
+                if future.done():
+                    continue
+                if not shown(effects):
+                    left.append((shown, future))
+                else:
                     future.set_result(None)
             if left:
                 self._waiting[queue_id] = left
@@ -43,7 +61,8 @@ class Waiting:
                 del self._waiting[queue_id]
 
     def end(self, error: QueratorError) -> None:
-        """Ends all who wait by the error."""
+        """Ends all who wait by the error, and who comes later."""
+        self._ended = error
         for waiting in self._waiting.values():
             for _, future in waiting:
                 if not future.done():
@@ -67,4 +86,21 @@ def not_followed(asked: Queue, placed: PlacementMap, missing: Sequence[int]) -> 
         f"them{waits}{going_on}: see querator cluster status",
         field="partition" if numbers else "",
         value=numbers,
+    )
+
+
+def not_closed(asked: Queue, effects: PlacementEffects) -> QueratorError:
+    """For a caller who has waited long enough for the queue, which is being deleted, to close."""
+    closed = effects.deleted_on.get(asked.id, ()) + effects.closed_on.get(asked.id, ())
+    known = effects.map.get(asked.id)
+    left = {} if known is None else open_groups(effects.map, known, closed)
+    names = ", ".join(sorted({node_name(node) for nodes in left.values() for node in nodes}))
+    return QueratorError(
+        ErrorCode.OUTCOME_UNKNOWN,
+        f"queue {asked.name} is being deleted, which cannot be undone; {len(left)} of its "
+        f"{len(asked.groups)} partitions may have a leader that has not heard of it, on a node "
+        f"that has not answered: {names or 'unknown'}; what it still takes is deleted with the "
+        "queue; repeat the request to wait for it",
+        field="queue",
+        value=asked.name,
     )

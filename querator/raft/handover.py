@@ -61,10 +61,13 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Stop the group and delete its rows."""
+    """Stop the group for good, and delete its rows. With `rows` False it is stopped, and that is on
+    disk, when the future is done; its rows are still there.
+    """
 
     group: GroupId
     future: "asyncio.Future[None]"
+    rows: bool = True
 
 
 class Read(msgspec.Struct, frozen=True):

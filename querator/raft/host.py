@@ -181,6 +181,16 @@ class Host:
                 del self._opened[group]
             raise
 
+    async def close_group(self, group: GroupId) -> None:
+        """Stops the group for good; returns when that is on disk. From then on this node neither
+        votes nor acknowledges anything in it, also after a crash. Its rows stay until
+        `delete_group`.
+        """
+        closed = self._request_future()
+        self._opened.pop(group, None)
+        self._put(Remove(group, closed, rows=False))
+        await closed
+
     async def delete_group(self, group: GroupId) -> None:
         """Stops the group and deletes all its rows, in bounded steps; returns when none is left.
 

@@ -59,9 +59,11 @@ class AdminCalls:
         )
         return queues.encode_updated_queue(queue)
 
-    async def delete_queue(self, data: bytes, _: Context) -> bytes:
+    async def delete_queue(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_delete_queue(data)
-        await self._service.delete_queue(asked.namespace, asked.name)
+        await self._service.delete_queue(
+            asked.namespace, asked.name, timeout_ms=answer_within_ms(context)
+        )
         return queues.encode_deleted_queue()
 
     async def get_queue_stats(self, data: bytes, context: Context) -> bytes:

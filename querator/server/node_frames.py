@@ -231,6 +231,7 @@ _RESULTS: tuple[type, ...] = (
     ReaderResult,
     placement.QueueCreated,
     placement.QueueUpdated,
+    placement.QueueDeleted,
     StageResult,
     TxnResult,
 )

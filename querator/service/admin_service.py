@@ -20,7 +20,7 @@ from querator.model.calls import (
 from querator.model.commands import DeadTarget, Redrive, RedriveResult
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
-from querator.model.limits import REPLY_BYTES_DEFAULT, REQUEST_ITEMS_MAX
+from querator.model.limits import DELETE_WAIT_MS_MAX, REPLY_BYTES_DEFAULT, REQUEST_ITEMS_MAX
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition.rows import ItemState
 from querator.service import paging
@@ -118,10 +118,14 @@ class AdminService:
             namespace, name, settings, mask, expected_version, timeout_ms=timeout_ms
         )
 
-    async def delete_queue(self, namespace: str, name: str) -> None:
-        """Answered when it can no longer be undone; the data goes in the background."""
+    async def delete_queue(self, namespace: str, name: str, *, timeout_ms: int = 0) -> None:
+        """Answered when no node can store anything in the queue any more, or lease from it; the
+        data goes in the background. OUTCOME_UNKNOWN: it is being deleted, and nodes that could
+        have not answered within DELETE_WAIT_MS_MAX.
+        """
+        deadline = deadline_after(min(timeout_ms or DELETE_WAIT_MS_MAX, DELETE_WAIT_MS_MAX))
         await self._reads.existing(lambda: self._existing(namespace, name))
-        await self._placement.delete_queue(namespace, name)
+        await self._placement.delete_queue(namespace, name, deadline=deadline)
 
     def _existing(self, namespace: str, name: str) -> Queue:
         check_name(namespace, field="namespace")

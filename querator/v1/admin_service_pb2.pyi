@@ -435,7 +435,9 @@ Global___DeleteQueueRequest: _TypeAlias = DeleteQueueRequest  # noqa: Y015
 
 @_typing.final
 class DeleteQueueResponse(_message.Message):
-    """DeleteQueueResponse is sent when the deletion can no longer be undone; data goes in the background."""
+    """DeleteQueueResponse is sent when no node stores items in the queue or leases from it any more; data
+    goes in the background.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -115,7 +115,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteQueue(self, request, context):
-        """Deletes a queue with all its items.
+        """Deletes a queue with all its items. OUTCOME_UNKNOWN with the field "queue" set: the queue is being
+        deleted, and nodes that may lead partitions of it have not answered for 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,9 @@ class AdminServiceStub:
     UpdateQueue: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateQueueRequest, _admin_service_pb2.UpdateQueueResponse]
     """Changes the settings that the mask names; answered when all partitions have them."""
     DeleteQueue: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteQueueRequest, _admin_service_pb2.DeleteQueueResponse]
-    """Deletes a queue with all its items."""
+    """Deletes a queue with all its items. OUTCOME_UNKNOWN with the field "queue" set: the queue is being
+    deleted, and nodes that may lead partitions of it have not answered for 5 s.
+    """
     GetQueueStats: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetQueueStatsRequest, _admin_service_pb2.GetQueueStatsResponse]
     """Returns exact counts; never scans."""
     PeekItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PeekItemsRequest, _admin_service_pb2.PeekItemsResponse]
@@ -66,7 +68,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     UpdateQueue: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateQueueRequest, _admin_service_pb2.UpdateQueueResponse]  # type: ignore[assignment]
     """Changes the settings that the mask names; answered when all partitions have them."""
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteQueueRequest, _admin_service_pb2.DeleteQueueResponse]  # type: ignore[assignment]
-    """Deletes a queue with all its items."""
+    """Deletes a queue with all its items. OUTCOME_UNKNOWN with the field "queue" set: the queue is being
+    deleted, and nodes that may lead partitions of it have not answered for 5 s.
+    """
     GetQueueStats: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetQueueStatsRequest, _admin_service_pb2.GetQueueStatsResponse]  # type: ignore[assignment]
     """Returns exact counts; never scans."""
     PeekItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PeekItemsRequest, _admin_service_pb2.PeekItemsResponse]  # type: ignore[assignment]
@@ -117,7 +121,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.DeleteQueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.DeleteQueueResponse, _abc.Awaitable[_admin_service_pb2.DeleteQueueResponse]]:
-        """Deletes a queue with all its items."""
+        """Deletes a queue with all its items. OUTCOME_UNKNOWN with the field "queue" set: the queue is being
+        deleted, and nodes that may lead partitions of it have not answered for 5 s.
+        """
 
     @_abc_1.abstractmethod
     def GetQueueStats(

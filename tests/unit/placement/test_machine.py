@@ -19,6 +19,7 @@ from querator.placement.commands import (
     PartitionsEmpty,
     QueueConfigured,
     QueueCreated,
+    QueueDeleted,
     QueueRouted,
     QueueUpdated,
     ReplicasGone,
@@ -55,6 +56,11 @@ def refused(result: Any, code: ErrorCode, field: str) -> str:
     assert isinstance(result, Refusal), result
     assert (result.code, result.field) == (code, field)
     return result.message
+
+
+def deleted(result: Any) -> tuple[QueueId, bool]:
+    assert isinstance(result, QueueDeleted), result
+    return result.queue.id, result.changed
 
 
 def test_an_empty_map_has_the_default_namespace(group: Group):
@@ -99,7 +105,7 @@ def test_life_of_a_queue(group: Group):
     group.propose(QueueConfigured(QueueId(1), 2))
     assert group.effects.pending == frozenset()
 
-    assert group.propose(DeleteQueue("n", "q")) == Done(1)
+    assert deleted(group.propose(DeleteQueue("n", "q"))) == (QueueId(1), True)
     assert state(group, "q") is QueueState.DELETING
     assert group.effects.pending == {1}
     assert group.propose(ReplicasGone(QueueId(1), A)) == Done(1)
@@ -150,7 +156,7 @@ def test_a_deleting_queue_keeps_its_name(group: Group):
     again = group.propose(CreateQueue("n", "q", QueueSettings()))
     refused(again, ErrorCode.QUEUE_DELETING, "queue")
     refused(update(group, "q", max_attempts=1), ErrorCode.QUEUE_DELETING, "queue")
-    assert group.propose(DeleteQueue("n", "q")) == Done()
+    assert deleted(group.propose(DeleteQueue("n", "q"))) == (QueueId(1), False)
     # What reconcile was about to say when the delete overtook it.
     assert group.propose(QueueConfigured(QueueId(1), 1)) == Done()
     assert state(group, "q") is QueueState.DELETING
@@ -385,7 +391,7 @@ def test_a_dead_queue_in_use_cannot_be_deleted(group: Group):
     update(group, "a", dead_queue="")
     refused(group.propose(DeleteQueue("n", "dead")), ErrorCode.QUEUE_IN_USE, "queue")
     group.propose(DeleteQueue("n", "b"))
-    assert group.propose(DeleteQueue("n", "dead")) == Done(1)
+    assert deleted(group.propose(DeleteQueue("n", "dead")))[1]
 
 
 def test_time_never_goes_backwards(group: Group):

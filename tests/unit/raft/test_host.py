@@ -19,6 +19,7 @@ from querator.model.limits import (
 from querator.raft.clock import SimulatedClock
 from querator.raft.machine import Machine
 from querator.storage.environment import StorageFailed
+from querator.storage.generations import stored_groups
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import APPLIED, ATTACHMENTS
@@ -399,6 +400,27 @@ async def test_deleting_a_group_leaves_none_of_its_rows():
             rows = [key for table in ALL.values() for key, _ in table.rows(snapshot, 1)]
         assert rows == []
     assert owner.leadership[-1] == (G1, False)
+
+
+async def test_a_group_that_was_closed_is_never_opened_again():
+    environment, owner = MemoryEnvironment(), Owner()
+    async with hosting(environment, RegisterMachine(1), owner=owner) as host:
+        await host.propose(G1, 1, b"attached")
+        await host.close_group(G1)
+        assert await code_of(host.propose(G1, 1)) is ErrorCode.NOT_LEADER
+        await host.close_group(G1)
+        await host.close_group(G2)
+        assert owner.leadership[-1] == (G1, False)
+        environment = environment.crash()
+    with environment.snapshot() as snapshot:
+        assert stored_groups(snapshot) == {G1}, "nothing is written of one that is not there"
+    async with hosting(environment) as host:
+        with pytest.raises(QueratorError) as caught:
+            await host.create_group(G1, RegisterMachine(1))
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        await host.delete_group(G1)
+    with environment.snapshot() as snapshot:
+        assert stored_groups(snapshot) == set()
 
 
 async def test_deleting_a_group_goes_on_after_a_crash(monkeypatch):

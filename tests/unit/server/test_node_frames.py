@@ -100,6 +100,7 @@ RESULTS = [
     RedriveResult(1, 2),
     placement.QueueCreated(QUEUE, True),
     placement.QueueUpdated(QUEUE),
+    placement.QueueDeleted(QUEUE, True),
     StageResult(repeated=True),
     TxnResult(3, TxnState.ABORTED, False, ErrorCode.TRANSACTION_ABORTED, "no"),
 ]

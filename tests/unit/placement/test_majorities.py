@@ -1,0 +1,191 @@
+"""When a queue that is being deleted is closed, and when it leaves the map."""
+
+from itertools import chain, combinations
+
+import pytest
+
+from querator.model.commands import Done
+from querator.model.ids import GroupId, QueueId
+from querator.model.nodes import NodeKey, Replica
+from querator.model.placement_map import PlacedGroup, PlacementMap
+from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.placement.commands import (
+    CreateQueue,
+    DeleteQueue,
+    GroupSettled,
+    JoinNode,
+    NodeGone,
+    Place,
+    PlaceGroups,
+    RemoveNode,
+    ReplaceNode,
+    ReplicasClosed,
+    ReplicasGone,
+)
+from querator.placement.majorities import open_groups
+from querator.placement.waiting import not_closed
+from tests.unit.placement.conftest import Group, node
+
+Q = QueueId(1)
+A, B, C, D = (NodeKey(f"{name}/1") for name in "abcd")
+
+
+@pytest.fixture
+def three() -> Group:
+    return Group(nodes="abc")
+
+
+def create(group: Group, *, replicas: int = 0) -> GroupId:
+    created: Queue = group.propose(CreateQueue("n", "q", QueueSettings(replicas=replicas))).queue
+    return created.groups[0]
+
+
+def queue(group: Group) -> Queue:
+    found = group.map.get(Q)
+    assert found is not None
+    return found
+
+
+def test_a_queue_is_closed_when_those_that_are_left_are_no_majority(three: Group):
+    create(three)
+    three.propose(DeleteQueue("n", "q"))
+    assert not three.effects.has_closed(Q)
+    assert three.propose(ReplicasClosed(Q, A)) == Done(1)
+    assert three.propose(ReplicasClosed(Q, A)) == Done(), "a repeat"
+    assert three.effects.closed_on == {Q: (A,)}
+    assert not queue(three).closed
+    three.restart()
+    three.propose(ReplicasClosed(Q, C))
+    assert queue(three).closed
+    assert queue(three).state is QueueState.DELETING
+    assert three.effects.has_closed(Q)
+    for one in (A, B, C):
+        three.propose(ReplicasGone(Q, one))
+    assert three.map.get(Q) is None
+    assert three.effects.has_closed(Q)
+    assert three.effects.closed_on == {}
+
+
+def test_who_has_nothing_left_has_closed_it(three: Group):
+    create(three)
+    three.propose(DeleteQueue("n", "q"))
+    three.propose(ReplicasGone(Q, A))
+    three.propose(ReplicasClosed(Q, B))
+    assert queue(three).closed
+
+
+def test_a_queue_that_is_not_being_deleted_cannot_be_closed(three: Group):
+    create(three)
+    assert three.propose(ReplicasClosed(Q, A)) == Done()
+    assert three.propose(ReplicasClosed(QueueId(7), A)) == Done()
+    assert three.effects.closed_on == {}
+
+
+def test_the_only_copy_is_waited_for(three: Group):
+    group = create(three, replicas=1)
+    [holder] = (replica.node for replica in three.map.replicas(group))
+    three.propose(DeleteQueue("n", "q"))
+    for one in {A, B, C} - {holder}:
+        three.propose(ReplicasGone(Q, one))
+    assert not three.effects.has_closed(Q)
+    error = not_closed(queue(three), three.effects)
+    assert "1 of its 1 partitions" in error.message
+    assert f"has not answered: {holder[0]};" in error.message
+    three.propose(ReplicasClosed(Q, holder))
+    assert three.effects.has_closed(Q)
+
+
+def test_a_copy_that_moves_away_is_waited_for_as_well(three: Group):
+    group = create(three, replicas=1)
+    [holder] = (replica.node for replica in three.map.replicas(group))
+    to = min({A, B, C} - {holder})
+    three.propose(PlaceGroups((Place(group, (holder,), (to,), to),)))
+    three.propose(DeleteQueue("n", "q"))
+    for one in {A, B, C} - {holder}:
+        three.propose(ReplicasGone(Q, one))
+    assert three.map.get(Q) is not None, "its former node may have a leader of it"
+    assert not three.effects.has_closed(Q)
+    three.propose(ReplicasClosed(Q, holder))
+    assert three.map.get(Q) is None
+
+
+def test_where_it_was_before_is_not_waited_for_when_it_has_settled(three: Group):
+    group = create(three, replicas=1)
+    [holder] = (replica.node for replica in three.map.replicas(group))
+    to = min({A, B, C} - {holder})
+    three.propose(PlaceGroups((Place(group, (holder,), (to,), to),)))
+    known = three.map.placed(group)
+    assert known is not None
+    assert known.former == (holder,)
+    three.propose(GroupSettled(group, known.next_replica))
+    three.propose(DeleteQueue("n", "q"))
+    three.propose(ReplicasClosed(Q, to))
+    assert queue(three).closed
+
+
+def test_a_node_that_was_replaced_is_not_waited_for(three: Group):
+    group = create(three, replicas=1)
+    [holder] = (replica.node for replica in three.map.replicas(group))
+    three.propose(DeleteQueue("n", "q"))
+    for one in {A, B, C} - {holder}:
+        three.propose(ReplicasGone(Q, one))
+    new = node(holder[0], "2")
+    three.propose(ReplaceNode(new, "1"))
+    assert three.map.get(Q) is not None
+    three.propose(ReplicasGone(Q, new.key))
+    assert three.map.get(Q) is None
+
+
+def test_a_node_that_was_removed_is_not_waited_for(three: Group):
+    group = create(three, replicas=1)
+    [holder] = (replica.node for replica in three.map.replicas(group))
+    three.propose(JoinNode(node("d")))
+    council = three.map.placed(GroupId(0))
+    assert council is not None
+    three.propose(GroupSettled(GroupId(0), council.next_replica))
+    three.propose(DeleteQueue("n", "q"))
+    for one in {A, B, C, D} - {holder}:
+        three.propose(ReplicasGone(Q, one))
+    three.propose(RemoveNode(holder[0]))
+    council = three.map.placed(GroupId(0))
+    assert council is not None
+    voters = tuple(sorted({A, B, C, D} - {holder}))
+    before = tuple(replica.node for replica in council.target)
+    three.propose(PlaceGroups((Place(GroupId(0), before, voters, voters[0]),)))
+    council = three.map.placed(GroupId(0))
+    assert council is not None
+    three.propose(GroupSettled(GroupId(0), council.next_replica))
+    assert three.map.get(Q) is not None
+    assert three.propose(NodeGone(holder[0])) == Done(1)
+    assert three.map.get(Q) is None
+
+
+def test_closed_means_that_no_configuration_on_the_way_has_a_majority():
+    """All configurations have those that vote before and after, and none has others than those that
+    vote before or after.
+    """
+    names = (A, B, C, D)
+    nodes = tuple(node(name) for name in "abcd")
+    for former in subsets(names):
+        for target in subsets(names):
+            if not former or not target:
+                continue
+            replicas = tuple(Replica(id_, one) for id_, one in enumerate(sorted(target), 1))
+            placed = PlacedGroup(
+                replicas, replicas, 9, 1, moving=former != target, former=tuple(sorted(former))
+            )
+            queue = Queue(
+                "n", "q", Q, QueueState.DELETING, QueueSettings(), 1, 0, (GroupId(1),), closed=False
+            )
+            known = PlacementMap(1, ["n"], [queue], nodes=nodes, groups={GroupId(1): placed})
+            for closed in subsets(names):
+                if open_groups(known, queue, closed):
+                    continue
+                for others in subsets(tuple(former ^ target)):
+                    voters = (former & target) | others
+                    assert 2 * len(voters - closed) <= len(voters), (former, target, closed)
+
+
+def subsets(names: tuple[NodeKey, ...]) -> list[frozenset[NodeKey]]:
+    sizes = range(len(names) + 1)
+    return [frozenset(one) for one in chain.from_iterable(combinations(names, n) for n in sizes)]
