@@ -207,6 +207,12 @@ spark-chaos: setup $(VENV)/.spark ## two streams of Spark while driver, workers 
 grow: setup $(VENV)/.demo ## nodes and partitions come and go under 3,000 flights a second, and the books balance
 	$(PY) -m tests.growth $(if $(SHORT),--short)
 
+# The last line is the summary; the table says which goals were met.
+.PHONY: stalls
+stalls: TIMES ?= 5
+stalls: setup ## leaders that hang or are cut off: how long nothing is acknowledged (TIMES=5)
+	$(PY) -m tests.stalls --times $(TIMES)
+
 .PHONY: test
 test: $(PRESENT) ## every tier
 	@echo 'tests: $(or $(strip $(PRESENT)),none)$(if $(filter-out $(PRESENT),$(TIERS)),; no folder for: $(filter-out $(PRESENT),$(TIERS)))'

@@ -177,6 +177,9 @@ class Rooms:
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         self.service.on_leadership(group, leads)
 
+    def on_hang(self, hangs: bool) -> None:
+        self.service.on_hang(hangs)
+
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         """One partition is down and the node goes on; without group 0, on the map as it is."""
         owner = self.placement.map.by_group(group)

@@ -34,7 +34,7 @@ CONNECT_SECONDS = 5.0
 _SERVICE = "/querator.v1.QueueService/"
 # A node that has gone without a word is noticed after the two together, also when gRPC waits for
 # the answer to a ping with which it measures the link: it sends no other one meanwhile.
-_KEEPALIVE_MS = 2_000
+_KEEPALIVE_MS = 1_000
 _KEEPALIVE_TIMEOUT_MS = 2_000
 # A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
 _RECEIVE_BYTES_MAX = limits.REPLY_BYTES_MAX + limits.MIB

@@ -37,6 +37,10 @@ LINGER_SECONDS_MIN = 0.002
 LINGER_SECONDS_MAX = 0.01
 """Of a linger that follows the answers."""
 CLOSE_SECONDS = 5.0
+PATIENCE_SECONDS_MIN = 1.0
+PATIENCE_ANSWERS = 4
+"""A node that has said nothing for so many times as long as answers take is left for another one,
+if there is one: a node that hangs, or a cut in the network, is noticed by gRPC much later."""
 
 
 class Lane:
@@ -74,6 +78,9 @@ class Lane:
         self._idle: list[tuple[int, asyncio.Future[None]]] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
+        self._patience_timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        """When the stream brought something last, or began to be waited for."""
         self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
         self._last_break: RequestError | None = None
@@ -249,6 +256,21 @@ class Lane:
         )
         self._resume_when_quiet()
 
+    def _patience(self) -> float:
+        return max(PATIENCE_SECONDS_MIN, PATIENCE_ANSWERS * self._answer_seconds)
+
+    def _look_at_node(self) -> None:
+        """Whether the node that is waited for has been silent for too long."""
+        self._patience_timer = None
+        if self._window.quiet:
+            return
+        due = self._heard + self._patience()
+        if self._loop.time() >= due:
+            self._heard = self._loop.time()
+            self._stream.leave()
+            due = self._heard + self._patience()
+        self._patience_timer = self._loop.call_at(due, self._look_at_node)
+
     def _follow(self, leader: str) -> None:
         """An answer says that another node leads the partition: the stream moves there, when what
         is on its way is answered.
@@ -290,10 +312,16 @@ class Lane:
             self._requeue()
 
     def take(self) -> bytes | None:
+        waited_for = not self._window.quiet
         request = self._window.take()
         if request is None:
             self._resume_when_quiet()
             return None
+        if not waited_for:
+            self._heard = self._loop.time()
+            if self._patience_timer is None:
+                due = self._heard + self._patience()
+                self._patience_timer = self._loop.call_at(due, self._look_at_node)
         return produce_frame(
             request.number,
             queue_service_pb2.ProduceRequest(
@@ -311,6 +339,7 @@ class Lane:
     def received(self, frame: bytes) -> None:
         self._trying_since = None
         self._last_break = None
+        self._heard = self._loop.time()
         try:
             answer = queue_service_pb2.ProduceStreamResponse.FromString(frame)
         except DecodeError:
@@ -391,7 +420,8 @@ class Lane:
         if self._end is None:
             self._end = error
         reason = error if isinstance(error, RequestError) else _defect(error)
-        for timer in (self._deadline_timer, self._resume_timer, self._open.timer):
+        timers = (self._deadline_timer, self._resume_timer, self._patience_timer, self._open.timer)
+        for timer in timers:
             if timer is not None:
                 timer.cancel()
         for request in list(self._window):

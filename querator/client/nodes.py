@@ -37,7 +37,7 @@ from querator.wire.tls import Tls
 
 R = TypeVar("R")
 
-ATTEMPT_SECONDS = 3.0
+ATTEMPT_SECONDS = 1.5
 """A node that has not answered for so long is left for another one, by requests that can be
 repeated and are not meant to wait."""
 NEAR_SECONDS = 0.25

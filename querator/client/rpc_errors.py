@@ -85,8 +85,10 @@ def from_frame(message: errors_pb2.Error) -> RequestError:
 
 
 def is_of_the_node(error: RequestError) -> bool:
-    """Whether a node says on a stream that others may do better: it is cut off, or it stops."""
-    return error.code in (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE)
+    """Whether a node says on a stream that others may do better: it is cut off, hangs, or stops. It
+    does not know the outcome of what it had taken on before.
+    """
+    return error.code in (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE, ErrorCode.OUTCOME_UNKNOWN)
 
 
 def _never_connected(text: str) -> bool:

@@ -204,7 +204,9 @@ PEER_ACCEPTS_TURN_MAX = 16
 PEER_CONNECT_MS_MAX = 1 * SECOND_MS  # For each address of a name.
 PEER_RESOLVE_MS_MAX = 2 * SECOND_MS
 PEER_HANDSHAKE_MS_MAX = 2 * SECOND_MS
-PEER_PING_MS = 500  # Whoever has sent nothing for so long says that it lives.
+PEER_PING_MS = 200  # A node that has sent nothing for so long says that it lives.
+# Nothing received: others are asked for a leader. More on a link whose gaps have been longer.
+PEER_QUIET_MS = 700
 PEER_SILENCE_MS_MAX = 2 * SECOND_MS  # Nothing received: the link is dead. Below an election's.
 PEER_RETRY_MS_MIN = 50
 PEER_RETRY_MS_MAX = 1 * SECOND_MS
@@ -230,4 +232,5 @@ assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX
 assert REQUEST_BYTES_CAP + ENTRY_BYTES_MAX < PEER_FRAME_BYTES_MAX < 1 << 32
 assert PEER_SEND_BYTES_MAX + PEER_FRAME_BYTES_MAX <= PEER_SEND_BYTES_CAP
-assert 3 * PEER_PING_MS < PEER_SILENCE_MS_MAX, "two pings may be late"
+assert 3 * PEER_PING_MS < PEER_QUIET_MS, "two pings may be late"
+assert 2 * PEER_QUIET_MS < PEER_SILENCE_MS_MAX

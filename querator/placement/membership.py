@@ -151,8 +151,8 @@ class Membership:
         return tuple(map(placed_node, self.peers.newcomers()))
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
-        """The other nodes of the map to which there is no connection."""
-        near = {node_name(key) for key in self.peers.connected()}
+        """The other nodes of the map to which there is no connection, or which are not heard."""
+        near = {node_name(key) for key in self.peers.connected().keys() - self.peers.quiet()}
         return frozenset({node.name for node in placed.nodes} - near - {self._settings.name})
 
     def on_map(self, placed: PlacementMap) -> None:

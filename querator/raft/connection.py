@@ -49,11 +49,13 @@ class Connection:
         "address",
         "deadline_s",
         "dialed",
+        "gap_s",
         "handshake",
         "hello",
         "key",
         "phase",
         "queued_bytes",
+        "quiet",
         "reader",
         "received_s",
         "sent_s",
@@ -82,6 +84,10 @@ class Connection:
         self.deadline_s = deadline_s
         """When the handshake must be done."""
         self.received_s = now_s
+        self.gap_s = 0.0
+        """The longest time in which nothing came; it counts less as time passes."""
+        self.quiet = False
+        """Whether the peers have been told that nothing comes."""
         self.sent_s = now_s
         self.queued_bytes = 0
         self.watches_room = False
@@ -146,8 +152,12 @@ class Connection:
             return 0
         if not count:
             raise EOFError
-        self.received_s = now_s
+        self._heard(now_s)
         return count
+
+    def _heard(self, now_s: float) -> None:
+        self.gap_s = max(self.gap_s, now_s - self.received_s)
+        self.received_s = now_s
 
     def more(self) -> bool:
         """Whether the reader has got more of what `receive` has brought, or of the frame that has

@@ -239,6 +239,10 @@ class Group:
             self.copies.on_connection(node)
         return True
 
+    def on_quiet(self, node: NodeKey) -> bool:
+        """Whether it matters to the group that the node is not heard."""
+        return self.quarantined is None and self.member.on_quiet(node)
+
     def tick(self) -> None:
         if self.quarantined is None:
             self.member.tick()

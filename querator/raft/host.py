@@ -13,6 +13,9 @@ cancel its command.
 A storage that fails, or any defect outside a machine, stops the raft thread for good (fail-stop):
 memory and disk may differ from then on. Every call ends, `HostEvents.on_failure` is called, and
 the process must exit and recover from disk.
+
+A raft thread that hangs, as in a sync that does not end, answers nobody, while its followers choose
+other leaders. `HostEvents.on_hang` tells, so that those who wait can be sent to other nodes.
 """
 
 import asyncio
@@ -50,7 +53,7 @@ from querator.raft.handover import (
     Stop,
     Transfer,
 )
-from querator.raft.liveness import Liveness
+from querator.raft.liveness import HANGS_S, LOOK_S, Liveness
 from querator.raft.machine import Machine
 from querator.raft.peers import PeerLink
 from querator.raft.stats import TurnStats
@@ -83,6 +86,10 @@ class HostEvents(Protocol):
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         """A defect stopped this group on this node; the others go on."""
+        ...
+
+    def on_hang(self, hangs: bool) -> None:
+        """The raft thread hangs, or goes on. Only of a node of several."""
         ...
 
 
@@ -118,6 +125,10 @@ class Host:
         )
         self._turns = self._turn_loop.turns
         self._put = self._turn_loop.put
+        self._watched = peers is not None
+        self._watch: asyncio.TimerHandle | None = None
+        self.hangs = False
+        """Whether the raft thread hangs; always False on a node that is alone."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: dict[Call, None] = {}
         self._bytes = 0
@@ -142,6 +153,8 @@ class Host:
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
         self._turn_loop.start(self._deliver, self._fail)
+        if self._watched:
+            self._watch = self._loop.call_later(LOOK_S, self._look)
 
     async def stop(self) -> None:
         """Takes nothing more, finishes and answers what was taken on, and ends the thread.
@@ -153,6 +166,8 @@ class Host:
         if self._closed is None:
             self._closed = QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down")
             self._put(Stop())
+        if self._watch is not None:
+            self._watch.cancel()
         await self._turn_loop.ended()
         message = "the node stopped before a majority had acknowledged"
         self._end_calls(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message), self._closed)
@@ -334,6 +349,33 @@ class Host:
         for future in tuple(self._unanswered):
             if not future.done():
                 future.set_exception(refused)
+
+    # --- whether the raft thread hangs -----------------------------------------------------
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        self._watch = self._loop.call_later(LOOK_S, self._look)
+        stalled_s = self.liveness.stalled_s()
+        hangs = stalled_s > HANGS_S
+        if hangs is self.hangs:
+            return
+        self.hangs = hangs
+        tell = _log.warning if hangs else _log.info
+        tell("host.hangs" if hangs else "host.goes_on", stalled_s=round(stalled_s, 1))
+        if hangs:
+            message = "the raft thread of this node hangs; not executed"
+            self._refuse_unanswered(QueratorError(ErrorCode.UNAVAILABLE, message))
+        self._events.on_hang(hangs)
+
+    def give_up(self, which: Callable[[Any], bool]) -> None:
+        """Ends the calls with such commands by OUTCOME_UNKNOWN. They count as waiting until the
+        raft thread has done with them.
+        """
+        message = "the raft thread of the node hangs, and may yet execute it"
+        for call in self._calls:
+            future = call.future
+            if future is not None and not future.done() and which(call.proposal.command):
+                future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
 
     # --- results, on the asyncio thread --------------------------------------------------
 

@@ -218,7 +218,17 @@ class Member(Voter):
         if self.term > term:
             self._votes = {self.id}
         elif led and not self.leads:
-            # No majority answers.
+            # No majority answers. Where this leader is still heard nobody would stand for long.
+            heir = max(
+                (
+                    (progress.match, -id_)
+                    for id_, progress in self.progress.items()
+                    if id_ in self._voters
+                ),
+                default=None,
+            )
+            if heir is not None:
+                self._send(-heir[1], TimeoutNow(self.term))
             self._become_follower()
             self._set_deadline(self._clock.monotonic_s())
         self._stands = False
@@ -366,6 +376,20 @@ class Member(Voter):
                 progress.interrupted()
         if not up and not self.leads and self.leader_node == node:
             self._leader_gone()
+
+    def on_quiet(self, node: NodeKey) -> bool:
+        """Nothing is heard of the node: followers ask for another leader, and a leader without a
+        majority that is heard steps down with its next tick. Whether this matters here.
+        """
+        if not self.leads:
+            gone = self.leader_node == node
+            if gone:
+                self._leader_gone()
+            return gone
+        quiet = [id_ for id_ in self.progress if self._nodes.get(id_) == node]
+        for id_ in quiet:
+            self.progress[id_].heard_s = float("-inf")
+        return bool(quiet)
 
     # --- messages ------------------------------------------------------------------
 

@@ -32,7 +32,15 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     node: NodeKey
 
 
-PeerEvent = Received | Connected | Disconnected
+class Quiet(msgspec.Struct, frozen=True, gc=False):
+    """Nothing has come from the node for longer than its link's gaps explain: it hangs, or is cut
+    off. The connection lasts, and may yet bring what is on its way.
+    """
+
+    node: NodeKey
+
+
+PeerEvent = Received | Connected | Disconnected | Quiet
 
 
 class Peers(Protocol):

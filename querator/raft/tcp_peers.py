@@ -12,8 +12,10 @@ All sockets are in one epoll, whose descriptor is readable while there is someth
 threads.
 
 A connection ends when what arrives is damaged, when nothing arrives for PEER_SILENCE_MS_MAX (a node
-with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. The time that this
-node itself was held up does not count as silence: what has arrived is read first.
+with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its
+node is `Quiet`: when nothing has arrived for PEER_QUIET_MS, and for three times the longest gap of
+late, so that a link that stutters does not make it so each time. The time that this node itself was
+held up does not count as silence: what has arrived is read first.
 """
 
 import os
@@ -29,6 +31,7 @@ from querator.model.limits import (
     PEER_FRAME_BYTES_MAX,
     PEER_HANDSHAKE_MS_MAX,
     PEER_PING_MS,
+    PEER_QUIET_MS,
     PEER_SEND_BYTES_CAP,
     PEER_SEND_BYTES_MAX,
     PEER_SILENCE_MS_MAX,
@@ -45,12 +48,16 @@ from querator.raft.handshake import State, refusal_frame
 from querator.raft.hellos import Answer, KnownPeer, PeerInfo
 from querator.raft.listening import Listener
 from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frame
-from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
 from querator.raft.refusals import TOLD, Code, RefusalLog, Refused
 
 _CONNECT_S: Final = PEER_CONNECT_MS_MAX / 1000
 _HANDSHAKE_S: Final = PEER_HANDSHAKE_MS_MAX / 1000
 _PING_S: Final = PEER_PING_MS / 1000
+_QUIET_S: Final = PEER_QUIET_MS / 1000
+_GAPS: Final = 3
+_GAP_KEPT: Final = 0.99
+"""Of the longest gap, at each look at the time."""
 _SILENCE_S: Final = PEER_SILENCE_MS_MAX / 1000
 _NEVER: Final = float("inf")
 
@@ -107,6 +114,7 @@ class TcpPeers:
         self._wanted: dict[str, KnownPeer] | None = None
         self._cluster_id: str | None = node.cluster_id
         self._connected: dict[NodeKey, PeerInfo] = {}
+        self._quiet: frozenset[NodeKey] = frozenset()
         self.set_peers(peers)
 
     # --- any thread ----------------------------------------------------------------------
@@ -135,6 +143,10 @@ class TcpPeers:
     def connected(self) -> dict[NodeKey, PeerInfo]:
         """The nodes whose connections are open, and what they said of themselves."""
         return dict(self._connected)
+
+    def quiet(self) -> frozenset[NodeKey]:
+        """The connected nodes of which nothing is heard."""
+        return self._quiet
 
     def _wake(self) -> None:
         with self._lock:
@@ -314,6 +326,9 @@ class TcpPeers:
         trouble: Refused | EOFError | OSError | None = None
         try:
             arrived = connection.receive(now_s)
+            if connection.quiet:
+                connection.quiet = False
+                self._publish()
             while arrived:
                 self._take_frames(connection, messages, now_s)
                 arrived = connection.phase is not Phase.CLOSED and connection.more()
@@ -385,6 +400,7 @@ class TcpPeers:
         connection.key = key
         connection.phase = Phase.OPEN
         connection.reader.limits = OPEN_LIMITS
+        connection.gap_s = 0.0
         self._open[key] = connection
         self._publish()
         if connection.dialed is not None:
@@ -424,11 +440,18 @@ class TcpPeers:
         self._due_by(min(self._listener.due_s, self._dialer.due_s()))
 
     def _look_after(self, connection: Connection, now_s: float) -> None:
-        if now_s - connection.received_s >= _SILENCE_S:
+        if now_s >= connection.received_s + _SILENCE_S:
             self._lose(connection, f"it has been silent for {_SILENCE_S:g} s")
-        elif connection.worn:
+            return
+        connection.gap_s *= _GAP_KEPT
+        if not connection.quiet and now_s >= _quiet_s(connection):
+            assert connection.key is not None
+            connection.quiet = True
+            self._publish()
+            self._events.append(Quiet(connection.key))
+        if connection.worn:
             self._lose(connection, "its keys were used for long enough: it is made anew")
-        elif now_s - connection.sent_s >= _PING_S and not connection.queued_bytes:
+        elif now_s >= connection.sent_s + _PING_S and not connection.queued_bytes:
             connection.put(Kind.PING)
             self._send(connection, now_s)
 
@@ -490,10 +513,18 @@ class TcpPeers:
             for key, connection in self._open.items()
             if connection.hello is not None
         }
+        self._quiet = frozenset(key for key, connection in self._open.items() if connection.quiet)
 
 
 def _due_s(connection: Connection) -> float:
     if connection.phase is not Phase.OPEN:
         return connection.deadline_s
-    silent_s = connection.received_s + _SILENCE_S
-    return silent_s if connection.queued_bytes else min(silent_s, connection.sent_s + _PING_S)
+    due_s = connection.received_s + _SILENCE_S
+    if not connection.quiet:
+        due_s = min(due_s, _quiet_s(connection))
+    return due_s if connection.queued_bytes else min(due_s, connection.sent_s + _PING_S)
+
+
+def _quiet_s(connection: Connection) -> float:
+    """When its node is quiet if nothing comes."""
+    return connection.received_s + max(_QUIET_S, _GAPS * connection.gap_s)

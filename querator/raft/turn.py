@@ -79,7 +79,7 @@ from querator.raft.messages import (
 )
 from querator.raft.open_transaction import OpenTransaction
 from querator.raft.packing import Packed
-from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Received
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Quiet, Received
 from querator.raft.pending import Backlog
 from querator.raft.skew import Skew
 from querator.raft.space import Space
@@ -365,12 +365,16 @@ class Turns:
                         case HeartbeatReply():
                             self._hear_clock(node, message.wall_ms)
                             self._dirty.update(self._heartbeats.on_reply(node, message))
+            case Quiet(node):
+                self._touch(lambda group: group.on_quiet(node))
             case Connected(node) | Disconnected(node):
                 up = isinstance(event, Connected)
                 self._heartbeats.forget_node(node)
-                for group_id, group in self._groups.items():
-                    if group.on_connection(node, up=up):
-                        self._dirty[group_id] = group
+                self._touch(lambda group: group.on_connection(node, up=up))
+
+    def _touch(self, concerns: Callable[[Group], bool]) -> None:
+        """Looks at the groups that something concerns in this turn."""
+        self._dirty.update({id_: group for id_, group in self._groups.items() if concerns(group)})
 
     def _hear_clock(self, node: NodeKey, wall_ms: int) -> None:
         if wall_ms:

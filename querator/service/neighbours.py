@@ -19,7 +19,7 @@ from querator.service.forwarder import CarriedLease, Forwarder, PayloadQuery, Qu
 from querator.service.offers import Offers, Push
 from querator.service.outcomes import Accepted
 from querator.service.replies import PayloadCache, load_segments
-from querator.service.router import CUT_OFF_S, Router
+from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.service.waiters import LeaseDesk
 from querator.storage import generations
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
 
 LOOK_AROUND_S = 1.0
+DESKS_S = 0.5
+"""How often it is looked whether leases wait on a node that is of no use to them; the second time
+in a row they are sent away."""
 
 
 class Neighbours:
@@ -58,7 +61,7 @@ class Neighbours:
         self._offers = Offers(router, self._push)
         self._demands = Demands(forwarder)
         forwarder.watch(self)
-        self._timer = asyncio.get_running_loop().call_later(CUT_OFF_S, self._look_at_desks)
+        self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
 
     # --- what the desks say ------------------------------------------------------------------
 
@@ -99,7 +102,7 @@ class Neighbours:
 
     def _look_at_desks(self) -> None:
         """Turns away those who wait on a node that is cut off from the others."""
-        self._timer = asyncio.get_running_loop().call_later(CUT_OFF_S, self._look_at_desks)
+        self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
         before, self._cut_off = self._cut_off, set()
         for desk in self._desks.values():
             errors = [self._router.cut_off(view) for view in desk.views]

@@ -440,6 +440,12 @@ class QueueService:
         self._mover.look(view)
         self._committer.look(view)
 
+    def on_hang(self, hangs: bool) -> None:
+        """The raft thread hangs, or goes on."""
+        for view in self._router.on_hang(hangs):
+            if view.group != PLACEMENT_GROUP:
+                self._look(view)
+
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
         """Who leads a group that has a replica here, as far as the raft room knows."""
         view = self._router.on_leader(group, node)

@@ -96,6 +96,13 @@ class Reasons:
         message = f"{self.name(view)} has no leader{self._missing(view)}; not executed"
         return QueratorError(ErrorCode.UNAVAILABLE, message)
 
+    def hangs(self, view: PartitionView) -> QueratorError:
+        """This node led the partition, and its raft thread hangs."""
+        message = (
+            f"the node that led {self.name(view)} hangs: its disk does not answer; not executed"
+        )
+        return QueratorError(ErrorCode.UNAVAILABLE, message)
+
     def _missing(self, view: PartitionView) -> str:
         """What nodes that are out of reach have to do with it, as the end of a sentence."""
         replicas, missing = self._replicas(view)

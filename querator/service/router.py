@@ -52,9 +52,9 @@ LEADER_RETRY_S_MAX = 0.2
 """Before a command goes again to whoever has refused it; doubled each time."""
 HOPS_MAX = 2
 """So many times a command follows a hint at once. Then hints go round in a circle, and it waits."""
-CUT_OFF_S = 2.0
+CUT_OFF_S = 0.25
 """How long a call waits on a node that is cut off from the others, before its caller hears of it:
-on the other side there may be a leader."""
+on the other side there may be a leader. That others are not heard is known only after a while."""
 STALE_FORWARD_S = 0.25
 """How long after a change of leaders the former one may still answer what can be repeated."""
 
@@ -140,9 +140,15 @@ class Router:
 
     def cut_off(self, view: PartitionView) -> QueratorError | None:
         """Why this node can do nothing for the partition, if it is cut off from the others."""
-        if view.led or not self._reasons.is_cut_off(view):
-            return None
-        return self._reasons.cut_off(view, None)
+        return None if view.led else self._unable(view, None)
+
+    def _unable(self, view: PartitionView, unknown: QueratorError | None) -> QueratorError | None:
+        """Why this node can do nothing for a partition without a leader that it knows of, while
+        other nodes may; `unknown`: what an earlier attempt has come to.
+        """
+        if view.local and self._host.hangs:
+            return unknown or self._reasons.hangs(view)
+        return self._reasons.cut_off(view, unknown) if self._reasons.is_cut_off(view) else None
 
     def known(self) -> tuple[PartitionView, ...]:
         return tuple(self._views.values())
@@ -195,6 +201,15 @@ class Router:
             self._look(view)
         return views
 
+    def on_hang(self, hangs: bool) -> list[PartitionView]:
+        """The raft thread hangs, or goes on; the partitions that this node leads."""
+        if hangs:
+            self._host.give_up(repeatable)
+        views = [view for view in self._views.values() if view.local]
+        for view in views:
+            self._look(view)
+        return views
+
     def _guess(self, group: GroupId, after: str = "") -> str:
         """Whom to ask about a group that has no replica here, so that the raft room knows nothing:
         the node that should lead it, then each other one. Empty for a group with a replica here.
@@ -225,8 +240,8 @@ class Router:
 
     def _look(self, view: PartitionView) -> None:
         """Decides anew whether commands can be sent."""
-        led = view.local
-        if not led and view.leader and self._forwarder is not None:
+        led = view.local and not self._host.hangs
+        if not view.local and view.leader and self._forwarder is not None:
             led = self._forwarder.reaches(view.leader)
         view.led = led
         if led:
@@ -343,6 +358,8 @@ class Router:
         while not view.led or view.line:
             try:
                 self._check_alive(view)
+                if view.local and (unable := self._unable(view, unknown)) is not None:
+                    raise unable
                 await view.stand_in_line(min(latest, loop.time() + CUT_OFF_S))
                 self._check_alive(view)
             except QueratorError as error:
@@ -350,8 +367,8 @@ class Router:
             except TimeoutError:
                 if loop.time() >= latest:
                     raise self._reasons.leaderless(view, deadline, unknown) from None
-                if self._reasons.is_cut_off(view):
-                    raise self._reasons.cut_off(view, unknown) from None
+                if (unable := self._unable(view, unknown)) is not None:
+                    raise unable from None
                 continue
             if view.led:
                 break

@@ -9,13 +9,15 @@ the start of the next.
 Everything that this leaves open is drawn: how much of what was on its way when a connection broke
 still arrives before the end is noticed (so that what is sent again over the next connection may
 arrive for the second time), when each side notices, and when the next connection comes. A blocked
-direction holds messages back, as TCP does, and breaks the connection when it lasts.
+direction holds messages back, as TCP does, and breaks the connection when it lasts; before that its
+receiver is told that the sender is quiet, as it is of a node that is paused.
 """
 
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from tests.simulation.timeline import MS, SECOND, Timeline
@@ -34,6 +36,8 @@ class Endpoint(Protocol[M_contra]):
 
     def on_disconnected(self, peer: str) -> None: ...
 
+    def on_quiet(self, peer: str) -> None: ...
+
     def on_message(self, peer: str, message: M_contra) -> None: ...
 
 
@@ -46,6 +50,8 @@ class Nature:
     bytes_per_s: int = 100_000_000
     buffer_bytes: int = 1 << 20
     """What a sender may have on its way before its buffer is full."""
+    quiet_us: int = 700 * MS
+    """Nothing has come for so long."""
     keepalive_us: int = 3 * SECOND
     """A direction that is blocked for so long, up to double, breaks the connection."""
     reconnect_us: int = 200 * MS
@@ -224,6 +230,23 @@ class Network(Generic[M]):
             keepalive = self.nature.keepalive_us
             limit_us = keepalive + self._chance.randrange(keepalive)
             self._timeline.after(limit_us, lambda: self._lapse(lane, epoch))
+            self._timeline.after(self.nature.quiet_us, partial(self._quiet, lane, epoch))
+
+    def paused(self, name: str) -> None:
+        """The process does nothing, and its connections stand."""
+        for other in self._endpoints:
+            epoch = self._epochs.get(_pair(name, other), 0)
+            if epoch:
+                quiet = partial(self._quiet, self._lanes[name, other], epoch)
+                self._timeline.after(self.nature.quiet_us, quiet)
+
+    def _quiet(self, lane: Lane[M], epoch: int) -> None:
+        """Nothing has come since; or it has, and this is a mistake."""
+        silent = lane.blocks or not self._endpoints[lane.sender].listening
+        receiver = self._endpoints[lane.receiver]
+        if silent and lane.knows_epoch == epoch and receiver.listening:
+            self._timeline.note("quiet", lane.receiver, lane.sender)
+            receiver.on_quiet(lane.sender)
 
     def unblock(self, sender: str, receiver: str) -> None:
         lane = self._lanes[sender, receiver]

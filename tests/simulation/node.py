@@ -17,7 +17,7 @@ from querator.raft import library
 from querator.raft.handover import Open, Outcome, Remove, Request
 from querator.raft.machine import Machine
 from querator.raft.messages import PeerMessage, decode_frame, encode_frame
-from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
 from querator.raft.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction, StorageFailed, StorageFull
@@ -198,6 +198,7 @@ class SimulatedNode:
             self._timeline.note("pause", self.name)
             self._timeline.tell(self.name, "is PAUSED")
             self.paused = True
+            self._network.paused(self.key)
 
     def resume(self) -> None:
         if self.paused:
@@ -264,6 +265,9 @@ class SimulatedNode:
 
     def on_disconnected(self, peer: str) -> None:
         self._event(Disconnected(NodeKey(peer)))
+
+    def on_quiet(self, peer: str) -> None:
+        self._event(Quiet(NodeKey(peer)))
 
     def on_message(self, peer: str, message: bytes) -> None:
         self._event(Received(NodeKey(peer), decode_frame(message)))

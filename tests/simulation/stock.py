@@ -169,6 +169,9 @@ class StockNode:
     def on_disconnected(self, peer: str) -> None:
         self._call("_onNodeDisconnected", peer)
 
+    def on_quiet(self, peer: str) -> None:
+        """The library has no word for it."""
+
     def on_message(self, peer: str, message: dict[str, Any]) -> None:
         self._call("_onMessageReceived", peer, message)
 

@@ -220,6 +220,9 @@ class LinkPort:
     def on_connected(self, peer: str) -> None:
         """Links are opened by who wants one."""
 
+    def on_quiet(self, peer: str) -> None:
+        """A link hears of it by its end, or not at all."""
+
     def on_disconnected(self, peer: str) -> None:
         for (other, number), stream in list(self._dialed.items()):
             if other == peer:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.client import LeaseRef
+from querator.client import LeaseRef, lane
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
@@ -341,6 +341,47 @@ async def test_a_producer_leaves_a_node_that_is_cut_off():
             await producer.produce_many([b"%d" % number for number in range(1, 20)])
             assert producer._lane.address == b.address
     assert a.stored == [b"%d" % number for number in range(20)]
+
+
+async def test_a_producer_leaves_a_node_that_does_not_know_what_became_of_a_request():
+    async with cluster("a", "b") as (a, b):
+        a.decide = lambda request: refusal("OUTCOME_UNKNOWN", field="partition", value="0")
+        async with Client([a.address, b.address]) as client:
+            async with client.producer("q", batch_items=1) as producer:
+                await producer.produce(b"0")
+                assert producer._lane.address == b.address
+    assert b.stored == [b"0"]
+
+
+async def test_a_producer_leaves_a_node_that_falls_silent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lane, "PATIENCE_SECONDS_MIN", 0.05)
+    async with cluster("a", "b") as (a, b), Client(a.address) as client:
+        async with client.producer("q", batch_items=1) as producer:
+            await producer.produce(b"0")
+            await until(lambda: len(client._nodes().addresses) == 2)
+            a.silent = True
+            # What the silent node has stored is not stored again.
+            await producer.produce_many([b"1", b"2"])
+            assert producer._lane.address == b.address
+    assert a.stored == b.stored == [b"0", b"1", b"2"]
+
+
+async def test_a_producer_stays_with_a_slow_node_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(lane, "PATIENCE_SECONDS_MIN", 0.01)
+    async with ScriptedNode.running() as node, Client(node.address) as client:
+        async with client.producer("q", batch_items=1) as producer:
+            await producer.produce(b"0")
+            node.silent = True
+            looked = asyncio.get_running_loop().time() + 0.1
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(producer.produce(b"1"))
+                await until(lambda: asyncio.get_running_loop().time() > looked)
+                assert node.produce_streams == 1
+                waiting.cancel()
+            # Nothing is waited for any more.
+            await producer.close()
 
 
 async def test_a_consumer_leaves_a_node_that_is_cut_off():

@@ -54,6 +54,9 @@ class Running:
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         self.on_failure(error)
 
+    def on_hang(self, hangs: bool) -> None:
+        raise AssertionError("a node that is alone is not watched")
+
     async def start(self) -> None:
         await self.host.start()
         await self.placement.start()

@@ -13,6 +13,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
+from querator.raft.peers import PeerLink
 from querator.storage.environment import Environment, StorageFailed
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.register import Owner, RegisterMachine
@@ -25,12 +26,14 @@ async def hosting(
     owner: Owner | None = None,
     clock: Clock | None = None,
     log_bytes_kept: int = 64 * MIB,
+    peers: PeerLink | None = None,
 ) -> AsyncIterator[Host]:
     host = Host(
         environment,
         clock=clock if clock is not None else RealClock(),
         events=owner if owner is not None else Owner(),
         log_bytes_kept=log_bytes_kept,
+        peers=peers,
     )
     await host.start()
     try:

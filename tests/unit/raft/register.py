@@ -151,6 +151,7 @@ class Owner:
         self.effects: list[tuple[GroupId, Any]] = []
         self.leadership: list[tuple[GroupId, bool]] = []
         self.failures: list[BaseException] = []
+        self.hangs: list[bool] = []
         self.quarantined: list[tuple[GroupId, BaseException]] = []
         self._waiters: list[asyncio.Event] = []
 
@@ -170,6 +171,10 @@ class Owner:
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         self.quarantined.append((group, error))
+        self._wake()
+
+    def on_hang(self, hangs: bool) -> None:
+        self.hangs.append(hangs)
         self._wake()
 
     def _wake(self) -> None:

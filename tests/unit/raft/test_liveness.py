@@ -2,14 +2,15 @@
 
 import pytest
 
-from querator.model.errors import QueratorError
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
-from querator.raft.liveness import Liveness
+from querator.raft.liveness import HANGS_S, Liveness
 from querator.storage.environment import StorageFailed
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate, hosting
+from tests.unit.raft.hosting import Gate, code_of, hosting
 from tests.unit.raft.register import Owner, RegisterMachine
+from tests.unit.raft.wiring import Station, info, stations
 
 
 def test_nothing_is_owed_before_the_first_mark() -> None:
@@ -67,6 +68,46 @@ async def test_a_host_whose_disk_hangs_and_comes_back() -> None:
         assert host.liveness.stalled_s() == 0
     clock.advance(40_000)
     assert host.liveness.stalled_s() == 0, "a thread that has ended owes nothing"
+
+
+async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() -> None:
+    environment, clock = MemoryEnvironment(), SimulatedClock()
+    gate, owner = Gate(environment), Owner()
+    station = Station(info("a"), clock=clock)
+    with stations(station):
+        async with hosting(
+            environment, RegisterMachine(1), owner=owner, clock=clock, peers=station.peers
+        ) as host:
+            await owner.until(lambda: (GroupId(1), True) in owner.leadership)
+            gate.close()
+            held = [host.propose(GroupId(1), amount) for amount in (1, 10)]
+            await gate.reached()
+            clock.advance(int(HANGS_S * 1000) + 1)
+            await owner.until(lambda: owner.hangs == [True])
+            assert host.hangs
+            host.give_up(lambda command: command == 1)
+            assert await code_of(held[0]) is ErrorCode.OUTCOME_UNKNOWN
+            assert not held[1].done()
+            assert host.leads(GroupId(1))
+            gate.open()
+            # What was given up has been carried out all the same.
+            assert (await held[1])[0] == 11
+            await owner.until(lambda: owner.hangs == [True, False])
+            assert not host.hangs
+
+
+async def test_a_host_that_is_alone_waits_for_its_disk() -> None:
+    environment, clock = MemoryEnvironment(), SimulatedClock()
+    gate, owner = Gate(environment), Owner()
+    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+        gate.close()
+        held = host.propose(GroupId(1), 1)
+        await gate.reached()
+        clock.advance(10 * int(HANGS_S * 1000))
+        assert not host.hangs
+        gate.open()
+        assert (await held)[0] == 1
+        assert owner.hangs == []
 
 
 async def test_a_host_that_has_failed_owes_nothing() -> None:

@@ -151,9 +151,10 @@ def test_nodes_with_nothing_to_say_ping():
     clock = SimulatedClock()
     with introduced("a", "b", clock=clock) as (a, b):
         settle(a, b)
+        rested = pytest.approx(PEER_PING_MS / 1000)
         for _ in range(10 * PEER_SILENCE_MS_MAX // PEER_PING_MS):
             clock.advance(PEER_PING_MS)
-            drive(a, b, until=lambda: a.peers.wait_s() == b.peers.wait_s() == PEER_PING_MS / 1000)
+            drive(a, b, until=lambda: a.peers.wait_s() == b.peers.wait_s() == rested)
             settle(a, b)
         assert a.links(b) == b.links(a) == [Connected]
 

@@ -16,7 +16,7 @@ from querator.raft import library
 from querator.raft.clock import SimulatedClock
 from querator.raft.handover import Call, Event, Open, Outcome, Request
 from querator.raft.messages import Envelope, GroupMessage, PeerMessage
-from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
 from querator.storage import generations
@@ -126,6 +126,8 @@ class World:
         self.replicas = tuple(Replica(id_, key(name)) for id_, name in enumerate(names, 1))
         self.nodes = {name: Machine(self, name) for name in names}
         self.cut: set[frozenset[str]] = set()
+        self.muted: set[tuple[str, str]] = set()
+        """(from, to): what is sent is lost, though the connection stands."""
         self.turns = 0
         self.results: list[Any] = []
         self.early: list[tuple[Any, Register]] = []
@@ -152,7 +154,7 @@ class World:
 
     def carry(self, one: str, other: str, messages: list[PeerMessage]) -> None:
         self.carried += [(one, other, message) for message in messages]
-        if self.linked(one, other):
+        if self.linked(one, other) and (one, other) not in self.muted:
             self.nodes[other].inbox.append(Received(key(one), messages))
 
     def hear(self, name: str, sender: str, *messages: GroupMessage) -> None:
@@ -180,7 +182,13 @@ class World:
                     self.cut.add(frozenset((one, other)))
                     self._tell(one, other, up=False)
 
+    def mute(self, one: str, other: str) -> None:
+        """The other hears nothing of the first any more, and is told so."""
+        self.muted.add((one, other))
+        self.nodes[other].inbox.append(Quiet(key(one)))
+
     def heal(self) -> None:
+        self.muted.clear()
         for pair in list(self.cut):
             self.cut.discard(pair)
             one, other = sorted(pair)

@@ -88,7 +88,7 @@ class Station:
         return [
             type(event)
             for event in self.events
-            if event.node == other.key and not isinstance(event, Received)
+            if event.node == other.key and isinstance(event, Connected | Disconnected)
         ]
 
     def sees(self, other: "Station") -> bool:

@@ -96,6 +96,9 @@ class Node:
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         self.failures.append(error)
 
+    def on_hang(self, hangs: bool) -> None:
+        raise AssertionError("a node that is alone is not watched")
+
     # --- short ways ----------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool]) -> None:

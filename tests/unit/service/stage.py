@@ -33,6 +33,13 @@ class Seat:
         self._name = name
         self.node = NodeKey(f"{name}/1")
 
+    @property
+    def hangs(self) -> bool:
+        return self._name in self._stage.hanging
+
+    def give_up(self, which: Callable[[Any], bool]) -> None:
+        """What waits here is ended by the test's losing of answers."""
+
     def leads(self, group: GroupId) -> bool:
         return self._stage.leaders.get(group) == self._name
 
@@ -187,6 +194,8 @@ class Stage:
         """Set at the first of them."""
         self.map_confirming = asyncio.Event()
         """The same, of the map."""
+        self.hanging: set[str] = set()
+        """Nodes whose raft thread hangs."""
         self.unreached: set[str] = set()
         """Nodes that no raft room has a connection to."""
         self._cuts: set[frozenset[str]] = set()

@@ -284,7 +284,7 @@ async def test_a_lost_quorum_is_reported_as_that():
 
 async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(router, "CUT_OFF_S", 0.05)
-    monkeypatch.setattr(neighbours, "CUT_OFF_S", 0.05)
+    monkeypatch.setattr(neighbours, "DESKS_S", 0.05)
     async with staged("a", "b", "c") as stage:
         subscription = await stage.members["b"].subscribe(
             SubscribeCall("default", "q", "c", 100, 3 * MIB)
@@ -299,6 +299,25 @@ async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.Mon
             assert error.code is ErrorCode.UNAVAILABLE
             assert "those on a, c are out of reach; not executed" in error.message
         await subscription.close(polite=False)
+
+
+async def test_a_node_that_hangs_sends_callers_away_until_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(neighbours, "DESKS_S", 0.05)
+    async with staged("a", "b") as stage:
+        stage.lead(group_of(stage), "b")
+        leasing = start(stage.lease("b", wait_ms=LONG_MS))
+        await rounds()
+        stage.hanging.add("b")
+        stage.members["b"].on_hang(True)
+        for task in (start(stage.produce("b", b"x", timeout_ms=LONG_MS)), leasing):
+            error = await refusal(task)
+            assert error.code is ErrorCode.UNAVAILABLE
+            assert "the node that led partition 0 of queue q hangs" in error.message
+        stage.hanging.clear()
+        stage.members["b"].on_hang(False)
+        await stage.produce("b", b"x", timeout_ms=LONG_MS)
 
 
 async def test_one_node_out_of_reach_cuts_nobody_off(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,1 @@
+"""Leaders that hang or are cut off under a steady load: how long nothing is acknowledged."""
