@@ -167,9 +167,9 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Adds moved items number `first_move`, `first_move`+1, … of `source_group`; known ones are
-    skipped.
+    skipped. Takes the first ones for which there is room.
 
-    Refused as a whole when it would leave a gap.
+    Refused as a whole when it would leave a gap, or when there is no room for any.
     """
 
     source_group: int
@@ -425,6 +425,15 @@ class RedriveResult(msgspec.Struct, frozen=True, gc=False):
     next_seq: int
 
 
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """The answer to Move: `changed` items were taken, and now all up to move `upto_move` are there.
+    The others found no room.
+    """
+
+    changed: int
+    upto_move: int
+
+
 class Done(msgspec.Struct, frozen=True, gc=False):
     """The answer to commands without a result of their own; `changed` counts what they touched."""
 
@@ -441,6 +450,7 @@ Result = (
     | ReaderResult
     | StageResult
     | TxnResult
+    | Moved
     | Done
 )
 
@@ -458,5 +468,7 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Transactions that it coordinates and that are not finished."""
     pinned: int = 0
     """Staged items that are pinned for transactions."""
+    occupied: int = 0
+    """Items that count for the queue's limit."""
     stages: int = 0
     """Stages, of all kinds."""

@@ -158,6 +158,9 @@ STAGED_BYTES_MAX = 4 * GIB  # Per partition, of items that are not visible yet.
 TXNS_OPEN_MAX = 1_000  # Per queue, not finished; one producer has one undecided.
 TXN_PRODUCERS_MAX = 100_000  # Per queue, remembered by its first partition; likewise by each other.
 MOVE_BATCH_ITEMS_MAX = 500
+# Before a target that is full or out of reach is tried again; doubled from the one to the other.
+MOVE_PAUSE_MS_MIN = 20
+MOVE_PAUSE_MS_MAX = 5 * SECOND_MS  # A try is a log entry of a full target: one item each.
 READERS_MAX = 100  # Per partition: lists and stats look at each, and each may hold a batch.
 BATCH_SEGMENTS_MAX = APPLY_SEGMENTS_MAX  # One command acknowledges a batch and reserves the next.
 MOVE_BATCH_BYTES_MAX = 1 * MIB

@@ -143,6 +143,7 @@ class PartitionMachine:
             txns=state.txns,
             pinned=state.pinned,
             stages=state.stages,
+            occupied=state.occupied,
         )
         # Moves and transactions are read from the tables as soon as they are told of.
         early = not (state.moving or state.txns or txns)

@@ -2,8 +2,10 @@
 
 The source numbers its moves to each target from 1 without gaps and keeps them in its outbox until
 the target has them (MoveDone). The target remembers the last move of each source (`moved_upto`) and
-takes only what follows; a batch that is sent again is skipped as far as it is known. Nothing
-depends on time. A partition that is closing takes no moves, for ever, and says up to which it has
+takes only what follows; a batch that is sent again is skipped as far as it is known. Of a batch for
+which there is not enough room the target takes the first items, and its answer says how far it has
+got. No item is too large for a target: only the number of items is limited. Nothing depends on
+time. A partition that is closing takes no moves, for ever, and says up to which it has
 them: so what follows can go to another partition of its queue (MoveElsewhere) and not arrive twice.
 
 A dead letter arrives with an overlay that says where it came from. A redriven item arrives fresh.
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from querator.model.commands import (
     Done,
     Move,
+    Moved,
     MovedItem,
     MoveDone,
     MoveElsewhere,
@@ -51,12 +54,15 @@ from querator.storage import attachments
 from querator.storage.tables import MOVED_UPTO, OUTBOX, OUTBOX_TARGETS, OVERLAYS
 
 
-def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Done | Refusal:
-    """Takes items in. `parts` are (attachment, number of items); `changed` counts items taken."""
+def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved | Refusal:
+    """Takes items in. `parts` are (attachment, number of items)."""
     txn, group, state = turn.txn, turn.group, turn.state
-    refusal, skipped = _judge(turn, command)
+    judged = _judge(turn, command)
     count = len(command.items)
-    alive = 0 if refusal is not None else masks.full(count) & ~masks.full(min(skipped, count))
+    upto = 0 if isinstance(judged, Refusal) else judged
+    known = moved_upto(turn, command.source_group)
+    alive = masks.full(min(count, max(0, upto - command.first_move + 1)))
+    alive &= ~masks.full(max(0, known - command.first_move + 1))
     base = state.next_seq
     state.next_seq = base + count
     start = 0
@@ -70,14 +76,13 @@ def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Done | 
         else:
             attachments.drop(txn, group, turn.index, part, log_first=turn.log_first)
         start += length
-    if refusal is not None:
-        return refusal
+    if isinstance(judged, Refusal):
+        return judged
     taken = alive.bit_count()
     if taken:
-        upto = command.first_move + count - 1
         MOVED_UPTO.put(txn, group, command.source_group, value=upto.to_bytes(8, "big"))
         state.moved_in += taken
-    return Done(taken)
+    return Moved(taken, upto)
 
 
 def moved_upto(turn: Turn, source_group: int) -> int:
@@ -85,45 +90,43 @@ def moved_upto(turn: Turn, source_group: int) -> int:
     return 0 if row is None else int.from_bytes(row, "big")
 
 
-def _judge(turn: Turn, command: Move) -> tuple[Refusal | None, int]:
-    """Why the batch is refused, or how many of its first items are known."""
+def _judge(turn: Turn, command: Move) -> Refusal | int:
+    """Why the batch is refused, or up to which move the partition has them after it."""
     if turn.row is None:
-        return unconfigured(), 0
+        return unconfigured()
     count = len(command.items)
     if len(command.lengths) != count * 4 or command.first_move <= 0 or command.source_group < 0:
         return Refusal(
             ErrorCode.INVALID_ARGUMENT, "a move has one length per item", field="lengths"
-        ), 0
-    expected = moved_upto(turn, command.source_group) + 1
-    if turn.row.moves_closed and command.first_move + count > expected:
+        )
+    known = moved_upto(turn, command.source_group)
+    if turn.row.moves_closed and command.first_move + count > known + 1:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
             "the partition is closing, or was: it takes no moves any more",
             field="first_move",
-            limit=str(expected - 1),
+            limit=str(known),
             value=str(command.first_move),
-        ), 0
-    if command.first_move > expected:
+        )
+    if command.first_move > known + 1:
         return Refusal(
             ErrorCode.SEQUENCE_GAP,
-            f"move {command.first_move} does not follow: {expected} is expected",
+            f"move {command.first_move} does not follow: {known + 1} is expected",
             field="first_move",
-            limit=str(expected),
+            limit=str(known + 1),
             value=str(command.first_move),
-        ), 0
-    skipped = expected - command.first_move
-    fresh = max(0, count - skipped)
-    held = turn.state.occupied
-    if fresh and 0 < turn.queue.items_max < held + fresh:
+        )
+    fresh = max(0, command.first_move + count - 1 - known)
+    held, items_max = turn.state.occupied, turn.queue.items_max
+    if fresh and 0 < items_max <= held:
         return Refusal(
             ErrorCode.QUEUE_FULL,
-            f"the partition holds {held} items; "
-            f"{fresh} more would exceed its limit of {turn.queue.items_max}",
+            f"the partition holds {held} items; its limit is {items_max}",
             field="items",
-            limit=str(turn.queue.items_max),
+            limit=str(items_max),
             value=str(held + fresh),
-        ), 0
-    return None, skipped
+        )
+    return known + (min(fresh, items_max - held) if items_max > 0 else fresh)
 
 
 def _take_block(

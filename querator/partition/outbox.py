@@ -50,11 +50,15 @@ def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
 
 
 def outbox_batch(
-    txn: ReadTransaction, group: int, target_group: int | None = None
+    txn: ReadTransaction,
+    group: int,
+    target_group: int | None = None,
+    *,
+    items_max: int = MOVE_BATCH_ITEMS_MAX,
 ) -> OutboxBatch | None:
     """The next moves to a target (None: to the first that has some); None if there are none.
 
-    At most MOVE_BATCH_ITEMS_MAX items and MOVE_BATCH_BYTES_MAX bytes, but one item at least.
+    At most `items_max` items and MOVE_BATCH_BYTES_MAX bytes, but one item at least.
     """
     txn = generations.view(txn, group)
     raw = SETTINGS.get(txn, group)
@@ -73,7 +77,7 @@ def outbox_batch(
         row = decode_outbox(value)
         first_move = first_move or int.from_bytes(key[-8:], "big")
         block = load_block(txn, group, row.first_seq)
-        mask = masks.first(masks.from_bytes(row.mask), MOVE_BATCH_ITEMS_MAX - len(items))
+        mask = masks.first(masks.from_bytes(row.mask), items_max - len(items))
         stored = read_payload(txn, group, row.first_seq, block)
         for ordinal in masks.ordinals(mask):
             data = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
@@ -94,7 +98,7 @@ def outbox_batch(
             pieces.append(data)
             size += len(data)
         else:
-            if len(items) < MOVE_BATCH_ITEMS_MAX:
+            if len(items) < items_max:
                 continue
         break
     if not items:

@@ -18,6 +18,7 @@ from querator.model.commands import (
     ExtendResult,
     LeasedSegment,
     LeaseGrant,
+    Moved,
     ProduceResult,
     RedriveResult,
     Refusal,
@@ -234,6 +235,7 @@ _RESULTS: tuple[type, ...] = (
     placement.QueueDeleted,
     StageResult,
     TxnResult,
+    Moved,
 )
 _LEASE = len(_RESULTS)
 

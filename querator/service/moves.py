@@ -8,8 +8,10 @@ anything:
                      ▲                                                    │
                      └────────────────────────────────────────────────────┘
 
-One batch of a source is in flight at a time. What a target refuses (it is full, say) waits a
-while, longer each time, and the source's other targets go on. When the target's queue is gone for
+One batch of a source is in flight at a time. What a target refuses waits a while, longer each time,
+and the source's other targets go on. A full target has taken the items for which it had room. It is
+tried again with one item, twice as many after each success: at once when it is led by this node and
+loses items, else after a pause of MOVE_PAUSE_MS_MAX at most. When the target's queue is gone for
 ever, the source takes its items back (MoveReturn): they are ready there again, and die again if
 they must. A target that is closing says which moves it has, and the source sends the others to the
 first partition of the same queue (MoveElsewhere).
@@ -26,9 +28,10 @@ from functools import partial
 import msgspec
 
 from querator import telemetry
-from querator.model.commands import Command, Move, MoveDone, MoveElsewhere, MoveReturn
+from querator.model.commands import Command, Move, Moved, MoveDone, MoveElsewhere, MoveReturn
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
+from querator.model.limits import MOVE_BATCH_ITEMS_MAX, MOVE_PAUSE_MS_MAX, MOVE_PAUSE_MS_MIN
 from querator.model.queues import QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
@@ -38,9 +41,8 @@ from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.storage.environment import Environment
 
-PAUSE_S_MIN = 0.02
-PAUSE_S_MAX = 5.0
-"""Pause of a target after a failure, doubled each time."""
+PAUSE_S_MIN = MOVE_PAUSE_MS_MIN / 1000
+PAUSE_S_MAX = MOVE_PAUSE_MS_MAX / 1000
 
 _log = telemetry.logger(__name__)
 
@@ -53,13 +55,17 @@ class _Pause(msgspec.Struct, frozen=True):
 class _Source:
     """A partition with moves to send."""
 
-    __slots__ = ("active", "pauses", "timer", "view")
+    __slots__ = ("active", "batch_max", "full", "pauses", "timer", "view")
 
     def __init__(self, view: PartitionView) -> None:
         self.view = view
         self.active = False
         """Whether a step is under way."""
         self.pauses: dict[GroupId, _Pause] = {}
+        self.batch_max: dict[GroupId, int] = {}
+        """Items of the next batch, of targets that were full."""
+        self.full: dict[GroupId, int] = {}
+        """How many items the targets held that are full, as far as this node knows."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -73,6 +79,8 @@ class Mover:
         self._environment = environment
         self._loop = asyncio.get_running_loop()
         self._sources: dict[PartitionView, _Source] = {}
+        self._full: dict[GroupId, set[_Source]] = {}
+        """Sources that wait for room in a target."""
         self._stopped = False
 
     def look(self, view: PartitionView) -> None:
@@ -85,6 +93,17 @@ class Mover:
         if not source.active and source.timer is None:
             source.active = True
             self._loop.call_soon(self._step, source)
+
+    def on_items(self, group: GroupId, items: int) -> None:
+        """A partition that this node leads holds so many items."""
+        waiting = self._full.get(group)
+        if not waiting:
+            return
+        for source in [source for source in waiting if items < source.full[group]]:
+            self._not_full(source, group)
+            source.pauses.pop(group, None)
+            if source.timer is not None:
+                self._again(source)
 
     def on_map(self) -> None:
         """Targets may have gone: what waits for one is looked at again."""
@@ -117,7 +136,8 @@ class Mover:
                 targets = [GroupId(target) for target in outbox_targets(txn, view.group)]
                 free = [target for target in targets if not self._paused(source, target, now_s)]
                 if free and not self._gone(free[0]):
-                    batch = outbox_batch(txn, view.group, free[0])
+                    most = source.batch_max.get(free[0], MOVE_BATCH_ITEMS_MAX)
+                    batch = outbox_batch(txn, view.group, free[0], items_max=most)
         except BlockDamaged as damaged:
             self._failed(source, free[0], self._reads.damaged(damaged))
             return
@@ -173,15 +193,24 @@ class Mover:
         if isinstance(outcome, QueratorError):
             owner = self._router.map.by_group(target)
             if outcome.code is not ErrorCode.ROUTING_CHANGED or owner is None:
+                if outcome.code is ErrorCode.QUEUE_FULL:
+                    self._is_full(source, target)
                 self._failed(source, target, outcome)
                 return
             # The first partition of a queue never closes.
             elsewhere = MoveElsewhere(target, int(outcome.limit), owner[0].groups[0])
             self._router.post(source.view, elsewhere, then=partial(self._done, source, target))
             return
-        upto = batch.first_move + len(batch.items) - 1
-        command: Command = MoveDone(target, upto)
+        assert isinstance(outcome, Moved)
+        command: Command = MoveDone(target, outcome.upto_move)
         then: Callable[[Accepted | QueratorError], None] = partial(self._done, source, target)
+        if outcome.upto_move < batch.first_move + len(batch.items) - 1:
+            self._is_full(source, target)
+            then = partial(self._done_in_part, source, target)
+        elif target in source.batch_max:
+            source.batch_max[target] *= 2
+            if source.batch_max[target] >= MOVE_BATCH_ITEMS_MAX:
+                del source.batch_max[target]
         self._router.post(source.view, command, then=then)
 
     def _returned(
@@ -197,13 +226,37 @@ class Mover:
         source.pauses.pop(target, None)
         self._step(source)
 
+    def _done_in_part(
+        self, source: _Source, target: GroupId, outcome: Accepted | QueratorError
+    ) -> None:
+        """The target has no room for what is next."""
+        source.pauses.pop(target, None)
+        if not isinstance(outcome, QueratorError):
+            outcome = QueratorError(ErrorCode.QUEUE_FULL, "the target has no more room")
+        self._failed(source, target, outcome)
+
     # --- failures ----------------------------------------------------------------------------
+
+    def _is_full(self, source: _Source, target: GroupId) -> None:
+        source.batch_max[target] = 1
+        view = self._router.view(target)
+        if view.local:
+            source.full[target] = view.occupied
+            self._full.setdefault(target, set()).add(source)
+
+    def _not_full(self, source: _Source, target: GroupId) -> None:
+        source.full.pop(target, None)
+        waiting = self._full.get(target)
+        if waiting is not None:
+            waiting.discard(source)
+            if not waiting:
+                del self._full[target]
 
     def _failed(self, source: _Source, target: GroupId, error: QueratorError) -> None:
         before = source.pauses.get(target)
         length_s = PAUSE_S_MIN if before is None else min(before.length_s * 2, PAUSE_S_MAX)
         source.pauses[target] = _Pause(length_s, self._loop.time() + length_s)
-        if length_s == PAUSE_S_MAX:
+        if length_s == PAUSE_S_MAX and before is not None and before.length_s < length_s:
             _log.warning(
                 "moves.stuck", group=source.view.group, target_group=target, error=str(error)
             )
@@ -228,6 +281,8 @@ class Mover:
         if source.timer is not None:
             source.timer.cancel()
             source.timer = None
+        for target in list(source.full):
+            self._not_full(source, target)
         self._sources.pop(source.view, None)
 
     def _gone(self, group: GroupId) -> bool:

@@ -10,6 +10,7 @@ from querator.model.commands import (
     ExtendResult,
     Lease,
     LeaseResult,
+    Moved,
     Produce,
     ProduceResult,
     RedriveResult,
@@ -38,6 +39,7 @@ Accepted = (
     | ReaderResult
     | StageResult
     | TxnResult
+    | Moved
     | Done
 )
 """What a partition answers to a command that it did not refuse."""

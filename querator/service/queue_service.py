@@ -429,6 +429,7 @@ class QueueService:
             view.desk.look(view)
         if effects.outbox:
             self._mover.look(view)
+        self._mover.on_items(group, effects.occupied)
         self._committer.look(view)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:

@@ -174,6 +174,7 @@ class Router:
         view = self._views.get(group) or self.view(group)
         view.stored = effects.ready
         view.outbox = effects.outbox
+        view.occupied = effects.occupied
         view.txns, view.pinned, view.stages = effects.txns, effects.pinned, effects.stages
         if view.local:
             view.ready = effects.ready

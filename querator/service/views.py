@@ -33,6 +33,7 @@ class PartitionView:
         "line",
         "local",
         "looks",
+        "occupied",
         "outbox",
         "pinned",
         "produce_bytes",
@@ -57,6 +58,8 @@ class PartitionView:
         self.stored = 0
         """Items that can be leased, as this node's own replica has it."""
         self.outbox = 0
+        self.occupied = 0
+        """Items that count for the queue's limit, as this node's own replica has it."""
         """Items on their way to other partitions, as this node's own replica has it."""
         self.txns = 0
         """Transactions that it coordinates and that are not finished, as this node's replica has

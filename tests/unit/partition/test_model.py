@@ -71,16 +71,19 @@ class Comparison(RuleBasedStateMachine):
         max_attempts=st.sampled_from([0, 2, 3]),
         expire=st.sampled_from([0, 0, 7000]),
         dead=st.booleans(),
+        dead_room=st.sampled_from([0, 0, 1, 3]),
     )
-    def start(self, max_attempts: int, expire: int, dead: bool) -> None:
+    def start(self, max_attempts: int, expire: int, dead: bool, dead_room: int) -> None:
         environment = MemoryEnvironment()
         self.log = Log(environment, group=GROUP, checked=True)
         self.dead_log = Log(environment, group=DEAD_GROUP)
-        self.dead_log.configure(queue="dead")
+        self.dead_log.configure(queue="dead", items_max=dead_room)
+        self.dead_room = dead_room
         self.model = Model(START_MS)
         self.next_lease = 1
         self.version = 0
         self.arrived: list[int] = []
+        self.ever_arrived: set[int] = set()
         self.configure(max_attempts, expire, dead)
 
     @rule(
@@ -271,7 +274,9 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(confirmed=st.booleans())
     def carry(self, confirmed: bool) -> None:
-        """Dead letters go over; unconfirmed ones go again, and arrive once."""
+        """Dead letters go over, as many as there is room for; unconfirmed ones go again, and arrive
+        once.
+        """
         with self.log.environment.snapshot() as txn:
             batch = queries.outbox_batch(txn, GROUP)
         if batch is None:
@@ -281,16 +286,35 @@ class Comparison(RuleBasedStateMachine):
         assert sorted(
             (item.origin_seq, item.reason, item.attempts, item.errors) for item in batch.items
         ) == sorted(self.model.outbox)
-        self.dead_log.one(
+        result = self.dead_log.one(
             Move(GROUP, batch.first_move, batch.lengths, batch.items), batch.attachment
         )
         sent = [item.origin_seq for item in batch.items]
-        self.arrived += [seq for seq in sent if seq not in self.arrived]
+        fresh = [seq for seq in sent if seq not in self.ever_arrived]
+        known = len(sent) - len(fresh)
+        if self.dead_room:
+            room = max(0, self.dead_room - len(self.arrived))
+            if fresh and not room:
+                assert result.code.name == "QUEUE_FULL"
+                return
+            fresh = fresh[:room]
+        there = known + len(fresh)
+        assert (result.changed, result.upto_move) == (len(fresh), batch.first_move + there - 1)
+        self.arrived += fresh
+        self.ever_arrived |= set(fresh)
         if confirmed:
-            self.log.one(MoveDone(DEAD_GROUP, batch.first_move + len(batch.items) - 1))
-            for seq, *_ in self.model.outbox:
+            self.log.one(MoveDone(DEAD_GROUP, result.upto_move))
+            gone = set(sent[:there])
+            for seq in gone:
                 del self.model.items[seq]
-            self.model.outbox.clear()
+            self.model.outbox = [one for one in self.model.outbox if one[0] not in gone]
+
+    @rule(items=st.integers(1, 5))
+    def drain_dead(self, items: int) -> None:
+        grant = self.dead_log.one(Lease((caller(items),))).grants[0]
+        if grant.lease:
+            self.dead_log.one(Complete((LeaseItems(grant.lease),)))
+        del self.arrived[:items]
 
     @invariant()
     def agree(self) -> None:

@@ -6,6 +6,7 @@ from querator.model.commands import (
     Done,
     LeaseItems,
     Move,
+    Moved,
     MoveDone,
     MoveElsewhere,
     MoveReturn,
@@ -90,12 +91,12 @@ def test_a_dead_letter_arrives_with_its_origin():
 def test_a_move_sent_again_arrives_once():
     work, dead = pair()
     kill(work, 3)
-    assert send(work, dead) == Done(3)
-    assert send(work, dead) == Done(0)
+    assert send(work, dead) == Moved(3, 3)
+    assert send(work, dead) == Moved(0, 3)
     work.one(MoveDone(DEAD, 2))
-    assert send(work, dead) == Done(0)
+    assert send(work, dead) == Moved(0, 3)
     kill(work, 2)
-    assert send(work, dead) == Done(2)
+    assert send(work, dead) == Moved(2, 5)
     work.one(MoveDone(DEAD, 5))
     work.one(MoveDone(DEAD, 4))
     assert batch_of(work) is None
@@ -106,7 +107,7 @@ def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
     work, dead = pair()
     dead.configure(2, queue="dead", partition=1)
     kill(work, 3)
-    assert send(work, dead) == Done(3)
+    assert send(work, dead) == Moved(3, 3)
     kill(work, 2)
     # Until it is open the change may be undone, and moves are taken.
     dead.one(Route(1, 1, open=False))
@@ -170,14 +171,35 @@ def test_batches_are_bounded():
     assert carry(work, dead) == 4
 
 
-def test_a_full_dead_queue_refuses_and_nothing_is_lost():
+def test_a_target_takes_what_it_has_room_for_and_then_refuses():
     work, dead = pair()
+    dead.configure(version=2, queue="dead", items_max=3)
+    dead.produce(1)
+    kill(work, 5)
+    assert send(work, dead) == Moved(2, 2)
+    refusal = send(work, dead)
+    assert (refusal.code, refusal.field, refusal.limit) == (ErrorCode.QUEUE_FULL, "items", "3")
+    work.one(MoveDone(DEAD, 2))
+    assert (stats(work).moving, batch_of(work).first_move) == (3, 3)
+    grant = dead.one(lease_of(2)).grants[0]
+    dead.one(Complete((LeaseItems(grant.lease),)))
+    # Known, taken, and without room, in one batch.
+    assert send(work, dead) == Moved(2, 4)
+    dead.configure(version=3, queue="dead", items_max=4)
+    assert send(work, dead) == Moved(1, 5)
+    work.one(MoveDone(DEAD, 5))
+    assert [item.dead_letter.origin_seq for item in letters(dead)] == [2, 3, 4, 5]
+    assert (stats(work).moving, stats(dead).moved_in) == (0, 5)
+
+
+def test_a_lower_limit_of_the_target_refuses_and_loses_nothing():
+    work, dead = pair()
+    dead.produce(3)
     dead.configure(version=2, queue="dead", items_max=2)
-    kill(work, 3)
+    kill(work, 1)
     assert send(work, dead).code is ErrorCode.QUEUE_FULL
-    assert stats(work).moving == 3
     dead.configure(version=3, queue="dead")
-    assert carry(work, dead) == 3
+    assert carry(work, dead) == 1
 
 
 def test_expired_letters_do_not_expire_again_by_their_own_timeout():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from querator.model.calls import SubscribeCall
+from querator.model.calls import CompleteCall, SubscribeCall
 from querator.model.commands import Lease, Produce
 from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
@@ -20,6 +20,7 @@ from tests.unit.service.serving import (
     payloads,
     producer_id,
     refusal,
+    whole,
 )
 from tests.unit.service.stage import Stage, staged
 
@@ -447,6 +448,26 @@ async def test_dead_letters_move_between_nodes():
 
         await stage.base.until(arrived)
         assert stage.forwarded["Move"]
+
+
+async def test_dead_letters_follow_when_a_full_queue_of_another_node_has_room():
+    async with staged("a", "b") as stage:
+        dead = await stage.base.create("dead", partition_items_max=4)
+        await stage.base.admin.update_queue(
+            "default", "q", QueueSettings(dead_queue="dead"), ("dead_queue",), 0
+        )
+        stage.lead(dead.groups[0], "b")
+        await stage.produce("a", *[b"x"] * 10)
+        reply = await stage.lease("a", wait_ms=LONG_MS)
+        await stage.retry("a", *reply.batches, dead=True)
+        drained = 0
+        while drained < 10:
+            reply = await stage.lease("b", 3, queue="dead", wait_ms=LONG_MS)
+            drained += sum(batch.loaded.count for batch in reply.batches)
+            refs = tuple(whole(batch) for batch in reply.batches)
+            await stage.members["b"].complete(CompleteCall("default", "dead", refs))
+        await stage.base.until(lambda: stage.base.counts("q").moving == 0)
+        assert stage.base.counts("dead").moved_in == 10
 
 
 async def test_streams_deliver_and_extend_over_nodes():
