@@ -49,6 +49,7 @@ from querator.storage.tables import (
     DEDUP_KEYS,
     DEDUP_ORDER,
     ENDED,
+    MOVED_UPTO,
     PRODUCER_OUTCOMES,
     PRODUCERS,
     SETTINGS,
@@ -98,6 +99,7 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     `targets`: groups to which moves are on their way. `pinned`: items wait for the decision on a
     transaction, or to be published after it. `changes`: those that are not over for keys, as
     (version, whether the partition has passed, a mask of those that it waits for): see `holds`.
+    `sources`: of one that is closing, the groups that it has taken moves from.
     """
 
     routing: int
@@ -108,6 +110,7 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     targets: tuple[int, ...]
     pinned: bool = False
     changes: tuple[tuple[int, bool, bytes], ...] = ()
+    sources: tuple[int, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -130,9 +133,11 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
     state = State() if raw is None else decode_state(raw)
     row = None if settings is None else decode_settings(settings)
     outcomes = next(iter(ENDED.rows(txn, group)), None) is not None
+    closing = row is not None and row.open and row.closing
+    sources = [key[-8:] for key, _ in MOVED_UPTO.rows(txn, group)] if closing else []
     return Closure(
         0 if row is None else row.routing,
-        row is not None and row.open and row.closing,
+        closing,
         state.items,
         outcomes,
         state.next_seq,
@@ -141,6 +146,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
         ()
         if row is None
         else tuple((one.version, done, one.waits) for one, done in passed(row, state)),
+        tuple(int.from_bytes(source, "big") for source in sources),
     )
 
 

@@ -1,0 +1,94 @@
+"""Closing partitions go, whoever else is away, and are not asked all the time."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.queues import Queue, QueueSettings
+from querator.placement import closing
+from querator.placement.telling import here
+from tests.unit.service.serving import Node, serving
+
+
+class Asked:
+    """Counts what partitions are asked by the leader of group 0; some do not answer."""
+
+    def __init__(self, node: Node) -> None:
+        self.away: set[GroupId] = set()
+        self.counts: Counter[GroupId] = Counter()
+        self._ask = here(node.host, node.environment)
+        node.placement._sharing.telling.ask = self.ask
+
+    async def ask(self, group: GroupId, query: Any) -> Any:
+        self.counts[group] += 1
+        if group in self.away:
+            raise QueratorError(ErrorCode.NOT_LEADER, f"group {group} has no leader")
+        return await self._ask(group, query)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "CLOSING_S", 0.001)
+
+
+def placed(node: Node, queue: str = "q") -> Queue:
+    found = node.placement.map.find("default", queue)
+    assert found is not None
+    return found
+
+
+async def change(node: Node, partitions: int, queue: str = "q") -> None:
+    settings = QueueSettings(partitions=partitions)
+    await node.admin.update_queue("default", queue, settings, ("partitions",), 0)
+
+
+async def test_they_go_while_a_partition_of_another_queue_has_no_leader():
+    async with serving() as node:
+        await node.create(partitions=3)
+        other = await node.create("other", partitions=2)
+        Asked(node).away = {other.groups[1]}
+        await change(node, 1)
+        await node.until(lambda: len(placed(node).groups) == 1)
+
+
+async def test_they_wait_for_those_that_have_moved_something_to_them():
+    async with serving() as node:
+        await node.create("dead", partitions=2)
+        queue = await node.create(partitions=2, dead_queue="dead", max_attempts=1)
+        for _ in range(4):
+            await node.produce(b"x")
+        for batch in (await node.lease(100)).batches:
+            await node.retry(batch, dead=True)
+        await node.until(lambda: node.counts("dead").ready == 4 and not node.counts("q").moving)
+        assert await node.admin.redrive_dead_letters("default", "q", ()) == 4
+        await node.until(lambda: node.counts("q").ready == 4 and not node.counts("dead").moving)
+        asked = Asked(node)
+        asked.away = set(queue.groups)
+        await change(node, 1, "dead")
+        # Dead letters go to the partition of the same number.
+        source = queue.groups[1]
+        while asked.counts[source] < 3:  # noqa: ASYNC110 - nothing tells of a question
+            await asyncio.sleep(0.001)
+        assert len(placed(node, "dead").groups) == 2, "it may not know what has arrived"
+        asked.away = set()
+        await node.until(lambda: len(placed(node, "dead").groups) == 1)
+
+
+async def test_nobody_is_asked_all_the_time_while_nothing_changes():
+    async with serving() as node:
+        await node.create(partitions=4)
+        other = await node.create("other", partitions=4)
+        for _ in range(4):
+            await node.produce(b"x")
+        asked = Asked(node)
+        await change(node, 2)
+        asked.counts.clear()
+        waiting = asyncio.get_running_loop().create_future()
+        await asyncio.wait([waiting], timeout=0.5)
+        assert not {*other.groups} & set(asked.counts), "nothing is empty that they may need"
+        assert max(asked.counts.values()) <= 20
+        waiting.cancel()
