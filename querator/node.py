@@ -54,7 +54,7 @@ from querator.server.observed import Observed
 from querator.service.queue_service import QueueService
 from querator.storage import opening
 from querator.storage.environment import Environment
-from querator.storage.identity import Empty, Identity, check_alone
+from querator.storage.identity import DirectoryRefused, Empty, Identity, check_alone
 
 if TYPE_CHECKING:
     from querator.client import Client
@@ -307,7 +307,7 @@ class Node:
             check_alone(self.identity, placed)
             return None
         self._listen = await asyncio.to_thread(with_port, self._listen)
-        self._running.callback(self._membership.close)
+        self._running.push_async_callback(asyncio.to_thread, self._membership.close)
         identity = await self._membership.start(
             environment, self.identity, self._said(), clock=clock, stop=self._end_wanted
         )
@@ -328,6 +328,8 @@ class Node:
             formed.cancel()
             ended.cancel()
         self._wait_for("")
+        if isinstance(self._failure, DirectoryRefused):
+            raise self._failure
         if self._failure is not None:
             raise self._failed()
         if self._end_wanted.is_set():

@@ -216,6 +216,9 @@ PEER_RETRY_MS_MAX = 1 * SECOND_MS
 PEER_REFUSAL_LOG_MS = 1 * MINUTE_MS  # One line for the same refusal of the same host.
 PEER_REFUSALS_KEPT_MAX = 1_024
 NODE_NAME_CHARS_MAX = 253  # The longest DNS name.
+STARTS_KEPT_MAX = 32  # Of a node: its last starts, which prove that it has the newest data.
+START_MARK_MS = 10 * SECOND_MS  # A copy of a running node is known for one if it is older.
+STARTS_MET_MAX = 4 * NODES_MAX  # Nodes whose last start a node remembers, removed ones too.
 
 assert PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_CAP < REQUEST_BYTES_CAP
 assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
@@ -235,5 +238,6 @@ assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX
 assert REQUEST_BYTES_CAP + ENTRY_BYTES_MAX < PEER_FRAME_BYTES_MAX < 1 << 32
 assert PEER_SEND_BYTES_MAX + PEER_FRAME_BYTES_MAX <= PEER_SEND_BYTES_CAP
+assert 28 * STARTS_KEPT_MAX < PEER_HELLO_BYTES_MAX // 2, "they travel in a hello"
 assert 3 * PEER_PING_MS < PEER_QUIET_MS, "two pings may be late"
 assert 2 * PEER_QUIET_MS < PEER_SILENCE_MS_MAX

@@ -10,7 +10,8 @@ with the others or not at all.
 
     this node is      and the peers say                                       it does
     a member          that its name has other data in its cluster             refuses: replaced
-                      that its data was started as often as now, or more      refuses: an old copy
+                      that its data was started as often as now, or more,     refuses: an old copy
+                      or otherwise than it says (`raft.starts`)
                       nothing of its cluster, but of another                  refuses: other cluster
                       anything else, or nothing                               starts
     not a member      that they are of several clusters, or not of the one    refuses: which is it?
@@ -73,7 +74,13 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
         return next((node for node in self.nodes if node.name == name), None)
 
 
-Said = Mapping[str, Description | str]
+class OldCopy(msgspec.Struct, frozen=True):
+    """The peer knows this node, and that its data is an old copy (`raft.starts`)."""
+
+    reason: str
+
+
+Said = Mapping[str, Description | OldCopy | str]
 """By the peer's name in the settings: what it said, or why it did not."""
 
 
@@ -130,9 +137,12 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Do not start. `reason` says what to do."""
+    """Do not start. `reason` says what to do. `for_good`: this copy of the data is never started
+    again.
+    """
 
     reason: str
+    for_good: bool = False
 
 
 Decision = Start | Wait | WaitAsReplacement | Found | Join | Refuse
@@ -143,9 +153,12 @@ def decide(own: Starter, said: Said) -> Decision:
     heard = [
         answer
         for name, answer in sorted(said.items())
-        if not isinstance(answer, str) and not _stranger(name, answer)
+        if isinstance(answer, Description) and not _stranger(name, answer)
     ]
     if own.member:
+        old = next((answer for answer in said.values() if isinstance(answer, OldCopy)), None)
+        if old is not None:
+            return Refuse(old_copy(own.node.name, old.reason), for_good=True)
         return _start(own, heard)
     clusters = {answer.cluster_id for answer in heard} | {own.cluster_id}
     clusters.discard("")
@@ -166,6 +179,14 @@ def decide(own: Starter, said: Said) -> Decision:
 def _stranger(name: str, answer: Description) -> bool:
     """Whether another node answers at the peer's address."""
     return answer.node.name != name
+
+
+def old_copy(name: str, reason: str) -> str:
+    """What to do about it."""
+    return (
+        f"{reason}; start with the newest data, or with an empty directory and then: querator node "
+        f"replace {name}"
+    )
 
 
 def _start(own: Starter, heard: list[Description]) -> Decision:
@@ -192,9 +213,11 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
         )
     if known.boots >= own.node.boots:
         return Refuse(
-            f"the data of node {name} is an old copy: its cluster has seen start {known.boots} of "
-            f"it, and this is start {own.node.boots}; start with the newest data, or with an empty "
-            f"directory and then: querator node replace {name}"
+            old_copy(
+                name,
+                f"the data of node {name} is an old copy: its cluster has seen start "
+                f"{known.boots} of it, and this is start {own.node.boots}",
+            )
         )
     return start
 
@@ -228,8 +251,8 @@ def _found(own: Starter, said: Said) -> Decision:
     missing = []
     for name in others:
         answer = said.get(name, "it is not among the peers")
-        if isinstance(answer, str):
-            missing.append(f"{name} ({answer})")
+        if not isinstance(answer, Description):
+            missing.append(f"{name} ({answer if isinstance(answer, str) else answer.reason})")
         elif _stranger(name, answer):
             missing.append(f"{name} (node {answer.node.name} answers at its address)")
         elif sorted(answer.founds_with) != sorted(own.founds_with):
@@ -244,7 +267,7 @@ def _found(own: Starter, said: Said) -> Decision:
     found = [own.node]
     for name in others:
         answer = said[name]
-        assert not isinstance(answer, str)
+        assert isinstance(answer, Description)
         found.append(answer.node)
     return Found(tuple(sorted(found, key=lambda node: node.name)))
 

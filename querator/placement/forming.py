@@ -15,6 +15,7 @@ from querator.config import ClusterSettings
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import Replicas
 from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.model.starts import Starts
 from querator.placement import formation
 from querator.placement.acquaintances import Acquaintances
 from querator.placement.formation import (
@@ -22,6 +23,7 @@ from querator.placement.formation import (
     Description,
     Found,
     Join,
+    OldCopy,
     Refuse,
     Start,
     Starter,
@@ -34,7 +36,8 @@ from querator.placement.formation import (
 from querator.placement.standing import founding
 from querator.raft.channel import PeerTls
 from querator.raft.hellos import PeerInfo
-from querator.raft.query import QueryFailed, query
+from querator.raft.query import QueryFailed, QueryRefused, query
+from querator.raft.refusals import Code
 from querator.raft.tcp_peers import TcpPeers
 from querator.storage import identity as identities
 from querator.storage.environment import Environment
@@ -51,8 +54,10 @@ _log = telemetry.logger(__name__)
 # --- what is said and heard at the peer port -----------------------------------------------
 
 
-def peer_info(node: PlacedNode, cluster_id: str) -> PeerInfo:
-    """What the handshake says of a node; `cluster_id` empty: it has none."""
+def peer_info(node: PlacedNode, cluster_id: str, starts: Starts = ()) -> PeerInfo:
+    """What the handshake says of a node; `cluster_id` empty: it has none. `starts` are said by the
+    peer port itself, but for questions.
+    """
     return PeerInfo(
         name=node.name,
         incarnation=node.incarnation,
@@ -62,6 +67,7 @@ def peer_info(node: PlacedNode, cluster_id: str) -> PeerInfo:
         zone=node.zone,
         boots=node.boots,
         version=node.version,
+        starts=starts,
     )
 
 
@@ -98,14 +104,24 @@ def description(
     )
 
 
-def ask(
-    address: str, token: bytes, *, tls: PeerTls | None, info: PeerInfo | None = None
-) -> Description | str:
-    """What the node at the address says of itself, or why it does not; `info` is what it is told.
+def ask(address: str, token: bytes, *, tls: PeerTls | None) -> Description | str:
+    """What the node at the address says of itself, or why it does not. Blocks."""
+    try:
+        return decode_description(query(address, token, QUERY_TIMEOUT_S, tls=tls))
+    except QueryFailed as failure:
+        return str(failure)
+
+
+def ask_as(
+    info: PeerInfo, address: str, token: bytes, *, tls: PeerTls | None
+) -> Description | OldCopy | str:
+    """As `ask`; the node at the address judges whether the data of the one that asks is the newest.
     Blocks.
     """
     try:
         return decode_description(query(address, token, QUERY_TIMEOUT_S, info=info, tls=tls))
+    except QueryRefused as refused:
+        return OldCopy(refused.reason) if refused.code is Code.OLD_COPY else str(refused)
     except QueryFailed as failure:
         return str(failure)
 
@@ -157,10 +173,11 @@ class Forming:
         *,
         acquaintances: Acquaintances,
         tls: PeerTls | None,
+        starts: Starts,
         waits_for: Callable[[str], None],
     ) -> None:
-        """`tls` is that of the peer port. `waits_for` is told what the start waits for; empty: for
-        nothing any more.
+        """`tls` is that of the peer port, `starts` are those of this node. `waits_for` is told
+        what the start waits for; empty: for nothing any more.
         """
         self._acquaintances = acquaintances
         self._settings = settings
@@ -168,6 +185,7 @@ class Forming:
         self._identity = identity
         self._node = node
         self._tls = tls
+        self._starts = starts
         self._waits_for = waits_for
         self._reason = ""
 
@@ -178,6 +196,10 @@ class Forming:
         assert self._identity.is_member
         decision = await self._decision()
         if isinstance(decision, Refuse):
+            if decision.for_good:
+                await asyncio.to_thread(
+                    identities.give_up, self._environment, self._identity, decision.reason
+                )
             raise DirectoryRefused(decision.reason)
         assert isinstance(decision, Start)
         self._acquaintances.learn(decision.epoch, decision.nodes)
@@ -209,10 +231,11 @@ class Forming:
         known = {name: peer.address for name, peer in self._acquaintances.peers().items()}
         others = {**known, **self._settings.peers}
         others.pop(self._identity.name, None)
-        info = None if self._identity.is_member else peer_info(self._node, "")
+        member = self._identity.is_member
+        info = peer_info(self._node, self._identity.cluster_id if member else "", self._starts)
         answers = await asyncio.gather(
             *(
-                asyncio.to_thread(ask, address, self._settings.token, tls=self._tls, info=info)
+                asyncio.to_thread(ask_as, info, address, self._settings.token, tls=self._tls)
                 for address in others.values()
             )
         )

@@ -10,14 +10,15 @@ from querator.config import ClusterSettings
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.acquaintances import Acquaintances, why_no_member
-from querator.placement.formation import Description
+from querator.placement.formation import Description, old_copy
 from querator.placement.forming import Forming, ask, description, peer_info, placed_node
 from querator.placement.machine import stored_effects
 from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock
+from querator.raft.starts import StartMemory
 from querator.raft.tcp_peers import TcpPeers
 from querator.storage.environment import Environment
-from querator.storage.identity import DirectoryRefused, Identity
+from querator.storage.identity import DirectoryRefused, Identity, give_up
 
 WATCH_S: Final = 2.0
 """How often a node without connections asks."""
@@ -44,6 +45,9 @@ class Membership:
         self._tls: PeerTls | None = None
         self._identity: Identity | None = None
         self._node: PlacedNode | None = None
+        self._environment: Environment | None = None
+        self._old_copy = ""
+        """Why the others refuse this copy of the data; empty: they do not."""
 
     @property
     def settings(self) -> ClusterSettings:
@@ -72,8 +76,10 @@ class Membership:
         if self._settings.tls is not None:
             self._tls = await asyncio.to_thread(PeerTls, self._settings.tls)
         self._node, known = node, self._acquaintances
+        self._environment = environment
         placed = await asyncio.to_thread(stored_map, environment)
         known.learn(placed.epoch, placed.nodes or identity.founders)
+        starts = await asyncio.to_thread(_stored_starts, environment, identity)
         forming = Forming(
             self._settings,
             environment,
@@ -81,10 +87,16 @@ class Membership:
             node,
             acquaintances=known,
             tls=self._tls,
+            starts=starts.own,
             waits_for=self._waits_for,
         )
         if identity.is_member:
             await forming.check()
+        loop = asyncio.get_running_loop()
+
+        def on_old_copy(reason: str) -> None:
+            loop.call_soon_threadsafe(self._on_old_copy, reason)
+
         self._peers = peers = await asyncio.to_thread(
             TcpPeers,
             peer_info(node, identity.cluster_id if identity.is_member else ""),
@@ -94,6 +106,8 @@ class Membership:
             clock=clock,
             tls=self._tls,
             description=description(self._settings, identity, node, placed),
+            starts=starts,
+            on_old_copy=on_old_copy,
         )
         if not identity.is_member:
             joined = await forming.join(peers, stop)
@@ -133,10 +147,20 @@ class Membership:
     async def _ask(self, address: str) -> Description | str:
         return await asyncio.to_thread(ask, address, self._settings.token, tls=self._tls)
 
+    def _on_old_copy(self, reason: str) -> None:
+        """A node that knows says that this data is an old copy."""
+        if not self._old_copy:
+            self._old_copy = old_copy(self._settings.name, reason)
+            self._on_failure(DirectoryRefused(self._old_copy))
+
     def close(self) -> None:
-        """After the raft thread has ended."""
+        """After the raft thread has ended. Blocks. Raises StorageError."""
         if self._peers is not None:
             self._peers.close()
+        if self._old_copy:
+            assert self._environment is not None
+            assert self._identity is not None
+            give_up(self._environment, self._identity, self._old_copy)
 
     def say(self, node: PlacedNode) -> None:
         """What this node says of itself from here on, to who asks."""
@@ -149,6 +173,10 @@ class Membership:
     def newcomers(self) -> tuple[PlacedNode, ...]:
         """Nodes without a cluster that have asked this one since the last call."""
         return tuple(map(placed_node, self.peers.newcomers()))
+
+    def old_copies(self) -> dict[str, str]:
+        """Nodes that were refused with an old copy of their data, by name, and why."""
+        return self.peers.old_copies()
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
         """The other nodes of the map to which there is no connection, or which are not heard."""
@@ -172,3 +200,9 @@ def stored_map(environment: Environment) -> PlacementMap:
     """The map as this node last kept it. Blocks. Raises StorageError."""
     with environment.snapshot() as snapshot:
         return stored_effects(snapshot).map
+
+
+def _stored_starts(environment: Environment, identity: Identity) -> StartMemory:
+    """Blocks. Raises StorageError."""
+    with environment.snapshot() as snapshot:
+        return StartMemory.load(snapshot, identity.key)

@@ -12,7 +12,13 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from querator.model.limits import PEER_RECEIVE_BYTES, PEER_TLS_RECORDS_MAX
+from querator.model.limits import (
+    PEER_PING_MS,
+    PEER_QUIET_MS,
+    PEER_RECEIVE_BYTES,
+    PEER_SILENCE_MS_MAX,
+    PEER_TLS_RECORDS_MAX,
+)
 from querator.model.nodes import NodeKey
 from querator.raft.channel import IN_THE_CLEAR, Channel
 from querator.raft.frames import MAGIC, REFUSAL_LIMITS, FrameReader, Kind, frame
@@ -23,6 +29,10 @@ from querator.raft.refusals import Code, Refused
 _BUFFERS_SENT_MAX: Final = 512
 """Of one system call; the kernel takes 1,024."""
 
+PING_S: Final = PEER_PING_MS / 1000
+SILENCE_S: Final = PEER_SILENCE_MS_MAX / 1000
+_QUIET_S: Final = PEER_QUIET_MS / 1000
+_GAPS: Final = 3
 _KEEPALIVE_S: Final = 5
 _KEEPALIVE_PROBES: Final = 3
 
@@ -117,6 +127,21 @@ class Connection:
     def worn(self) -> bool:
         """Whether its keys have been used for so long that it should be made anew."""
         return self._channel is not None and self._channel.records >= PEER_TLS_RECORDS_MAX
+
+    @property
+    def due_s(self) -> float:
+        """When it is to be looked at if nothing happens before."""
+        if self.phase is not Phase.OPEN:
+            return self.deadline_s
+        due_s = self.received_s + SILENCE_S
+        if not self.quiet:
+            due_s = min(due_s, self.quiet_s)
+        return due_s if self.queued_bytes else min(due_s, self.sent_s + PING_S)
+
+    @property
+    def quiet_s(self) -> float:
+        """When its node is quiet if nothing comes."""
+        return self.received_s + max(_QUIET_S, _GAPS * self.gap_s)
 
     @property
     def name(self) -> str:

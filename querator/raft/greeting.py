@@ -21,6 +21,7 @@ from querator.raft.hellos import (
     judge,
 )
 from querator.raft.refusals import Code, Refused
+from querator.raft.starts import StartMemory
 
 NEWCOMERS_MAX: Final = 64
 """Nodes without a cluster that are remembered; the others ask again."""
@@ -29,11 +30,15 @@ NEWCOMERS_MAX: Final = 64
 class Greeter:
     """The raft thread calls it, but for `describe` and `newcomers`, which any thread may."""
 
-    def __init__(self, own: PeerInfo, token: bytes) -> None:
+    def __init__(self, own: PeerInfo, token: bytes, starts: StartMemory) -> None:
         """`token` is not empty: that would prove nothing."""
         assert token
         self.own = own
+        self._starts = starts
         self.known: Mapping[str, KnownPeer] = {}
+        self.old_copies: dict[str, str] = {}
+        """Why nodes were refused that came with an old copy of their data and have not come with
+        the newest since, by name."""
         self._token = token
         self._run = secrets.token_hex(16)
         self._dials = 0
@@ -81,10 +86,8 @@ class Greeter:
         if isinstance(hello, Query):
             if connection.dialed is not None:
                 raise Refused(Code.UNEXPECTED, "it answers with a question")
-            info = hello.info
-            if info is not None and info.cluster_id is None:
-                if len(self._newcomers) < NEWCOMERS_MAX:
-                    self._newcomers[info.name] = info
+            if hello.info is not None:
+                self._look_at(hello.info)
             return handshake.agree(self._description)
         connection.hello = hello
         self.judge(connection, hello, open_)
@@ -92,11 +95,49 @@ class Greeter:
             return handshake.agree()
         return handshake.agree(encode_hello(self._hello(hello.info.name, hello.dial)))
 
+    def _look_at(self, info: PeerInfo) -> None:
+        """What one says of itself that asks a question. Raises Refused for an old copy: it must not
+        start.
+        """
+        if info.cluster_id is None:
+            if len(self._newcomers) < NEWCOMERS_MAX:
+                self._newcomers[info.name] = info
+        elif info.cluster_id == self.own.cluster_id:
+            self._judge_starts(info)
+
+    def _judge_starts(self, info: PeerInfo) -> None:
+        try:
+            self._starts.judge(info.key, info.starts)
+        except Refused as refused:
+            self.old_copies[info.name] = refused.reason
+            raise
+
     def judge(self, connection: Connection, hello: Hello, open_: Iterable[Connection]) -> Answer:
-        """See `hellos.judge`."""
+        """See `hellos.judge` and `StartMemory.judge`."""
         name = hello.info.name
         before = next((other.hello for other in open_ if other.name == name), None)
-        return judge(hello, self.own, known=self.known, open_=before, dialed=connection.dialed)
+        dialed = connection.dialed
+        # First: a copy that runs beside its original is to hear that it is one.
+        judge(hello, self.own, known=self.known, open_=None, dialed=dialed)
+        self._judge_starts(hello.info)
+        return judge(hello, self.own, known=self.known, open_=before, dialed=dialed)
+
+    def judge_again(self, open_: Iterable[Connection]) -> list[tuple[Connection, Refused]]:
+        """Of the connections that are open, those that may not stay so."""
+        refusals = []
+        for connection in open_:
+            assert connection.hello is not None
+            try:
+                self.judge(connection, connection.hello, ())
+            except Refused as refused:
+                refusals.append((connection, refused))
+        return refusals
+
+    def meet(self, info: PeerInfo) -> None:
+        """The connection to the node is open."""
+        self._starts.meet(info.key, info.starts)
+        self.old_copies.pop(info.name, None)
 
     def _hello(self, to: str, dial: int) -> Hello:
-        return Hello(self.own, to, self._run, dial)
+        own = msgspec.structs.replace(self.own, starts=self._starts.own)
+        return Hello(own, to, self._run, dial)

@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX
+from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX, STARTS_KEPT_MAX
 from querator.model.nodes import NodeKey, node_key
+from querator.model.starts import Starts
 from querator.raft.refusals import Code, Refused
 
 _Name = Annotated[str, Meta(min_length=1, max_length=NODE_NAME_CHARS_MAX, pattern=r"\A[!-.0-~]+\Z")]
@@ -24,7 +25,8 @@ _Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[!-.0-~]+\Z")
 
 class PeerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A node, in its own words. Addresses are HOST:PORT, as others should use them; `boots` counts
-    the starts of its data; `version` is its release. `cluster_id` is None until it has one.
+    the starts of its data, and `starts` are the last of them; `version` is its release.
+    `cluster_id` is None until it has one.
     """
 
     name: _Name
@@ -35,6 +37,7 @@ class PeerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     zone: _Word
     boots: int
     version: _Word
+    starts: Annotated[Starts, Meta(max_length=STARTS_KEPT_MAX)] = ()
 
     @property
     def key(self) -> NodeKey:
@@ -63,7 +66,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 class Query(msgspec.Struct, frozen=True, array_like=True, tag="query"):
     """The dialer wants the node's description and nothing else. `info`: what it says of itself, if
-    it wants to be known: a node without a cluster.
+    it wants to be known (a node without a cluster), or judged (one that starts again).
     """
 
     info: PeerInfo | None = None

@@ -10,9 +10,13 @@ bounded by the transport. Whatever does not decode to exactly this is a MessageE
 not a node of this release, and the connection ends.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from querator.model.ids import GroupId
+from querator.model.limits import PEER_FRAME_BYTES_MAX
+from querator.model.starts import Met
 
 
 class MessageError(Exception):
@@ -185,7 +189,13 @@ class HeartbeatReply(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=F
     stale: tuple[Stale, ...] = ()
 
 
-PeerMessage = Envelope | Heartbeat | HeartbeatReply
+class Meetings(msgspec.Struct, frozen=True, array_like=True, tag="m", gc=False):
+    """Which starts of nodes the sender knows, its own among them (`raft.starts`)."""
+
+    met: tuple[Met, ...]
+
+
+PeerMessage = Envelope | Heartbeat | HeartbeatReply | Meetings
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[PeerMessage]).decode
@@ -193,6 +203,20 @@ _decode = msgspec.msgpack.Decoder(list[PeerMessage]).decode
 
 def encode_frame(messages: list[PeerMessage]) -> bytes:
     return _encode(messages)
+
+
+def encode_frames(messages: list[PeerMessage]) -> Iterator[bytes]:
+    """Bodies of at most PEER_FRAME_BYTES_MAX. One message fits into a frame: replication bounds
+    what it sends at once.
+    """
+    body = encode_frame(messages)
+    if len(body) <= PEER_FRAME_BYTES_MAX:
+        yield body
+        return
+    assert len(messages) > 1, f"a message of {len(body)} bytes fits into no frame"
+    half = len(messages) // 2
+    yield from encode_frames(messages[:half])
+    yield from encode_frames(messages[half:])
 
 
 def decode_frame(frame: bytes | memoryview) -> list[PeerMessage]:

@@ -13,6 +13,7 @@ import msgspec
 
 from querator.model.nodes import NodeKey
 from querator.raft.messages import PeerMessage
+from querator.raft.starts import StartMemory
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
@@ -63,6 +64,9 @@ class Peers(Protocol):
 
 class PeerLink(Peers, Protocol):
     """Peers that a raft thread waits for and serves."""
+
+    starts: StartMemory
+    """By which it judges nodes. The turns keep it."""
 
     def fileno(self) -> int:
         """Readable when there is something to receive, or room to send."""

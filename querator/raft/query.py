@@ -20,6 +20,15 @@ class QueryFailed(Exception):
     """There is no answer; the message is one line that says why."""
 
 
+class QueryRefused(QueryFailed):
+    """The other node refuses, with this code and reason."""
+
+    def __init__(self, address: str, refused: Refused) -> None:
+        super().__init__(f"{address}: it refuses: {refused.reason}")
+        self.code = refused.code
+        self.reason = refused.reason
+
+
 def query(
     address: str,
     token: bytes,
@@ -33,7 +42,7 @@ def query(
     token. Blocks, `timeout_s` at most besides resolving a name: for a thread of its own. `info` is
     what it is told of the node that asks; `tls` None: in the clear.
 
-    Raises QueryFailed.
+    Raises QueryFailed, and QueryRefused when the other node says why.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     try:
@@ -45,8 +54,9 @@ def query(
                 connection.secure(tls.dial())
             return _ask(connection, token, Query(info), clock)
     except Refused as refused:
-        reason = f"it refuses: {refused.reason}" if refused.by_peer else refused.reason
-        raise QueryFailed(f"{address}: {reason}") from refused
+        if refused.by_peer:
+            raise QueryRefused(address, refused) from refused
+        raise QueryFailed(f"{address}: {refused.reason}") from refused
     except ConfigError as error:
         raise QueryFailed(f"{address!r} is not HOST:PORT") from error
     except (OSError, UnicodeError) as error:

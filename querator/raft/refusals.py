@@ -35,6 +35,7 @@ class Code(enum.StrEnum):
     WRONG_NODE = "wrong_node"
     UNKNOWN_NAME = "unknown_name"
     INCARNATION = "incarnation"
+    OLD_COPY = "old_copy"
     SECOND = "second"
     DIRECTION = "direction"
     OVERTAKEN = "overtaken"

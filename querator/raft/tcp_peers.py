@@ -8,8 +8,8 @@ yet dials nobody and answers only queries (`raft.query`).
     dialed ─► connecting ─┘                          one line in the log, and nothing else happens
 
 All sockets are in one epoll, whose descriptor is readable while there is something to do. Only
-`set_peers`, `set_cluster_id`, `set_description`, `connected` and `newcomers` may be called by other
-threads.
+`set_peers`, `set_cluster_id`, `set_description`, `connected`, `newcomers` and `old_copies` may be
+called by other threads.
 
 A connection ends when what arrives is damaged, when nothing arrives for PEER_SILENCE_MS_MAX (a node
 with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its
@@ -22,43 +22,36 @@ import os
 import random
 import select
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from querator import telemetry
 from querator.model.limits import (
     PEER_CONNECT_MS_MAX,
-    PEER_FRAME_BYTES_MAX,
     PEER_HANDSHAKE_MS_MAX,
-    PEER_PING_MS,
-    PEER_QUIET_MS,
     PEER_SEND_BYTES_CAP,
     PEER_SEND_BYTES_MAX,
-    PEER_SILENCE_MS_MAX,
     PEER_UNPROVEN_MAX,
 )
 from querator.model.nodes import NodeKey
 from querator.raft import dialing
 from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock
-from querator.raft.connection import Connection, Phase, set_up
+from querator.raft.connection import PING_S, SILENCE_S, Connection, Phase, set_up
 from querator.raft.frames import OPEN_LIMITS, Kind
 from querator.raft.greeting import Greeter
 from querator.raft.handshake import State, refusal_frame
 from querator.raft.hellos import Answer, KnownPeer, PeerInfo
 from querator.raft.listening import Listener
-from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frame
+from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frames
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
 from querator.raft.refusals import TOLD, Code, RefusalLog, Refused
+from querator.raft.starts import StartMemory
 
 _CONNECT_S: Final = PEER_CONNECT_MS_MAX / 1000
 _HANDSHAKE_S: Final = PEER_HANDSHAKE_MS_MAX / 1000
-_PING_S: Final = PEER_PING_MS / 1000
-_QUIET_S: Final = PEER_QUIET_MS / 1000
-_GAPS: Final = 3
 _GAP_KEPT: Final = 0.99
 """Of the longest gap, at each look at the time."""
-_SILENCE_S: Final = PEER_SILENCE_MS_MAX / 1000
 _NEVER: Final = float("inf")
 
 _log = telemetry.logger(__name__)
@@ -77,17 +70,24 @@ class TcpPeers:
         description: bytes = b"",
         chance: random.Random | None = None,
         resolve: dialing.Resolve = dialing.resolve,
+        starts: StartMemory | None = None,
+        on_old_copy: Callable[[str], None] | None = None,
     ) -> None:
         """Listens at `listen`, HOST:PORT; port 0 takes a free one. `peers` are the nodes that may
         connect, by name; the own one among them does not matter. `node.peer_address` empty: the
-        address that was listened at. `tls` None: everything is said in the clear.
+        address that was listened at. `tls` None: everything is said in the clear. `starts` is what
+        is remembered of nodes' starts (None: nothing); `on_old_copy` is told, on the thread that
+        calls `receive`, why another node says that this one's data is an old copy.
 
         Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, Refused
         when others could not read `node`.
         """
         self._clock = clock
         self._tls = tls
-        self._greeter = Greeter(node, token)
+        self.starts = StartMemory(node.key, {}) if starts is None else starts
+        self._starts_judged = self.starts.version
+        self._on_old_copy = on_old_copy
+        self._greeter = Greeter(node, token, self.starts)
         self._greeter.describe(description)
         self._poll = select.epoll()
         self._listener = Listener(listen, self._poll)
@@ -148,6 +148,10 @@ class TcpPeers:
         """The connected nodes of which nothing is heard."""
         return self._quiet
 
+    def old_copies(self) -> dict[str, str]:
+        """See `Greeter.old_copies`."""
+        return dict(self._greeter.old_copies)
+
     def _wake(self) -> None:
         with self._lock:
             if not self._closed:
@@ -160,14 +164,8 @@ class TcpPeers:
         connection = self._open.get(node)
         if connection is None or not messages:
             return
-        body = encode_frame(list(messages))
-        if len(body) > PEER_FRAME_BYTES_MAX:
-            assert len(messages) > 1, f"a message of {len(body)} bytes fits into no frame"
-            half = len(messages) // 2
-            self.send(node, messages[:half])
-            self.send(node, messages[half:])
-            return
-        connection.put(Kind.MESSAGES, body)
+        for body in encode_frames(list(messages)):
+            connection.put(Kind.MESSAGES, body)
         if connection.queued_bytes > PEER_SEND_BYTES_CAP:
             self._lose(connection, f"{connection.queued_bytes} bytes wait to be sent to it")
 
@@ -201,6 +199,8 @@ class TcpPeers:
         sends. Events of one node are in the order in which they happened.
         """
         now_s = self._clock.monotonic_s()
+        if self.starts.version != self._starts_judged:
+            self._judge_again(now_s)
         accepts = False
         for descriptor, mask in self._poll.poll(0):
             if descriptor == self._bell:
@@ -242,14 +242,15 @@ class TcpPeers:
         self._greeter.change(cluster_id=cluster_id)
         if wanted is not None:
             self._greeter.known = wanted
-        for connection in list(self._open.values()):
-            assert connection.hello is not None
-            try:
-                self._greeter.judge(connection, connection.hello, ())
-            except Refused as refused:
-                self._refuse(connection, refused, now_s)
+        self._judge_again(now_s)
         self._dialer.set_peers(self._greeter.dialed(), now_s)
         self._due_s = now_s
+
+    def _judge_again(self, now_s: float) -> None:
+        """Those who are connected, by what is known by this time."""
+        self._starts_judged = self.starts.version
+        for connection, refused in self._greeter.judge_again(self._open.values()):
+            self._refuse(connection, refused, now_s)
 
     # --- connections begin ------------------------------------------------------------------------
 
@@ -402,10 +403,11 @@ class TcpPeers:
         connection.reader.limits = OPEN_LIMITS
         connection.gap_s = 0.0
         self._open[key] = connection
+        self._greeter.meet(hello.info)
         self._publish()
         if connection.dialed is not None:
             self._dialer.opened(connection.dialed, now_s)
-        self._due_by(now_s + _PING_S)
+        self._due_by(now_s + PING_S)
         self._events.append(Connected(key))
         _log.info("peers.connected", peer=key, address=connection.address)
 
@@ -436,22 +438,22 @@ class TcpPeers:
         self._due_s = _NEVER
         self._dial(now_s)
         for connection in self._connections.values():
-            self._due_by(_due_s(connection))
+            self._due_by(connection.due_s)
         self._due_by(min(self._listener.due_s, self._dialer.due_s()))
 
     def _look_after(self, connection: Connection, now_s: float) -> None:
-        if now_s >= connection.received_s + _SILENCE_S:
-            self._lose(connection, f"it has been silent for {_SILENCE_S:g} s")
+        if now_s >= connection.received_s + SILENCE_S:
+            self._lose(connection, f"it has been silent for {SILENCE_S:g} s")
             return
         connection.gap_s *= _GAP_KEPT
-        if not connection.quiet and now_s >= _quiet_s(connection):
+        if not connection.quiet and now_s >= connection.quiet_s:
             assert connection.key is not None
             connection.quiet = True
             self._publish()
             self._events.append(Quiet(connection.key))
         if connection.worn:
             self._lose(connection, "its keys were used for long enough: it is made anew")
-        elif now_s >= connection.sent_s + _PING_S and not connection.queued_bytes:
+        elif now_s >= connection.sent_s + PING_S and not connection.queued_bytes:
             connection.put(Kind.PING)
             self._send(connection, now_s)
 
@@ -469,6 +471,8 @@ class TcpPeers:
         self._refusals.refused(
             refused, address=connection.address, name=connection.name, now_s=now_s
         )
+        if refused.by_peer and refused.code is Code.OLD_COPY and self._on_old_copy is not None:
+            self._on_old_copy(refused.reason)
         if connection.phase is Phase.SHAKING:
             if refused.code in TOLD and not refused.by_peer:
                 connection.put(*refusal_frame(refused))
@@ -514,17 +518,3 @@ class TcpPeers:
             if connection.hello is not None
         }
         self._quiet = frozenset(key for key, connection in self._open.items() if connection.quiet)
-
-
-def _due_s(connection: Connection) -> float:
-    if connection.phase is not Phase.OPEN:
-        return connection.deadline_s
-    due_s = connection.received_s + _SILENCE_S
-    if not connection.quiet:
-        due_s = min(due_s, _quiet_s(connection))
-    return due_s if connection.queued_bytes else min(due_s, connection.sent_s + _PING_S)
-
-
-def _quiet_s(connection: Connection) -> float:
-    """When its node is quiet if nothing comes."""
-    return connection.received_s + max(_QUIET_S, _GAPS * connection.gap_s)

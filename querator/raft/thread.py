@@ -79,6 +79,7 @@ class RaftThread:
             peers=NoPeers() if peers is None else peers,
             log_bytes_kept=log_bytes_kept,
             early=self._hand_over,
+            starts=None if peers is None else peers.starts,
         )
         self._inbox = Inbox() if peers is None else Inbox(peers.fileno())
         self.put = self._inbox.put

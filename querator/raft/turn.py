@@ -1,5 +1,6 @@
 """The turn: what the raft thread does for all groups at once, without the thread.
 
+    0 remember  which start of a node that has connected this is, synced, before it counts
     1 take      requests of the asyncio thread; groups whose time has come propose for themselves
     2 deliver   messages of other nodes, each to its group
     3 tick      the library's election and commit rule, for groups that have reason
@@ -33,7 +34,7 @@ Longer than 500 lines: the order of the steps is what keeps the promises, and is
 import asyncio
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -68,12 +69,14 @@ from querator.raft.handover import (
 from querator.raft.heartbeats import Heartbeats
 from querator.raft.journal import GroupDeleted
 from querator.raft.mail import Mail
+from querator.raft.meeting import Meeting
 from querator.raft.mending import Mending
 from querator.raft.messages import (
     Append,
     Envelope,
     Heartbeat,
     HeartbeatReply,
+    Meetings,
     RequestVote,
     VoteReply,
 )
@@ -83,6 +86,7 @@ from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Quiet
 from querator.raft.pending import Backlog
 from querator.raft.skew import Skew
 from querator.raft.space import Space
+from querator.raft.starts import StartMemory
 from querator.raft.stats import TurnGatherer
 from querator.raft.status import GroupStatus
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
@@ -105,15 +109,19 @@ class Turns:
         peers: Peers,
         log_bytes_kept: int = LOG_BYTES_KEPT,
         early: Callable[[Outcome], None] | None = None,
+        starts: StartMemory | None = None,
     ) -> None:
         """`early` is told, just before a turn's sync, what may be known without it; None: that is
-        told with the rest.
+        told with the rest. `starts` is what the transport judges nodes by; None: nothing.
         """
         self._environment = environment
         self._tell_early = early
         self._clock = clock
         self._node = node
         self._mail = Mail(peers)
+        self._meetings = Meeting(
+            StartMemory(node, {}) if starts is None else starts, clock=clock, mail=self._mail
+        )
         self._chance = chance
         self._log_bytes_kept = log_bytes_kept
         self._groups: dict[GroupId, Group] = {}
@@ -138,6 +146,7 @@ class Turns:
         clock = self._clock.monotonic_s
         started = clock()
         self._space.begin_turn()
+        self._remember(events, outcome)
         for request in requests:
             self._take(request, outcome)
         for event in events:
@@ -177,6 +186,18 @@ class Turns:
             self.stats.add(entries=counts[0], commands=counts[1], bytes=counts[2])
         return outcome
 
+    def _remember(self, events: Sequence[PeerEvent], outcome: Outcome) -> None:
+        """Nothing of a node counts before it is on disk which start of it this is."""
+        if self._meetings.must_be_kept(events):
+            txn = self._transaction.begin()
+            try:
+                self._meetings.flush(txn)
+            except BaseException:
+                txn.abort()
+                raise
+            self._stored(self._transaction.commit(txn), outcome)
+        self._meetings.tell()
+
     def _look(self, outcome: Outcome) -> None:
         for group in self._dirty.values():
             if group.alone and group.member.leads:
@@ -196,6 +217,9 @@ class Turns:
         """Whether nothing is to be done before a request, a message or an alarm."""
         if self._batcher or self._dirty or self._deletions or self._mending:
             return False
+        if self._meetings.pending:
+            return False
+            return False
         return not (self.traffic.calls or self._mail.calls)
 
     @property
@@ -211,7 +235,12 @@ class Turns:
         """Seconds until there is something to do without a request; None: for ever."""
         if not self.idle:
             return 0.0
-        instants = (self._alarms.first_s, self._heartbeats.due_s, self._transaction.due_s)
+        instants = (
+            self._alarms.first_s,
+            self._heartbeats.due_s,
+            self._transaction.due_s,
+            self._meetings.due_s,
+        )
         first_s = min((instant for instant in instants if instant is not None), default=None)
         return None if first_s is None else max(0.0, first_s - self._clock.monotonic_s())
 
@@ -365,6 +394,8 @@ class Turns:
                         case HeartbeatReply():
                             self._hear_clock(node, message.wall_ms)
                             self._dirty.update(self._heartbeats.on_reply(node, message))
+                        case Meetings():
+                            self._meetings.hear(message)
             case Quiet(node):
                 self._touch(lambda group: group.on_quiet(node))
             case Connected(node) | Disconnected(node):
@@ -480,7 +511,14 @@ class Turns:
             raise
         stored = self._transaction.commit(txn)
         stored.update({group.group: group for group in trimmed})
-        for group_id, group in stored.items():
+        self._stored(stored, outcome)
+        outcome.done.extend(done)
+        self._settle(outcome)
+        return written, applied, clock()
+
+    def _stored(self, groups: Mapping[GroupId, Group], outcome: Outcome) -> None:
+        """What the groups have written is durable."""
+        for group_id, group in groups.items():
             if not self._is_here(group):
                 continue
             group.synced()
@@ -490,9 +528,6 @@ class Turns:
                 self._dirty[group_id] = group
             else:
                 group.settled(outcome)
-        outcome.done.extend(done)
-        self._settle(outcome)
-        return written, applied, clock()
 
     def _may_wait(self, txn: WriteTransaction, outcome: Outcome) -> bool:
         """Whether the commit may be left to a later turn; then the transaction is kept."""

@@ -12,6 +12,7 @@ so is the data of a node of another name.
     DirectoryRefused     the directory is not what was asked for; the message says what to do
 """
 
+import secrets
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,8 @@ import msgspec
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.model.starts import Met, next_starts
+from querator.storage import starts
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt, StorageError
 from querator.storage.sealed import seal, unseal
 from querator.storage.tables import NODE
@@ -32,6 +35,7 @@ FORMAT: Final = 2
 NAME_DEFAULT: Final = "node-1"
 """Of a node that is alone."""
 
+_NONCE_BITS: Final = 63
 _DATA_NAME: Final = "data.mdb"
 _NOT_DATA: Final = frozenset(("data.new", "lock.mdb", "querator.lock", "lost+found"))
 """What may be in a directory before it has data."""
@@ -72,6 +76,8 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     name: str
     replicas: Replicas = ()
     founders: tuple[PlacedNode, ...] = ()
+    old_copy: str = ""
+    """Why the others have refused this copy of the data, for good; empty: they have not."""
 
     @property
     def key(self) -> NodeKey:
@@ -137,21 +143,25 @@ def read(txn: ReadTransaction) -> Identity | None:
 def claim(
     environment: Environment, *, name: str, empty: Empty, make_id: Callable[[], str]
 ) -> Identity:
-    """Counts a start, or makes of an empty environment what `empty` says; durable when it returns.
+    """Counts a start and gives it a nonce (`model.starts`), or makes of an empty environment what
+    `empty` says; durable when it returns.
 
     `name` empty: the stored one, of new data `NAME_DEFAULT`. Raises StorageError; DirectoryRefused
-    for a format of another release, for data of a node of another name, and for an empty
-    environment that is to be refused.
+    for a format of another release, for data of a node of another name, for an old copy that the
+    others have refused, and for an empty environment that is to be refused.
     Nothing else may write meanwhile.
     """
     with environment.snapshot() as snapshot:
         stored = read(snapshot)
+        kept = starts.read(snapshot)
     if stored is not None:
         if name not in ("", stored.name):
             raise DirectoryRefused(
                 f"the data is of node {stored.name}, not of {name}: name the directory of {name}, "
                 f"or start it with --name {stored.name}"
             )
+        if stored.old_copy:
+            raise DirectoryRefused(f"this directory was refused before: {stored.old_copy}")
         identity = msgspec.structs.replace(stored, boots=stored.boots + 1)
     elif empty is Empty.REFUSED:
         raise DirectoryRefused(
@@ -163,7 +173,11 @@ def claim(
         if empty is Empty.NEW_CLUSTER:
             alone = PlacedNode(name, identity.incarnation, peer_address="", client_address="")
             identity = _joined(identity, make_id(), (Replica(1, identity.key),), (alone,))
-    _store(environment, identity)
+    before = kept.get(identity.name)
+    chain = () if before is None or before.node != identity.key else before.starts
+    nonce = secrets.randbits(_NONCE_BITS)
+    chain = next_starts(chain, boots=identity.boots, nonce=nonce)
+    _store(environment, identity, Met(identity.key, chain))
     return identity
 
 
@@ -197,6 +211,13 @@ def wait(environment: Environment, identity: Identity, *, cluster_id: str) -> Id
     return waiting
 
 
+def give_up(environment: Environment, identity: Identity, reason: str) -> None:
+    """The others have refused this copy of the data: it is not started again. Durable when it
+    returns. Raises StorageError. Nothing else may write meanwhile.
+    """
+    _store(environment, msgspec.structs.replace(identity, old_copy=reason))
+
+
 def _joined(
     identity: Identity, cluster_id: str, replicas: Replicas, founders: tuple[PlacedNode, ...]
 ) -> Identity:
@@ -206,9 +227,11 @@ def _joined(
     )
 
 
-def _store(environment: Environment, identity: Identity) -> None:
+def _store(environment: Environment, identity: Identity, own: Met | None = None) -> None:
     txn = environment.begin()
     try:
+        if own is not None:
+            starts.put(txn, own)
         key = NODE.key(PLACEMENT_GROUP)
         txn.put(key, seal(key, _encode(identity)))
         txn.commit(sync=True)

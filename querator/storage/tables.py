@@ -120,6 +120,8 @@ GROUPS = Table("groups", b"5", "Q")
 
 NODE = Table("node", b"3", "", in_generations=False)
 """(one row, group 0) → whose directory this is (`storage.identity`)."""
+STARTS = Table("starts", b"t", "16s", in_generations=False)
+"""hash of a node's name (group 0) → its newest start that is known (`storage.starts`)."""
 GENERATIONS = Table("generations", b"x", "", in_generations=False)
 """→ which copy of the group's rows is in use, and which others there are."""
 INCOMING = Table("incoming", b"y", "", in_generations=False)

@@ -17,6 +17,7 @@ from querator.placement.formation import (
     Description,
     Found,
     Join,
+    OldCopy,
     Refuse,
     Said,
     Start,
@@ -208,6 +209,14 @@ def test_an_old_copy_of_the_data_is_refused(known: int, starts: bool):
         assert decision == Start(5, nodes)
     else:
         refused(decision, "old copy", f"start {known}", "querator node replace b")
+
+
+def test_a_member_of_which_a_peer_knows_better_is_refused_for_good():
+    said: Said = {"a": formed("a", epoch=3), "c": OldCopy("the data of node b is an old copy: c …")}
+    decision = decide(starter("b", boots=9, cluster_id="x", member=True), said)
+    refused(decision, "old copy: c …", "querator node replace b")
+    assert isinstance(decision, Refuse)
+    assert decision.for_good
 
 
 def test_descriptions_on_the_wire():

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX
+from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX, STARTS_KEPT_MAX
+from querator.model.starts import Start
 from querator.raft.hellos import (
     Answer,
     Hello,
@@ -101,7 +102,11 @@ def test_hellos_travel():
     long = info(name, "i" * 64, "c" * 64)
     longest = Hello(
         msgspec.structs.replace(
-            long, peer_address="p" * 263, client_address="c" * 263, zone="z" * 263
+            long,
+            peer_address="p" * 263,
+            client_address="c" * 263,
+            zone="z" * 263,
+            starts=tuple(Start(1 << 63, 1 << 63, 1 << 63) for _ in range(STARTS_KEPT_MAX)),
         ),
         name,
         "r" * 64,

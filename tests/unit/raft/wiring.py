@@ -16,6 +16,7 @@ from querator.raft.clock import Clock, RealClock
 from querator.raft.hellos import KnownPeer, PeerInfo
 from querator.raft.messages import Heartbeat, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
+from querator.raft.starts import StartMemory
 from querator.raft.tcp_peers import TcpPeers
 
 TOKEN = b"the token of the cluster"
@@ -53,6 +54,8 @@ class Station:
         description: bytes = b"",
         tls: PeerTlsSettings | None = None,
         resolve: dialing.Resolve = dialing.resolve,
+        starts: StartMemory | None = None,
+        on_old_copy: Callable[[str], None] | None = None,
     ) -> None:
         self.info = own
         self.name = own.name
@@ -67,6 +70,8 @@ class Station:
             tls=None if tls is None else PeerTls(tls),
             chance=random.Random(1),
             resolve=resolve,
+            starts=starts,
+            on_old_copy=on_old_copy,
         )
         self.events: list[PeerEvent] = []
 

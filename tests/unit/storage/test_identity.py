@@ -7,6 +7,8 @@ import pytest
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.model.starts import Met, Starts
+from querator.storage import starts
 from querator.storage.environment import Environment, StorageCorrupt
 from querator.storage.identity import (
     FORMAT,
@@ -16,12 +18,13 @@ from querator.storage.identity import (
     check_alone,
     check_directory,
     claim,
+    give_up,
     join,
     wait,
 )
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import seal
-from querator.storage.tables import APPLIED, NODE
+from querator.storage.tables import APPLIED, NODE, STARTS
 
 
 def claimed(environment: Environment, *, empty: Empty, name: str = "a") -> Identity:
@@ -60,6 +63,53 @@ def test_a_node_that_joins_the_others():
     assert claimed(environment, empty=Empty.TO_BE_FORMED) == msgspec.structs.replace(
         joined, boots=3
     )
+
+
+def own_starts(environment: Environment) -> Starts:
+    with environment.snapshot() as snapshot:
+        return starts.read(snapshot)["a"].starts
+
+
+def test_each_start_has_a_nonce_that_is_kept():
+    environment = MemoryEnvironment()
+    first = claimed(environment, empty=Empty.NEW_CLUSTER)
+    environment = environment.crash()
+    before = own_starts(environment)
+    assert [start.boots for start in before] == [1]
+    claimed(environment, empty=Empty.REFUSED)
+    environment = environment.crash()
+    after = own_starts(environment)
+    assert after[:-1] == before
+    assert after[-1].boots == 2
+    assert after[-1].nonce != before[0].nonce
+    # Other data under the name begins anew.
+    txn = environment.begin()
+    starts.put(txn, Met(NodeKey("a/other"), after))
+    txn.commit(sync=True)
+    claimed(environment, empty=Empty.REFUSED)
+    with environment.snapshot() as snapshot:
+        met = starts.read(snapshot)["a"]
+    assert met.node == first.key
+    assert [start.boots for start in met.starts] == [3]
+
+
+def test_a_row_of_starts_that_cannot_be_read():
+    environment = MemoryEnvironment()
+    claimed(environment, empty=Empty.NEW_CLUSTER)
+    txn = environment.begin()
+    STARTS.put(txn, PLACEMENT_GROUP, bytes(16), value=b"?")
+    txn.commit(sync=True)
+    with pytest.raises(StorageCorrupt, match="starts"):
+        claimed(environment, empty=Empty.REFUSED)
+
+
+def test_an_old_copy_that_was_refused_is_not_started_again():
+    environment = MemoryEnvironment()
+    give_up(environment, claimed(environment, empty=Empty.NEW_CLUSTER), "it is old")
+    environment = environment.crash()
+    for _ in range(2):
+        with pytest.raises(DirectoryRefused, match="refused before: it is old"):
+            claimed(environment, empty=Empty.NEW_CLUSTER)
 
 
 def test_a_node_that_waits_for_a_lost_ones_place():

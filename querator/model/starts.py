@@ -1,0 +1,107 @@
+"""Starts of a node on one copy of its data, and which of two images of that data is the later one.
+
+Each start makes a random *nonce*, which is on disk before anything of that start leaves the node.
+While it runs it also counts *marks* and tells the others of each. What a node presents is the chain
+of its last starts. Others remember the newest chain that they have met. A restart of the real data
+presents a chain that has what they remember; an image that was copied before does not:
+
+    what is remembered    what is presented                        it is
+    start 4               … start 4, start 5                       the real data
+    start 5               … start 4, start 5 with another nonce    a copy from before start 5
+    start 5               … start 4                                the same
+    start 4, mark 9       … start 4 with mark 7, start 5           a copy from before mark 9
+
+A chain has STARTS_KEPT_MAX starts. If what is remembered is older than all of them, the larger
+number counts.
+"""
+
+from enum import Enum, auto
+
+import msgspec
+
+from querator.model.limits import STARTS_KEPT_MAX
+from querator.model.nodes import NodeKey
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`boots` counts the starts on this copy of the data, from 1; `nonce` has 63 random bits.
+    `marks`: how far the start had come when the image was made.
+    """
+
+    boots: int
+    nonce: int
+    marks: int = 0
+
+
+Starts = tuple[Start, ...]
+"""The last starts, the newest last."""
+
+
+class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A node, and the newest start of it that is known, with those before."""
+
+    node: NodeKey
+    starts: Starts
+
+
+class Kin(Enum):
+    """What a chain is to a start that is known."""
+
+    SAME = auto()
+    LATER = auto()
+    OLD = auto()
+    """An image from before the known start, or from before its last known mark."""
+    OTHER = auto()
+    """Another start has the number of the known one."""
+
+
+def next_starts(starts: Starts, *, boots: int, nonce: int) -> Starts:
+    """The chain of the next start."""
+    return (*starts, Start(boots, nonce))[-STARTS_KEPT_MAX:]
+
+
+def marked(starts: Starts) -> Starts:
+    """The chain with one mark more."""
+    newest = starts[-1]
+    return (*starts[:-1], msgspec.structs.replace(newest, marks=newest.marks + 1))
+
+
+def kin(starts: Starts, known: Start) -> Kin:
+    """What a chain, which is not empty, is to a start that is known of the same data."""
+    newest = starts[-1]
+    if newest.boots < known.boots:
+        return Kin.OLD
+    same = next((start for start in starts if start.boots == known.boots), None)
+    if same is None:
+        return Kin.LATER
+    if same.nonce != known.nonce:
+        return Kin.OTHER
+    if same is newest:
+        # One process alone runs with this nonce: what says less was said earlier.
+        return Kin.SAME
+    return Kin.OLD if same.marks < known.marks else Kin.LATER
+
+
+def newer(one: Starts, other: Starts) -> Starts:
+    """Of two chains of the same data the one that counts. It does not matter which of them comes
+    first. Of two that contradict each other, the one that has more of the last start that both
+    have counts; if they have the same of it, chance decides, by the nonces.
+    """
+    kins = kin(one, other[-1]), kin(other, one[-1])
+    match kins:
+        case Kin.SAME, Kin.SAME:
+            return one if one[-1].marks >= other[-1].marks else other
+        case Kin.LATER, _:
+            return one
+        case _, Kin.LATER:
+            return other
+    return max(one, other, key=lambda chain: _strength(chain, other if chain is one else one))
+
+
+def _strength(chain: Starts, other: Starts) -> tuple[int, int, int]:
+    """Marks of the last start that the other chain has as well, and the nonce of the next one."""
+    nonces = {(start.boots, start.nonce) for start in other}
+    shared = [start for start in chain if (start.boots, start.nonce) in nonces]
+    own = [start for start in chain if (start.boots, start.nonce) not in nonces]
+    marks = shared[-1].marks if shared else 0
+    return marks, own[0].nonce if own else 0, chain[-1].boots

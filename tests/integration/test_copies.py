@@ -1,0 +1,129 @@
+"""Copies of a node's data that lack what it has acknowledged since: put back while the others are
+down, taken while it ran, and run beside it. Real processes.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from querator.cli.local_nodes import free_ports
+from tests.integration.members import Member, Members, members
+
+pytestmark = pytest.mark.timeout(180)
+
+ITEMS = 200
+OLD_COPY = "the data of node b is an old copy"
+
+
+async def begin(cluster: Members) -> None:
+    await cluster.start()
+    await cluster.querator("queue", "create", "q")
+    await cluster.until_well("c")
+
+
+async def produced(cluster: Members, asked: str) -> set[bytes]:
+    """Items that are acknowledged; their payloads."""
+    payloads = {b"%d" % number for number in range(ITEMS)}
+    async with Client(cluster[asked].address) as client:
+        await client.produce("q", *sorted(payloads))
+    return payloads
+
+
+async def found(cluster: Members, asked: str) -> set[bytes | str]:
+    async with Client(cluster[asked].address) as client:
+        return {peeked.item.payload async for peeked in client.peek("q", limit=2 * ITEMS)}
+
+
+def copy_of(member: Member, home: Path) -> Path:
+    copy = home / "copy"
+    shutil.copytree(member.data_dir, copy)
+    return copy
+
+
+def put_back(copy: Path, member: Member) -> None:
+    member.lose()
+    copy.rename(member.data_dir)
+
+
+async def ends_as_old_copy(member: Member) -> None:
+    """By itself: before it is ready, or when it meets a node that knows."""
+    assert await member.end() in (1, 6)
+    assert OLD_COPY in member.said().splitlines()[-1]
+
+
+async def start_without_a(cluster: Members) -> None:
+    """b, whose data is an old copy, and c, of which neither has an answer when it starts."""
+    await cluster["b"].launch()
+    await cluster["b"].says("peers.unreachable", "c")
+    await cluster["c"].launch()
+
+
+async def test_a_copy_from_before_the_last_start_is_refused_when_all_start(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await begin(cluster)
+        assert await cluster["b"].stop() == 0
+        copy = copy_of(cluster["b"], tmp_path)
+        await cluster["b"].start()
+        await cluster.until_well("c")
+        await cluster["c"].kill()
+        acknowledged = await produced(cluster, "a")
+        await cluster["a"].kill()
+        await cluster["b"].kill()
+        put_back(copy, cluster["b"])
+
+        await start_without_a(cluster)
+        await ends_as_old_copy(cluster["b"])
+        await cluster["a"].start()
+        assert await found(cluster, "c") == acknowledged
+
+        # It is not accepted later either, however often it starts.
+        for _ in range(3):
+            await cluster["b"].launch()
+            assert OLD_COPY in await cluster["b"].refused()
+
+
+async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await begin(cluster)
+        cluster["b"].freeze()
+        copy = copy_of(cluster["b"], tmp_path)
+        cluster["b"].thaw()
+        await cluster["c"].kill()
+        await cluster["c"].start()
+        await cluster.until_well("c")
+        await cluster["c"].kill()
+        acknowledged = await produced(cluster, "a")
+        await cluster["a"].kill()
+        await cluster["b"].kill()
+        put_back(copy, cluster["b"])
+
+        await start_without_a(cluster)
+        await ends_as_old_copy(cluster["b"])
+        await cluster["a"].start()
+        assert await found(cluster, "c") == acknowledged
+
+
+async def test_a_copy_and_the_original_do_not_both_run(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await begin(cluster)
+        assert await cluster["b"].stop() == 0
+        home = tmp_path / "elsewhere"
+        home.mkdir()
+        peer_port, client_port = free_ports(2)
+        options = [*cluster["b"].options, "--listen-peers", f"127.0.0.1:{peer_port}"]
+        twin = Member("b", home, client_port=client_port, options=options)
+        shutil.copytree(cluster["b"].data_dir, twin.data_dir)
+        try:
+            # It reaches c alone: a dials the original's address.
+            await twin.start()
+            await cluster["b"].launch()
+            assert OLD_COPY in await cluster["b"].refused()
+            acknowledged = await produced(cluster, "c")
+            assert twin.running
+            await twin.kill()
+            assert await found(cluster, "a") == acknowledged
+        finally:
+            if twin.running:
+                await twin.kill()
