@@ -151,6 +151,9 @@ APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more goes on in further entri
 # Segments of damaged blocks that one lease passes over: a look at each costs a few microseconds.
 ASIDE_SEGMENTS_MAX = 4_096
 PRODUCERS_MAX = 100_000  # Per partition.
+# How far after the partition's time a new producer may have been born: it is remembered that much
+# longer. State time may be behind true time for a while, and clients' clocks are not checked else.
+PRODUCER_AHEAD_MS_MAX = 1 * HOUR_MS
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
 STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.

@@ -16,7 +16,11 @@ forgotten.
 When there are PRODUCERS_MAX of them, those that have been silent for longest make room, if no
 outcome of theirs is remembered any more; from then on unknown producers that are not younger than
 the youngest of these are refused as well. So clients that make an identity for each request meet
-the bound only if they are too many within the dedup window.
+the bound only if they are too many within the dedup window. When no producer can make room, that is
+remembered: the search is repeated after a minute, or when outcomes have been forgotten.
+
+A new producer that was born more than PRODUCER_AHEAD_MS_MAX after the partition's time is refused:
+its client's clock is wrong, and it would be remembered for as long as its clock is ahead.
 """
 
 import msgspec
@@ -26,6 +30,7 @@ from querator.model.errors import ErrorCode
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     MINUTE_MS,
+    PRODUCER_AHEAD_MS_MAX,
     PRODUCER_ID_BYTES,
     PRODUCER_OUTCOMES_MAX,
     PRODUCER_RETENTION_MS,
@@ -69,6 +74,8 @@ def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal
             return _expired(
                 "the producer is older than the partition remembers producers", sequence
             )
+        if born > turn.now_ms + PRODUCER_AHEAD_MS_MAX:
+            return _born_ahead(born, turn.now_ms)
         if turn.state.producers >= PRODUCERS_MAX and not _make_room(turn):
             return Refusal(
                 ErrorCode.TOO_MANY_PRODUCERS,
@@ -176,7 +183,7 @@ def adopt_producer(turn: Turn, fact: ProducerFact) -> None:
     last_ms = max(producer.last_ms, fact.last_ms)
     check_at_ms = producer.check_at_ms
     if raw is None:
-        check_at_ms = max(last_ms, born_ms(producer_id)) + PRODUCER_RETENTION_MS
+        check_at_ms = _silent_since(producer_id, last_ms) + PRODUCER_RETENTION_MS
         if kept:
             check_at_ms = oldest_ms + turn.queue.dedup_window_ms
         check_at_ms = _check_after(max(check_at_ms, turn.now_ms))
@@ -230,8 +237,10 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
         before = producer.kept
         producer = _forget(turn, producer_id, producer, rows_max - done, everything=False)
         done += 1 + before - producer.kept
+        if not producer.kept:
+            turn.state.crowded_until_ms = 0
         PRODUCER_CHECKS.delete(txn, group, check_at_ms, producer_id)
-        forget_at_ms = max(producer.last_ms, born_ms(producer_id)) + PRODUCER_RETENTION_MS
+        forget_at_ms = _silent_since(producer_id, producer.last_ms) + PRODUCER_RETENTION_MS
         if not producer.kept and forget_at_ms <= now_ms:
             PRODUCERS.delete(txn, group, producer_id)
             turn.state.producers -= 1
@@ -251,9 +260,11 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
 
 def _make_room(turn: Turn) -> bool:
     """Forgets the producers that have been silent for longest, DISPLACED_AT_ONCE at most; whether
-    there were any.
+    there were any. When there are none, the next calls do not look for them.
     """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    if now_ms < turn.state.crowded_until_ms <= now_ms + MINUTE_MS:
+        return False
     window_ms = turn.queue.dedup_window_ms
     doomed: list[tuple[bytes, bytes]] = []
     # The checks of producers without outcomes are due when they are to be forgotten: behind those
@@ -275,6 +286,7 @@ def _make_room(turn: Turn) -> bool:
         PRODUCERS.delete(txn, group, producer_id)
         turn.state.displaced_ms = max(turn.state.displaced_ms, born_ms(producer_id))
     turn.state.producers -= len(doomed)
+    turn.state.crowded_until_ms = 0 if doomed else now_ms + MINUTE_MS
     return bool(doomed)
 
 
@@ -302,9 +314,27 @@ def _forget(
     )  # fmt: skip
 
 
+def _silent_since(producer_id: bytes, last_ms: int) -> int:
+    """When a producer's retention begins: at its last request, or at its birth if that is later."""
+    return max(last_ms, min(born_ms(producer_id), last_ms + PRODUCER_AHEAD_MS_MAX))
+
+
 def _check_after(at_ms: int) -> int:
     """Checks are gathered by the minute."""
     return (at_ms // MINUTE_MS + 1) * MINUTE_MS
+
+
+def _born_ahead(born: int, now_ms: int) -> Refusal:
+    ahead_ms = born - now_ms
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT,
+        f"producer_id says that it was made {ahead_ms // 1000} s after the partition's time; the "
+        f"limit is {PRODUCER_AHEAD_MS_MAX // 1000} s: the clock of the client that made it is "
+        "ahead. Set the clock and take a new producer_id",
+        field="producer_id",
+        limit=f"{PRODUCER_AHEAD_MS_MAX} ms",
+        value=f"{ahead_ms} ms",
+    )
 
 
 def _expired(message: str, sequence: int) -> Refusal:

@@ -50,7 +50,8 @@ class Verb(IntEnum):
 class State(msgspec.Struct, array_like=True):
     """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
 
-    `displaced_ms` is when the youngest producer was born that had to make room for another.
+    `displaced_ms` is when the youngest producer was born that had to make room for another. Until
+    `crowded_until_ms` no producer is looked for that could make room.
     `staged` and `pinned` count items, which are not among the partition's `items` yet. `ahead`
     counts, for each of the share's `changes`, the items before its boundary that are READY, HELD,
     LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed.
@@ -103,6 +104,7 @@ class State(msgspec.Struct, array_like=True):
     held: int = 0
     ahead: list[int] = []
     ended_epoch: int = 0
+    crowded_until_ms: int = 0
 
     @property
     def items(self) -> int:

@@ -2,6 +2,8 @@
 
 from struct import pack
 
+import pytest
+
 from querator.model.commands import Complete, Extend, LeaseItems, Produce
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
@@ -11,11 +13,13 @@ from querator.model.limits import (
     ENDED_LEASES_MAX,
     HOUR_MS,
     MINUTE_MS,
+    PRODUCER_AHEAD_MS_MAX,
     PRODUCER_OUTCOMES_MAX,
     PRODUCERS_MAX,
 )
 from querator.partition.producers import FORGET_AT_ONCE
 from querator.partition.rows import decode_state, encode
+from querator.storage.overlay import OverlayTransaction
 from querator.storage.tables import (
     DEDUP_KEYS,
     ENDED,
@@ -105,6 +109,59 @@ def test_producers_of_which_nothing_is_remembered_make_room(monkeypatch):
     assert log.entry(request(2, names[2]))[0].count == 1
     assert log.entry(request(1, fresh))[0].repeated
     assert count(log, PRODUCERS) == 3
+
+
+@pytest.mark.parametrize("ahead_ms", [PRODUCER_AHEAD_MS_MAX + 1, DAY_MS, 2**48 - 1 - START_MS])
+def test_a_producer_that_was_born_in_the_future_is_refused(ahead_ms):
+    log = Log()
+    log.configure()
+    log.entry(request(1))
+    ahead = (START_MS + ahead_ms).to_bytes(6, "big") + bytes(10)
+    refused = log.entry(request(1, ahead))[0]
+    assert (refused.code, refused.field) == (ErrorCode.INVALID_ARGUMENT, "producer_id")
+    assert (refused.limit, refused.value) == (f"{PRODUCER_AHEAD_MS_MAX} ms", f"{ahead_ms} ms")
+    assert "clock of the client" in refused.message
+    assert count(log, PRODUCERS) == 1
+
+
+def test_producers_whose_clocks_are_a_little_ahead_are_taken_and_forgotten():
+    log = Log()
+    log.configure()
+    ahead = (START_MS + PRODUCER_AHEAD_MS_MAX).to_bytes(6, "big") + bytes(10)
+    assert log.entry(request(1, ahead))[0].count == 1
+    log.advance(7 * DAY_MS)
+    assert count(log, PRODUCERS) == 1
+    log.advance(2 * HOUR_MS)
+    assert count(log, PRODUCERS) == 0
+    assert log.entry(request(2, ahead))[0].code is ErrorCode.PRODUCER_EXPIRED
+
+
+def test_a_crowd_of_producers_is_searched_once_and_not_for_each_request(monkeypatch):
+    monkeypatch.setattr("querator.partition.producers.PRODUCERS_MAX", 50)
+    log = Log()
+    log.configure(dedup_window_ms=10 * MINUTE_MS)
+    ahead = (START_MS + 50 * MINUTE_MS).to_bytes(6, "big")
+    log.entry(*(request(1, ahead + bytes([name] * 10)) for name in range(50)))
+    # Nothing is remembered of them, but they may come again until their birth is out of the window.
+    log.advance(25 * MINUTE_MS)
+    assert log.entry(request(1, born(log, 100)))[0].code is ErrorCode.TOO_MANY_PRODUCERS
+    scanned: list[bytes] = []
+    scan = OverlayTransaction.scan
+
+    def counted(self, start, *more, **options):
+        for row in scan(self, start, *more, **options):
+            scanned.append(row[0])
+            yield row
+
+    log.checked = False
+    with monkeypatch.context() as patched:
+        patched.setattr(OverlayTransaction, "scan", counted)
+        results = log.entry(*(request(1, born(log, name)) for name in range(100, 150)))
+        assert {result.code for result in results} == {ErrorCode.TOO_MANY_PRODUCERS}
+    assert scanned == []
+    log.checked = True
+    log.advance(40 * MINUTE_MS)
+    assert log.entry(request(1, born(log, 200)))[0].count == 1, "there is room again"
 
 
 def test_the_oldest_ended_lease_goes_first():
