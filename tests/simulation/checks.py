@@ -6,6 +6,7 @@
     what a leader commits is on the disks of a majority of the voters
     the committed prefix never changes, and every later leader has it
     what a leader believes of a follower is on the follower's disk
+    the configuration in force is the last one in the log, and the one that is counted by
     state time is not ahead of the right time by more than clocks but one may move it
     what is applied at one index is the same everywhere: results at each, state at some
     nothing lives that was removed: no group, no heartbeat
@@ -21,12 +22,13 @@ from typing import Any
 from querator.model.entries import Applied
 from querator.model.ids import GroupId
 from querator.model.limits import SECOND_MS, STATE_TIME_JUMP_MS_MAX
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, Replicas
 from querator.partition.machine import PartitionMachine
 from querator.raft import configuration
 from querator.raft.group import Group
 from querator.raft.handover import Outcome, Quarantine
 from querator.raft.journal import Journal
+from querator.raft.log_rows import KIND_CONFIGURATION
 from querator.storage.environment import WriteTransaction
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.node import SimulatedNode
@@ -74,6 +76,8 @@ class Truth:
     """Index to term."""
     committed_in: dict[int, int] = field(default_factory=dict)
     """Index to the term in which it was committed, which may be a later one."""
+    configurations: dict[tuple[int, int], Replicas] = field(default_factory=dict)
+    """(index, term) to what the entry makes of the replicas."""
     commit: int = 0
     applied: dict[int, int] = field(default_factory=dict)
     digests: dict[int, bytes] = field(default_factory=dict)
@@ -143,7 +147,7 @@ class Checks:
             seen = (
                 member.term, member.leads, member.commit_index, journal.last_index,
                 journal.last_term, journal.durable_index, journal.first_index,
-                journal.getVotedForNodeId(),
+                journal.getVotedForNodeId(), journal.replicas_index,
             )  # fmt: skip
             key = (node.key, group_id)
             view = self._views.get(key)
@@ -167,6 +171,7 @@ class Checks:
             view.commit = 0
             view.leads = False
         self._look_at_log(who, node, group, view, truth)
+        self._look_at_configuration(who, group, view, truth)
         self._look_at_time(who, node, group)
         if member.leads:
             leader = truth.leaders.setdefault(member.term, node.key)
@@ -249,7 +254,24 @@ class Checks:
                 self.found(f"{who}: entry {index} of term {entry.term} differs from another's")
             if entry.term != journal.term_at(index):
                 self.found(f"{who}: entry {index} has two terms")
+            if entry.kind == KIND_CONFIGURATION:
+                truth.configurations[index, entry.term] = configuration.decode(entry.command)
             terms[index] = before = entry.term
+
+    def _look_at_configuration(self, who: str, group: Group, view: View, truth: Truth) -> None:
+        in_force = group.journal.replicas_index, group.journal.replicas
+        held = {
+            index: replicas
+            for (index, term), replicas in truth.configurations.items()
+            if view.base < index <= view.last and view.terms.get(index) == term
+        }
+        last = max(held, default=0)
+        if (last and in_force != (last, held[last])) or (not last and in_force[0] > view.base):
+            self.found(f"{who}: in force is the configuration of entry {in_force[0]}, and the last "
+                       f"one in its log is {last or 'none'}")  # fmt: skip
+        if group.member._voters != configuration.voters(in_force[1]):
+            self.found(f"{who}: counts {sorted(group.member._voters)} as voters, and not those of "
+                       "the configuration in force")  # fmt: skip
 
     def _look_at_new_leader(self, who: str, group: Group, truth: Truth) -> None:
         """It has everything that was committed in earlier terms."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from querator.partition import readers, staging, transactions, txn_producers
-from querator.raft import following, member
+from querator.raft import configuration, following, member
 from querator.raft.group import Group
 from querator.raft.journal import Journal
 from querator.raft.mail import Mail
@@ -243,18 +243,26 @@ def does_not_sync() -> Any:
     return replaced(OverlayTransaction, "commit", unsynced)
 
 
-def forgets_its_configuration() -> Any:
-    """A change of the replicas is not in force before it is committed."""
+def counts_by_the_configuration_before() -> Any:
+    """A change of the replicas is not counted by before it is committed."""
+    reconfigured = Member.reconfigured
 
     def late(self: Member) -> None:
-        journal = self._journal
-        newest = journal._configurations
-        held = [one for one in newest if one[0] <= max(self.commit_index, newest[0][0])]
-        journal._configurations = held
-        try:
-            reconfigured(self)
-        finally:
-            journal._configurations = newest
+        reconfigured(self)
+        held = [one for one in self._journal._configurations if one[0] <= self.commit_index]
+        if held:
+            self._voters = configuration.voters(held[-1][1])
 
-    reconfigured = Member.reconfigured
     return replaced(Member, "reconfigured", late)
+
+
+def keeps_a_configuration_that_is_taken_back() -> Any:
+    """A configuration stays in force whose entry another leader has replaced."""
+    take_back = Journal.take_back
+
+    def forgetful(self: Journal, snapshots: Any, last: int) -> None:
+        held = list(self._configurations)
+        take_back(self, snapshots, last)
+        self._configurations = held
+
+    return replaced(Journal, "take_back", forgetful)

@@ -10,7 +10,9 @@ import pytest
 from querator.model.commands import Produce
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
-from querator.raft.handover import Call, Transfer
+from querator.model.nodes import Replica
+from querator.raft.configuration import AddLearner, Change, Promote
+from querator.raft.handover import Call, Reconfigure, Transfer
 from tests.simulation import mutants
 from tests.simulation.network import Nature
 from tests.simulation.node import SimulatedNode, Ticket
@@ -88,6 +90,12 @@ def test_a_sound_core_is_not(profile: Profile):
         assert simulate(seed, profile=profile).violations == []
 
 
+def test_a_history_that_is_not_decided_is_no_pass(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tests.simulation.world.SEARCH_STEPS", 1)
+    found = simulate(1, profile=QUIET).violations
+    assert [text for text in found if "linearizability: undecided" in text], found
+
+
 def propose(node: SimulatedNode, number: int) -> None:
     payload = b"item %d\n" % number
     command = Produce(len(payload).to_bytes(4, "little"))
@@ -153,3 +161,72 @@ def test_an_ack_of_an_earlier_leadership_is_not_counted():
     with mutants.ignores_the_term_of_replies():
         found = an_old_ack_comes_late()
     assert any("of 5 voters only 2 have on disk" in text for text in found), found
+
+
+def a_change_of_the_replicas_is_taken_back() -> list[str]:
+    """A leader that is cut off makes a replica of a fourth node, and finds another leader when it
+    is back.
+    """
+    world = World(1, profile=replace(QUIET, nodes=4))
+    world._begin()
+    first, status = leading(world)
+    spare = next(node for node in world.all_nodes() if G not in node.first_replicas)
+    others = [node for node in world.all_nodes() if node not in (first, spare)]
+    for node in others:
+        world.network.block(first.key, node.key)
+        world.network.block(node.key, first.key)
+    added = Ticket("change", lambda _, __: None)
+    first.request(Reconfigure(G, AddLearner(4, spare.key), added.future))
+    assert world._until(lambda: has(first, status.log_last + 1), within_us=SECOND)
+    assert world._until(lambda: leading(world)[0] in others, within_us=5 * SECOND)
+    for node in others:
+        world.network.unblock(first.key, node.key)
+        world.network.unblock(node.key, first.key)
+    world._until(lambda: follows(first, leading(world)), within_us=5 * SECOND)
+    return world.checks.violations
+
+
+def follows(node: SimulatedNode, leader: tuple[SimulatedNode, Any]) -> bool:
+    assert node.turns is not None
+    status = node.turns.status(G)
+    return status is not None and status.commit_index == leader[1].commit_index
+
+
+def a_voter_is_added() -> list[str]:
+    """A fourth node learns, and then votes."""
+    world = World(1, profile=replace(QUIET, nodes=4))
+    world._begin()
+    first, _ = leading(world)
+    spare = next(node for node in world.all_nodes() if G not in node.first_replicas)
+    spare.hold(G, (Replica(4, spare.key, voter=False),))
+    for change in (AddLearner(4, spare.key), Promote(4)):
+        done: list[bool] = []
+
+        def attempt(change: Change = change, done: list[bool] = done) -> bool:
+            ticket = Ticket("change", lambda _, error: done.append(error is None))
+            first.request(Reconfigure(G, change, ticket.future))
+            return any(done)
+
+        world._until(attempt, within_us=5 * SECOND)
+    return world.checks.violations
+
+
+@pytest.mark.parametrize(
+    ("mutant", "schedule", "words"),
+    [
+        (
+            mutants.keeps_a_configuration_that_is_taken_back,
+            a_change_of_the_replicas_is_taken_back,
+            "in force is the configuration of entry",
+        ),
+        (mutants.counts_by_the_configuration_before, a_voter_is_added, "as voters, and not those"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "-",
+)
+def test_the_configuration_in_force_is_the_last_one_in_the_log(
+    mutant: Callable[[], Any], schedule: Callable[[], list[str]], words: str
+):
+    assert schedule() == []
+    with mutant():
+        found = schedule()
+    assert any(words in text for text in found), found

@@ -4,6 +4,7 @@ way when it breaks.
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,13 +22,19 @@ from hypothesis.stateful import (
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
 from querator.model.limits import APPEND_BYTES_MAX, KIB, MIB, REPLICATION_WINDOW_BYTES
-from querator.raft import following
+from querator.model.nodes import NodeKey, Replica, node_key
+from querator.raft import library
+from querator.raft.clock import SimulatedClock
 from querator.raft.journal import Journal, Stamped
-from querator.raft.messages import Append, AppendReply
+from querator.raft.mail import Mail
+from querator.raft.member import Member
+from querator.raft.messages import Append, AppendReply, Envelope, PeerMessage
 from querator.raft.replication import REPLY_TIMEOUT_S, Progress, State
+from querator.raft.skew import Skew
 from querator.storage.memory_environment import MemoryEnvironment
 
 G = GroupId(3)
+REPLICAS = (Replica(1, node_key("a", "1")), Replica(2, node_key("b", "1")))
 TERM = 1_000
 """Of the leader: later than all entries that the logs have at first."""
 
@@ -71,48 +78,72 @@ class Leader:
         self.progress.on_reply(reply, self.journal, self.now_s)
 
 
+class Outgoing:
+    """Where a member's mail goes."""
+
+    def __init__(self) -> None:
+        self.sent: list[PeerMessage] = []
+
+    def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
+        self.sent += messages
+
+    def room_bytes(self, node: NodeKey) -> int:
+        return MIB
+
+    def flush(self) -> None: ...
+
+
 class Follower:
+    """A real member, which hears what the leader sends and answers when that is on disk."""
+
     def __init__(self, terms: list[int], *, committed: int = 0) -> None:
         self.environment = MemoryEnvironment()
-        self.journal = filled(self.environment, terms)
-        self.commit_index = committed
+        self.journal = filled(self.environment, terms, replica=2)
         self.full = False
-        self.promised: list[AppendReply] = []
-        """Replies that wait for the sync."""
+        self._clock = SimulatedClock()
+        self._open(committed)
+
+    def _open(self, committed: int) -> None:
+        library.bind(self._clock)
+        self._peers = Outgoing()
+        self._mail = Mail(self._peers)
+        self._member = Member(
+            G,
+            self.journal,
+            applied_index=committed,
+            clock=self._clock,
+            chance=random.Random(1),
+            skew=Skew(self._clock),
+            mail=self._mail,
+            snapshots=lambda: self.environment.snapshot(),
+        )
 
     def hear(self, message: Append) -> None:
-        journal = self.journal
-        if message.term > journal.getCurrentTerm():
-            journal.setCurrentTerm(message.term, None)
         if self.full:
             message = msgspec.structs.replace(message, entries=())
-        refusal = following.place(journal, message, self.commit_index)
-        if refusal is None:
-            following.take(journal, self.environment.snapshot, message, self.commit_index)
-            index, term = message.prev_index + len(message.entries), 0
-            self.commit_index = max(self.commit_index, min(message.commit_index, index))
-        else:
-            index, term = refusal
-        reply = AppendReply(
-            TERM, message.sequence, message.read_round, refusal is None, index, term
-        )
-        self.promised.append(reply)
+        self._member.receive(1, REPLICAS[0].node, message)
 
     def sync(self) -> list[AppendReply]:
         write(self.environment, self.journal, 0)
-        replies, self.promised = self.promised, []
-        return replies
+        self._mail.send_later()
+        sent, self._peers.sent = self._peers.sent, []
+        replies = [one.message for one in sent if isinstance(one, Envelope)]
+        assert len(replies) == len(sent)
+        return [one for one in replies if isinstance(one, AppendReply)]
+
+    def lose_answers(self) -> None:
+        """What it has not answered yet is never answered."""
+        self._mail.withdraw(G)
 
     def crash(self) -> None:
         self.environment = self.environment.crash()
-        self.promised = []
         with self.environment.snapshot() as snapshot:
-            self.journal = Journal.open(snapshot, G)
-        self.commit_index = 0
+            self.journal = Journal.open(snapshot, G, replica=2, replicas=REPLICAS)
+        self._open(0)
 
 
-def filled(environment: MemoryEnvironment, terms: list[int]) -> Journal:
-    journal = Journal(G)
+def filled(environment: MemoryEnvironment, terms: list[int], *, replica: int = 1) -> Journal:
+    journal = Journal(G, replica=replica, replicas=REPLICAS)
     for index, term in enumerate(terms, 1):
         journal.setCurrentTerm(term, None)
         journal.add(Stamped(Entry(b"%d" % term), 0), index, term)
@@ -417,7 +448,7 @@ class Replication(RuleBasedStateMachine):
     def reconnect(self) -> None:
         self.there.clear()
         self.back.clear()
-        self.follower.promised.clear()
+        self.follower.lose_answers()
         self.leader.progress.interrupted()
 
     @rule()
