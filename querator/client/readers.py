@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import msgspec
+import uuid_utils
 
 from querator.client.errors import ErrorCode
 from querator.client.items import instant
@@ -96,7 +97,12 @@ class Readers:
         """Begins a run: what is left of earlier ones is refused from then on (`ReaderFenced`). The
         reader is made if the queue does not know it.
         """
-        request = pb.OpenReaderRequest(namespace=self._namespace, queue=queue, reader_id=reader_id)
+        request = pb.OpenReaderRequest(
+            namespace=self._namespace,
+            queue=queue,
+            reader_id=reader_id,
+            request_id=str(uuid_utils.uuid7()),
+        )
         response = await self._nodes.call(
             lambda node, left: node.readers.OpenReader(request, timeout=left)
         )

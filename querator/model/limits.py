@@ -164,6 +164,7 @@ MOVE_BATCH_ITEMS_MAX = 500
 # Before a target that is full or out of reach is tried again; doubled from the one to the other.
 MOVE_PAUSE_MS_MIN = 20
 MOVE_PAUSE_MS_MAX = 5 * SECOND_MS  # A try is a log entry of a full target: one item each.
+READER_OPENS_KEPT = 8  # Per reader: openings whose repeats are known, however late they come.
 READERS_MAX = 100  # Per partition: lists and stats look at each, and each may hold a batch.
 BATCH_SEGMENTS_MAX = APPLY_SEGMENTS_MAX  # One command acknowledges a batch and reserves the next.
 MOVE_BATCH_BYTES_MAX = 1 * MIB

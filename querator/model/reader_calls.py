@@ -11,6 +11,7 @@ class OpenReaderCall(msgspec.Struct, frozen=True):
     queue: str
     reader_id: str
     timeout_ms: int = 0
+    request_id: str = ""
 
 
 class ReaderPosition(msgspec.Struct, frozen=True):

@@ -8,11 +8,13 @@ import msgspec
 class OpenReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=20):
     """Makes a reader known, or opens another epoch of it: earlier ones are refused from then on.
 
-    `epoch` 0: the one after the last; else this one, unless the partition knows a later one.
+    `epoch` 0: the one after the last; else this one, unless the partition knows a later one. A
+    repeat with the same `request_id` (empty: none) opens no other.
     """
 
     reader_id: str
     epoch: int = 0
+    request_id: str = ""
 
 
 class AdvanceReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=21):

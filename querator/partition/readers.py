@@ -27,6 +27,7 @@ from querator.model.limits import (
     BATCH_BYTES_MAX,
     BATCH_ITEMS_MAX,
     BATCH_SEGMENTS_MAX,
+    READER_OPENS_KEPT,
     READERS_MAX,
 )
 from querator.model.readers import (
@@ -115,10 +116,14 @@ def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
         row = ReaderRow(command.reader_id, state.next_reader, before, 0)
         state.next_reader += 1
         state.readers += 1
-    epoch = command.epoch or row.epoch + 1
+    opened = dict(row.opens).get(command.request_id, 0) if command.request_id else 0
+    epoch = command.epoch or opened or row.epoch + 1
     if epoch < row.epoch:
         return fenced(row, epoch)
     if epoch > row.epoch:
+        if command.request_id:
+            opens = (*row.opens, (command.request_id, epoch))[-READER_OPENS_KEPT:]
+            row = msgspec.structs.replace(row, opens=opens)
         batch = row.batch
         if batch is not None:
             batch = msgspec.structs.replace(batch, replays=batch.replays + 1)

@@ -444,6 +444,7 @@ class ReaderRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     the last one whose items were made to die.
 
     `opened_at_ms` is when the epoch came, `advanced_at_ms` when the reader was advanced last.
+    `opens`: the last openings that had a request id, with the epoch of each.
     """
 
     reader_id: str
@@ -455,6 +456,7 @@ class ReaderRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_seq: int = 0
     batch: OpenBatch | None = None
     dead_seq: int = 0
+    opens: tuple[tuple[str, int], ...] = ()
 
 
 class ReservedItems(msgspec.Struct, frozen=True, array_like=True, gc=False):

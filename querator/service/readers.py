@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
+import uuid_utils
 
 from querator.model.commands import Done
 from querator.model.errors import ERRORS, ErrorCode, QueratorError, invalid
@@ -76,6 +77,9 @@ class ReaderService:
         self._calls = calls
 
     async def open(self, call: OpenReaderCall) -> OpenedReader:
+        if not call.request_id:
+            # The router may repeat the command, and what was given up may come late.
+            call = msgspec.structs.replace(call, request_id=str(uuid_utils.uuid7()))
         queue = await self._queue(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
         return await self._as_it_is(
@@ -191,7 +195,8 @@ async def open_reader(
     # One that cannot begin everywhere would end the run that goes on, and count as a replay.
     await reads.readers(queue.groups, stale=False, deadline=deadline)
     views = router.views(queue)
-    first = await _opened(router, views[0], OpenReader(call.reader_id), deadline)
+    opening = OpenReader(call.reader_id, request_id=call.request_id)
+    first = await _opened(router, views[0], opening, deadline)
     command = OpenReader(call.reader_id, first.epoch)
     others = await each([_opened(router, view, command, deadline) for view in views[1:]])
     positions = []

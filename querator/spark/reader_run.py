@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import uuid_utils
+
 from querator.client.errors import (
     AckMismatch,
     BatchNotFound,
@@ -73,16 +75,16 @@ class ReaderRun:
     def _open(self) -> None:
         options = self._options
         request = pb.OpenReaderRequest(
-            namespace=options.namespace, queue=options.queue, reader_id=options.reader_id
+            namespace=options.namespace,
+            queue=options.queue,
+            reader_id=options.reader_id,
+            request_id=str(uuid_utils.uuid7()),
         )
         try:
-            opened, attempts = self._cluster.open_reader(
-                request, retry_seconds=options.retry_seconds
-            )
+            opened = self._cluster.open_reader(request, retry_seconds=options.retry_seconds)
         except RequestError as error:
             raise explained(error, options) from None
         self._epoch = opened.epoch
-        self._doubtful = attempts > 1
         self._found = {
             each.partition: each.open_batch
             for each in opened.partitions
@@ -135,16 +137,8 @@ class ReaderRun:
             }
         try:
             response = self._advance(acks, max_items, max_bytes)
-        except ReaderFenced as error:
-            if not self._doubtful:
-                raise explained(error, options) from None
-            # Perhaps by the run's own first attempt to open, which was given up and came late.
-            self._open()
-            self._doubtful = False
-            return self._progress(acks, max_items, max_bytes)
         except RequestError as error:
             raise explained(error, options) from None
-        self._doubtful = False
         given_up = [
             self._gives_up(each.partition, each.batch)
             for each in response.partitions

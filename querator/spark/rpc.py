@@ -131,19 +131,16 @@ class Cluster:
 
     def open_reader(
         self, request: reader_service_pb2.OpenReaderRequest, *, retry_seconds: float
-    ) -> tuple[reader_service_pb2.OpenReaderResponse, int]:
-        """And how many attempts it took: each may begin a run, the last one counts, and one that
-        comes late ends it. Raises RequestError, Unreachable.
+    ) -> reader_service_pb2.OpenReaderResponse:
+        """`request` has a request id: each attempt is of the same run. Raises RequestError,
+        Unreachable.
         """
-        attempts = 0
 
         def ask(channel: grpc.Channel) -> reader_service_pb2.OpenReaderResponse:
-            nonlocal attempts
-            attempts += 1
             stub = reader_service_pb2_grpc.ReaderServiceStub(channel)
             return stub.OpenReader(request, timeout=CALL_SECONDS)
 
-        return self._anywhere(ask, retry_seconds), attempts
+        return self._anywhere(ask, retry_seconds)
 
     def advance_reader(
         self, request: reader_service_pb2.AdvanceReaderRequest, *, retry_seconds: float

@@ -28,7 +28,7 @@ from querator.v1 import errors_pb2 as querator_dot_v1_dot_errors__pb2
 from querator.v1 import items_pb2 as querator_dot_v1_dot_items__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n querator/v1/reader_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18querator/v1/errors.proto\x1a\x17querator/v1/items.proto\"w\n\nNamedBatch\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12-\n\topened_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07replays\x18\x05 \x01(\r\"H\n\x11OpenReaderRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\"\x89\x01\n\x0eReaderPosition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tacked_seq\x18\x02 \x01(\x04\x12+\n\nopen_batch\x18\x03 \x01(\x0b\x32\x17.querator.v1.NamedBatch\x12\x12\n\nready_upto\x18\x04 \x01(\x04\x12\x10\n\x08\x64\x65\x61\x64_seq\x18\x05 \x01(\x04\"T\n\x12OpenReaderResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12/\n\npartitions\x18\x02 \x03(\x0b\x32\x1b.querator.v1.ReaderPosition\"C\n\tReaderAck\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x63k_seq\x18\x02 \x01(\x04\x12\x12\n\nready_upto\x18\x03 \x01(\x04\"\x88\x02\n\x14\x41\x64vanceReaderRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\x04\x61\x63ks\x18\x05 \x03(\x0b\x32\x16.querator.v1.ReaderAck\x12\x11\n\tmax_items\x18\x06 \x01(\r\x12\x11\n\tmax_bytes\x18\x07 \x01(\x04\x12/\n\x0cwait_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10\x61\x63knowledge_only\x18\t \x01(\x08\x12\x15\n\rskip_released\x18\n \x01(\x08\"\x93\x01\n\x0eReaderProgress\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tacked_seq\x18\x02 \x01(\x04\x12&\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x17.querator.v1.NamedBatch\x12%\n\x05\x65rror\x18\x04 \x01(\x0e\x32\x16.querator.v1.ErrorCode\x12\x0c\n\x04gone\x18\x05 \x01(\x08\"H\n\x15\x41\x64vanceReaderResponse\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.querator.v1.ReaderProgress\"\xac\x01\n\x10ReadBatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\x11\n\tbatch_seq\x18\x05 \x01(\x04\x12\x12\n\nfrom_index\x18\x06 \x01(\r\x12\x12\n\nupto_index\x18\x07 \x01(\r\x12\x15\n\rwithout_value\x18\x08 \x01(\x08\"R\n\x11ReadBatchResponse\x12)\n\x07\x63olumns\x18\x01 \x01(\x0b\x32\x18.querator.v1.ItemColumns\x12\x12\n\nnext_index\x18\x02 \x01(\r\"E\n\x12ListReadersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05stale\x18\x03 \x01(\x08\"\x82\x01\n\x0fReaderPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tacked_seq\x18\x03 \x01(\x04\x12+\n\nopen_batch\x18\x04 \x01(\x0b\x32\x17.querator.v1.NamedBatch\x12\r\n\x05ready\x18\x05 \x01(\x04\"\xbc\x01\n\x06Reader\x12\x11\n\treader_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12-\n\topened_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x61\x64vanced_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\npartitions\x18\x05 \x03(\x0b\x32\x1c.querator.v1.ReaderPartition\";\n\x13ListReadersResponse\x12$\n\x07readers\x18\x01 \x03(\x0b\x32\x13.querator.v1.Reader\"\xaa\x01\n\x14ReleaseReaderRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\x16\n\tpartition\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06remove\x18\x05 \x01(\x08\x12\x11\n\tbatch_seq\x18\x06 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x07 \x01(\x08\x42\x0c\n\n_partition\"7\n\x15ReleaseReaderResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\r\n\x05items\x18\x02 \x01(\x04\x32\xae\x03\n\rReaderService\x12M\n\nOpenReader\x12\x1e.querator.v1.OpenReaderRequest\x1a\x1f.querator.v1.OpenReaderResponse\x12V\n\rAdvanceReader\x12!.querator.v1.AdvanceReaderRequest\x1a\".querator.v1.AdvanceReaderResponse\x12L\n\tReadBatch\x12\x1d.querator.v1.ReadBatchRequest\x1a\x1e.querator.v1.ReadBatchResponse0\x01\x12P\n\x0bListReaders\x12\x1f.querator.v1.ListReadersRequest\x1a .querator.v1.ListReadersResponse\x12V\n\rReleaseReader\x12!.querator.v1.ReleaseReaderRequest\x1a\".querator.v1.ReleaseReaderResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n querator/v1/reader_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18querator/v1/errors.proto\x1a\x17querator/v1/items.proto\"w\n\nNamedBatch\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12-\n\topened_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07replays\x18\x05 \x01(\r\"\\\n\x11OpenReaderRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"\x89\x01\n\x0eReaderPosition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tacked_seq\x18\x02 \x01(\x04\x12+\n\nopen_batch\x18\x03 \x01(\x0b\x32\x17.querator.v1.NamedBatch\x12\x12\n\nready_upto\x18\x04 \x01(\x04\x12\x10\n\x08\x64\x65\x61\x64_seq\x18\x05 \x01(\x04\"T\n\x12OpenReaderResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12/\n\npartitions\x18\x02 \x03(\x0b\x32\x1b.querator.v1.ReaderPosition\"C\n\tReaderAck\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x63k_seq\x18\x02 \x01(\x04\x12\x12\n\nready_upto\x18\x03 \x01(\x04\"\x88\x02\n\x14\x41\x64vanceReaderRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\x04\x61\x63ks\x18\x05 \x03(\x0b\x32\x16.querator.v1.ReaderAck\x12\x11\n\tmax_items\x18\x06 \x01(\r\x12\x11\n\tmax_bytes\x18\x07 \x01(\x04\x12/\n\x0cwait_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10\x61\x63knowledge_only\x18\t \x01(\x08\x12\x15\n\rskip_released\x18\n \x01(\x08\"\x93\x01\n\x0eReaderProgress\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tacked_seq\x18\x02 \x01(\x04\x12&\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x17.querator.v1.NamedBatch\x12%\n\x05\x65rror\x18\x04 \x01(\x0e\x32\x16.querator.v1.ErrorCode\x12\x0c\n\x04gone\x18\x05 \x01(\x08\"H\n\x15\x41\x64vanceReaderResponse\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.querator.v1.ReaderProgress\"\xac\x01\n\x10ReadBatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\x11\n\tbatch_seq\x18\x05 \x01(\x04\x12\x12\n\nfrom_index\x18\x06 \x01(\r\x12\x12\n\nupto_index\x18\x07 \x01(\r\x12\x15\n\rwithout_value\x18\x08 \x01(\x08\"R\n\x11ReadBatchResponse\x12)\n\x07\x63olumns\x18\x01 \x01(\x0b\x32\x18.querator.v1.ItemColumns\x12\x12\n\nnext_index\x18\x02 \x01(\r\"E\n\x12ListReadersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05stale\x18\x03 \x01(\x08\"\x82\x01\n\x0fReaderPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tacked_seq\x18\x03 \x01(\x04\x12+\n\nopen_batch\x18\x04 \x01(\x0b\x32\x17.querator.v1.NamedBatch\x12\r\n\x05ready\x18\x05 \x01(\x04\"\xbc\x01\n\x06Reader\x12\x11\n\treader_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12-\n\topened_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x61\x64vanced_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\npartitions\x18\x05 \x03(\x0b\x32\x1c.querator.v1.ReaderPartition\";\n\x13ListReadersResponse\x12$\n\x07readers\x18\x01 \x03(\x0b\x32\x13.querator.v1.Reader\"\xaa\x01\n\x14ReleaseReaderRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\treader_id\x18\x03 \x01(\t\x12\x16\n\tpartition\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06remove\x18\x05 \x01(\x08\x12\x11\n\tbatch_seq\x18\x06 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x07 \x01(\x08\x42\x0c\n\n_partition\"7\n\x15ReleaseReaderResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\r\n\x05items\x18\x02 \x01(\x04\x32\xae\x03\n\rReaderService\x12M\n\nOpenReader\x12\x1e.querator.v1.OpenReaderRequest\x1a\x1f.querator.v1.OpenReaderResponse\x12V\n\rAdvanceReader\x12!.querator.v1.AdvanceReaderRequest\x1a\".querator.v1.AdvanceReaderResponse\x12L\n\tReadBatch\x12\x1d.querator.v1.ReadBatchRequest\x1a\x1e.querator.v1.ReadBatchResponse0\x01\x12P\n\x0bListReaders\x12\x1f.querator.v1.ListReadersRequest\x1a .querator.v1.ListReadersResponse\x12V\n\rReleaseReader\x12!.querator.v1.ReleaseReaderRequest\x1a\".querator.v1.ReleaseReaderResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,35 +38,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NAMEDBATCH']._serialized_start=165
   _globals['_NAMEDBATCH']._serialized_end=284
   _globals['_OPENREADERREQUEST']._serialized_start=286
-  _globals['_OPENREADERREQUEST']._serialized_end=358
-  _globals['_READERPOSITION']._serialized_start=361
-  _globals['_READERPOSITION']._serialized_end=498
-  _globals['_OPENREADERRESPONSE']._serialized_start=500
-  _globals['_OPENREADERRESPONSE']._serialized_end=584
-  _globals['_READERACK']._serialized_start=586
-  _globals['_READERACK']._serialized_end=653
-  _globals['_ADVANCEREADERREQUEST']._serialized_start=656
-  _globals['_ADVANCEREADERREQUEST']._serialized_end=920
-  _globals['_READERPROGRESS']._serialized_start=923
-  _globals['_READERPROGRESS']._serialized_end=1070
-  _globals['_ADVANCEREADERRESPONSE']._serialized_start=1072
-  _globals['_ADVANCEREADERRESPONSE']._serialized_end=1144
-  _globals['_READBATCHREQUEST']._serialized_start=1147
-  _globals['_READBATCHREQUEST']._serialized_end=1319
-  _globals['_READBATCHRESPONSE']._serialized_start=1321
-  _globals['_READBATCHRESPONSE']._serialized_end=1403
-  _globals['_LISTREADERSREQUEST']._serialized_start=1405
-  _globals['_LISTREADERSREQUEST']._serialized_end=1474
-  _globals['_READERPARTITION']._serialized_start=1477
-  _globals['_READERPARTITION']._serialized_end=1607
-  _globals['_READER']._serialized_start=1610
-  _globals['_READER']._serialized_end=1798
-  _globals['_LISTREADERSRESPONSE']._serialized_start=1800
-  _globals['_LISTREADERSRESPONSE']._serialized_end=1859
-  _globals['_RELEASEREADERREQUEST']._serialized_start=1862
-  _globals['_RELEASEREADERREQUEST']._serialized_end=2032
-  _globals['_RELEASEREADERRESPONSE']._serialized_start=2034
-  _globals['_RELEASEREADERRESPONSE']._serialized_end=2089
-  _globals['_READERSERVICE']._serialized_start=2092
-  _globals['_READERSERVICE']._serialized_end=2522
+  _globals['_OPENREADERREQUEST']._serialized_end=378
+  _globals['_READERPOSITION']._serialized_start=381
+  _globals['_READERPOSITION']._serialized_end=518
+  _globals['_OPENREADERRESPONSE']._serialized_start=520
+  _globals['_OPENREADERRESPONSE']._serialized_end=604
+  _globals['_READERACK']._serialized_start=606
+  _globals['_READERACK']._serialized_end=673
+  _globals['_ADVANCEREADERREQUEST']._serialized_start=676
+  _globals['_ADVANCEREADERREQUEST']._serialized_end=940
+  _globals['_READERPROGRESS']._serialized_start=943
+  _globals['_READERPROGRESS']._serialized_end=1090
+  _globals['_ADVANCEREADERRESPONSE']._serialized_start=1092
+  _globals['_ADVANCEREADERRESPONSE']._serialized_end=1164
+  _globals['_READBATCHREQUEST']._serialized_start=1167
+  _globals['_READBATCHREQUEST']._serialized_end=1339
+  _globals['_READBATCHRESPONSE']._serialized_start=1341
+  _globals['_READBATCHRESPONSE']._serialized_end=1423
+  _globals['_LISTREADERSREQUEST']._serialized_start=1425
+  _globals['_LISTREADERSREQUEST']._serialized_end=1494
+  _globals['_READERPARTITION']._serialized_start=1497
+  _globals['_READERPARTITION']._serialized_end=1627
+  _globals['_READER']._serialized_start=1630
+  _globals['_READER']._serialized_end=1818
+  _globals['_LISTREADERSRESPONSE']._serialized_start=1820
+  _globals['_LISTREADERSRESPONSE']._serialized_end=1879
+  _globals['_RELEASEREADERREQUEST']._serialized_start=1882
+  _globals['_RELEASEREADERREQUEST']._serialized_end=2052
+  _globals['_RELEASEREADERRESPONSE']._serialized_start=2054
+  _globals['_RELEASEREADERRESPONSE']._serialized_end=2109
+  _globals['_READERSERVICE']._serialized_start=2112
+  _globals['_READERSERVICE']._serialized_end=2542
 # @@protoc_insertion_point(module_scope)

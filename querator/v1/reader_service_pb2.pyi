@@ -71,22 +71,28 @@ class OpenReaderRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     READER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
     """Name of the queue."""
     reader_id: _builtins.str
     """Name of the reader; 1 to 128 bytes. It is made if the queue does not know it; a queue may have 100."""
+    request_id: _builtins.str
+    """Names this opening, up to 128 characters: a repeat with the same one begins no other run, and is refused with
+    READER_FENCED when a later run has begun. Empty: every call begins a run.
+    """
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         queue: _builtins.str = ...,
         reader_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "reader_id", b"reader_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "reader_id", b"reader_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,9 @@ def parse_open_reader(data: bytes) -> OpenReaderCall:
         door.check_namespace(message.namespace),
         door.check_name(message.queue, field="queue"),
         _reader_id(message.reader_id),
+        request_id=door.check_chars(
+            message.request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id"
+        ),
     )
 
 

@@ -353,7 +353,7 @@ def test_runs_that_repeat_a_batch_are_counted(node, client, queue):
         assert driver.partitions(query.start, query.logged[-1])
     request = reader_service_pb2.OpenReaderRequest(queue=queue, reader_id="lake")
     connections = cluster(stream_options_of(node, queue).target)
-    opened, _ = connections.open_reader(request, retry_seconds=5)
+    opened = connections.open_reader(request, retry_seconds=5)
     [replays] = {
         position.open_batch.replays
         for position in opened.partitions
@@ -387,17 +387,27 @@ def test_two_drivers_with_one_reader_id(node, client, queue):
     assert sorted(read(first, second.partitions(start, end))) == list(range(5))
 
 
-def test_a_run_is_not_ended_by_its_own_first_attempt_to_begin(node, client, queue):
+def test_a_run_is_not_ended_by_its_own_first_attempt_to_begin(node, client, queue, monkeypatch):
     """Which was given up, and comes late."""
     produce(client, queue, range(5))
-    reader = stream_reader(node, queue, endpoint=f"127.0.0.1:1,{node.endpoint}")
-    reader.prepareForTriggerAvailableNow()
-    late = reader_service_pb2.OpenReaderRequest(queue=queue, reader_id="lake")
     connections = cluster(stream_options_of(node, queue).target)
-    connections.open_reader(late, retry_seconds=5)
+    opened: list[reader_service_pb2.OpenReaderRequest] = []
+    ask = type(connections).open_reader
+
+    def noting(self: Any, request: Any, **more: Any) -> Any:
+        opened.append(request)
+        return ask(self, request, **more)
+
+    monkeypatch.setattr(type(connections), "open_reader", noting)
+    reader = stream_reader(node, queue)
+    reader.prepareForTriggerAvailableNow()
+    connections.open_reader(opened[0], retry_seconds=5)
     end = asked(reader, reader.initialOffset())
     assert sorted(read(reader, reader.partitions(reader.initialOffset(), end))) == list(range(5))
-    connections.open_reader(late, retry_seconds=5)
+    connections.open_reader(opened[0], retry_seconds=5)
+    assert asked(reader, end) == end
+    other = reader_service_pb2.OpenReaderRequest(queue=queue, reader_id="lake", request_id="other")
+    connections.open_reader(other, retry_seconds=5)
     with pytest.raises(ReaderFenced):
         asked(reader, end)
 

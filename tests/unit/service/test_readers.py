@@ -597,3 +597,46 @@ async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
         progress = await waiting
         assert items(progress) == 1
         assert progress[1] == ReaderProgress(1, lake.acks[1], gone=True)
+
+
+async def test_a_late_open_does_not_fence_its_own_caller():
+    async with staged("a", "b", partitions=2) as stage:
+        lake = Driver()
+        await lake.open(stage.members["b"])
+        late = [
+            (group, command)
+            for _, group, command in stage.proposed
+            if isinstance(command, OpenReader)
+        ]
+        for group, command in late:
+            await stage.base.host.propose(group, command)
+        await stage.produce("a", b"x")
+        assert lake.take(await lake.advance(stage.members["b"])) == 1
+
+
+async def test_a_late_open_of_a_run_that_is_over_does_not_fence_the_next_one():
+    async with staged("a", "b", partitions=2) as stage:
+        former, lake = Driver(), Driver()
+        await former.open(stage.members["b"])
+        late = [
+            (group, command)
+            for _, group, command in stage.proposed
+            if isinstance(command, OpenReader)
+        ]
+        await lake.open(stage.members["a"])
+        for group, command in late:
+            await stage.base.host.propose(group, command)
+        await stage.produce("a", b"x")
+        assert lake.take(await lake.advance(stage.members["a"])) == 1
+        assert await code(former.advance(stage.members["a"])) is ErrorCode.READER_FENCED
+
+
+async def test_an_open_that_is_repeated_begins_one_run():
+    async with staged("a", "b", partitions=2) as stage:
+        call = OpenReaderCall("default", "q", "lake", request_id="one")
+        first = await stage.members["a"].readers.open(call)
+        assert await stage.members["b"].readers.open(call) == first
+        other = OpenReaderCall("default", "q", "lake", request_id="two")
+        assert (await stage.members["b"].readers.open(other)).epoch == first.epoch + 1
+        again = await refusal(stage.members["b"].readers.open(call))
+        assert again.code is ErrorCode.READER_FENCED
