@@ -33,7 +33,8 @@ TURN_US = 40
 """What a turn takes besides its sync."""
 REQUEST_US = 10
 IDLE_TURNS_MAX = 100
-"""In a row, without a request, a message or a commit: more is a loop that waits for nothing."""
+"""For each group, in a row, without a request, a message or a commit: more is a loop that waits for
+nothing. A node that is cut off has a few for each election of each group that comes to nothing."""
 
 
 class Lost(Exception):
@@ -320,7 +321,7 @@ class SimulatedNode:
         took_us = self.clock.within_us + TURN_US
         self._longest_us = max(self._longest_us, took_us)
         self._idle_turns = 0 if requests or events or self.clock.within_us else self._idle_turns + 1
-        if self._idle_turns > IDLE_TURNS_MAX:
+        if self._idle_turns > IDLE_TURNS_MAX * max(1, len(self.turns.groups())):
             self._watcher.failed(self, RuntimeError("it has turns in which nothing happens"))
         self._timeline.note("turn", self.name, took_us, len(requests), len(events))
         self._watcher.after_turn(self, outcome)
