@@ -136,6 +136,7 @@ class Rooms:
             ask=None if vicinity is None else vicinity.ask,
             connected=connected,
             on_hand_off=on_hand_off,
+            damaged=self.service.damage.items,
         )
 
     async def start(self, running: AsyncExitStack) -> None:

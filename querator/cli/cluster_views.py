@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from querator.cli.output import count, make_table
-from querator.client.cluster import ClusterPicture, SeenNode
+from querator.client.cluster import ClusterPicture, SeenDamage, SeenNode
 from querator.model.cluster import ClusterGroup, ClusterPending, ClusterPlan, ClusterReplica
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 
@@ -197,6 +197,7 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
             f"{nodes} {'is' if ', ' not in nodes else 'are'} down."
         )
     yield from _replica_problems(picture, partitions)
+    yield from map(_damage, picture.damage)
     yield from _held(partitions)
     yield from map(_pending, picture.pending)
 
@@ -247,6 +248,14 @@ def _replica_problems(
                 behind[replica.node] = max(lag, behind.get(replica.node, 0))
     for name, lag in sorted(behind.items()):
         yield f"Node {name} is behind, by up to {lag:,} log entries; it catches up by itself."
+
+
+def _damage(seen: SeenDamage) -> str:
+    return (
+        f"{seen.queue}/{seen.partition}: {count(seen.items, 'item')} in "
+        f"{count(seen.blocks, 'block')} damaged on node {seen.node}. It does not deliver them "
+        "until another replica has sent them whole; its log says what became of that."
+    )
 
 
 def _held(partitions: Sequence[PartitionView]) -> Iterable[str]:

@@ -189,6 +189,14 @@ def _picture(
         for one in found
         if one.total.held
     ]
+    parts += [
+        Text(
+            f"{one.queue.name}: {one.total.damaged:,} not delivered: their payload is damaged on "
+            "the node that leads their partition; querator cluster status names it."
+        )
+        for one in found
+        if one.total.damaged
+    ]
     if not all(one.durable for one in found):
         parts.append(Text("Not durable: the server keeps everything in memory."))
     return Group(*parts)

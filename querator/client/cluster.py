@@ -44,6 +44,17 @@ class SeenNode(msgspec.Struct, frozen=True):
     clock_ahead_ms: int = 0
 
 
+class SeenDamage(msgspec.Struct, frozen=True):
+    """What a node cannot read of a partition: so many items in so many blocks."""
+
+    node: str
+    namespace: str
+    queue: str
+    partition: int
+    blocks: int
+    items: int
+
+
 class ClusterPicture(msgspec.Struct, frozen=True):
     """The cluster as all nodes that answer see it together.
 
@@ -56,6 +67,7 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     nodes: tuple[SeenNode, ...]
     groups: tuple[ClusterGroup, ...]
     pending: tuple[ClusterPending, ...]
+    damage: tuple[SeenDamage, ...] = ()
 
 
 class ClusterAdmin:
@@ -125,6 +137,19 @@ class ClusterAdmin:
             ),
             groups=_merged(newest, views),
             pending=_pending(newest, views),
+            damage=tuple(
+                SeenDamage(
+                    view.node,
+                    group.namespace,
+                    group.queue,
+                    group.partition,
+                    group.damaged_blocks,
+                    group.damaged_items,
+                )
+                for view in views
+                for group in view.groups
+                if group.damaged_blocks
+            ),
         )
 
     async def _ask(self, node: ClusterNode) -> ClusterStatus | str:

@@ -248,7 +248,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     transactions, the oldest begun at `oldest_stage_at`; they are in no other count. `waits_for` are
     the numbers of the partitions in which earlier items of keys are, for which others are held. Of
     one partition: `first_seq`, the sequence of the oldest item that is there (0: none is), and
-    `head_seq`, the last one that was given.
+    `head_seq`, the last one that was given. `damaged` items are not delivered, for their payload is
+    damaged on the leader's node; they are in the other counts as well.
     """
 
     partition: int
@@ -283,6 +284,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     waits_for: tuple[int, ...] = ()
     first_seq: int = 0
     head_seq: int = 0
+    damaged: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

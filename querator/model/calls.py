@@ -235,6 +235,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     waits_for: tuple[int, ...] = ()
     first_seq: int = 0
     head_seq: int = 0
+    damaged: int = 0
+    """Items that the node that tells cannot read; they are in the other counts as well."""
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -40,7 +40,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     `leader` and `preferred_leader` are names of nodes, empty when there is none. `replicas` is what
     the group has, `target` what it should have; `moving` while it is brought there. `closing`: it
     takes no items, and goes when it is empty. `held` items of keys wait for earlier ones in the
-    partitions with the numbers `waits_for`; 0 unless the node that tells leads.
+    partitions with the numbers `waits_for`; 0 unless the node that tells leads. `damaged_items` in
+    `damaged_blocks` blocks cannot be read by the node that tells.
     """
 
     group: GroupId
@@ -60,6 +61,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     closing: bool = False
     held: int = 0
     waits_for: tuple[int, ...] = ()
+    damaged_blocks: int = 0
+    damaged_items: int = 0
 
 
 class ClusterPending(msgspec.Struct, frozen=True):

@@ -243,6 +243,17 @@ NODES = _gauge(
     "unreachable.",
     ("state",),
 )
+DAMAGED = _gauge(
+    "damaged_blocks",
+    "Blocks of items whose payload cannot be read on this node, and that are set aside until "
+    "another replica has sent them whole; 0: none.",
+    _QUEUE,
+)
+DAMAGE = _counter(
+    "damage_blocks",
+    "Damaged blocks since the start: found, and mended with what another replica has sent.",
+    ("event",),
+)
 CLOCK_SKEW = _gauge(
     "clock_skew_seconds",
     "How far the median of the nodes' wall clocks is ahead of this node's; beyond half a second, "

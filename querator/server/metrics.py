@@ -33,6 +33,7 @@ from querator.server.health import Health
 from querator.server.metric_catalogue import METRICS, Labels, MetricSpec, family, histogram
 from querator.server.observed import Observed
 from querator.server.queue_metrics import QueueMetrics, QueueReading, Statuses, state_of
+from querator.service.damage import DamageStats
 from querator.storage.environment import Usage
 
 _US = "_us"
@@ -58,6 +59,7 @@ class Look(msgspec.Struct, frozen=True):
     connected: frozenset[str]
     """Names of nodes to which there is a connection."""
     clock_skew_ms: int
+    damage: DamageStats | None
 
 
 def look(observed: Observed, health: Health) -> Look:
@@ -89,6 +91,7 @@ def look(observed: Observed, health: Health) -> Look:
         statuses=statuses,
         connected=_connected(observed),
         clock_skew_ms=0 if host is None else host.skew_ms,
+        damage=None if observed.service is None else observed.service.damage.stats(),
     )
 
 
@@ -251,9 +254,21 @@ def _raft(seen: Look) -> Iterator[Metric]:
     if seen.snapshots is not None:
         yield from _snapshots(seen.snapshots)
     yield family(catalogue.NODES, _others(seen))
+    if seen.damage is not None:
+        yield from _damage(seen.placed, seen.damage)
     yield family(catalogue.CLOCK_SKEW, [((), seen.clock_skew_ms / 1000)])
     yield family(catalogue.EPOCHS, [((), seen.placed.epoch)])
     yield family(catalogue.PENDING, [((), seen.pending)])
+
+
+def _damage(placed: PlacementMap, stats: DamageStats) -> Iterator[Metric]:
+    aside: dict[Labels, int] = {("", ""): 0}
+    for group, blocks in stats.aside.items():
+        owner = placed.by_group(group)
+        label = ("", "") if owner is None else (owner[0].namespace, owner[0].name)
+        aside[label] = aside.get(label, 0) + blocks
+    yield family(catalogue.DAMAGED, aside.items())
+    yield family(catalogue.DAMAGE, [(("found",), stats.found), (("mended",), stats.mended)])
 
 
 def _snapshots(stats: SnapshotStats) -> Iterator[Metric]:

@@ -58,10 +58,12 @@ class ClusterService:
         ask: Ask | None,
         connected: Callable[[], Mapping[NodeKey, PlacedNode]],
         on_hand_off: Callable[[], Awaitable[None]],
+        damaged: Callable[[GroupId], tuple[int, int]] = lambda group: (0, 0),
     ) -> None:
         """`ask` asks what answers at a node's address for other nodes; None: this node is alone.
         `connected` gives the other nodes whose connections are open; `on_hand_off` is told when the
-        node should get no more clients.
+        node should get no more clients. `damaged` counts the blocks of a group that cannot be read
+        here, and their items.
         """
         self._host = host
         self._environment = environment
@@ -69,6 +71,7 @@ class ClusterService:
         self._ask_at = ask
         self._connected = connected
         self._on_hand_off = on_hand_off
+        self._damaged = damaged
 
     # --- status ------------------------------------------------------------------
 
@@ -129,6 +132,7 @@ class ClusterService:
         leader, preferred = self._host.leader(group), placed.preferred(group)
         leads = self._host.leads(group)
         items, waits_for = held.get(group, (0, ()))
+        damaged_blocks, damaged_items = self._damaged(group)
         lags: dict[int, int] = {}
         if status is not None and leads:
             lags = {one.id: max(0, status.log_last - one.match) for one in status.followers}
@@ -151,6 +155,8 @@ class ClusterService:
             closing=queue is not None and partition >= queue.settings.partitions,
             held=items,
             waits_for=waits_for,
+            damaged_blocks=damaged_blocks,
+            damaged_items=damaged_items,
         )
 
     def _pending(self, placed: PlacementMap, queue: Queue) -> ClusterPending:

@@ -38,6 +38,7 @@ from querator.partition import payloads, queries
 from querator.partition.payloads import BlockDamaged
 from querator.service.forwarder import Payload, PayloadQuery
 from querator.service.outcomes import Accepted, as_answer
+from querator.service.reads import Reads
 from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.storage import attachments, generations
@@ -93,9 +94,10 @@ class Damage:
 
     def __init__(
         self,
-        *,
         host: "Host",
         router: Router,
+        reads: Reads,
+        *,
         environment: Environment,
         on_effects: Callable[[GroupId, PartitionEffects], None],
     ) -> None:
@@ -112,6 +114,8 @@ class Damage:
         self._found = self._mended = 0
         self._stopped = False
         router.amend = self._amended
+        reads.damaged = self.refusal
+        reads.damaged_items = lambda group: self.items(group)[1]
 
     def stats(self) -> DamageStats:
         return DamageStats(

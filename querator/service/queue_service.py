@@ -130,10 +130,8 @@ class QueueService:
             router=self._router, reads=self._reads, calls=self._leases, scans=self._browses
         )
         self.damage = Damage(
-            host=host, router=self._router, environment=environment, on_effects=self._on_effects
+            host, self._router, self._reads, environment=environment, on_effects=self._on_effects
         )
-        """Blocks that cannot be read here."""
-        self._reads.damaged = self.damage.refusal
         self._producing = Producing(self._router, self._reads, durable=environment.durable)
         self._transactions = Transactions(
             self._router, self._producing, durable=environment.durable

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from querator.model.calls import PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
@@ -62,6 +64,8 @@ class Reads:
         router.answers = self.answer
         self.damaged: Callable[[BlockDamaged], QueratorError] = _unexplained
         """What whoever reads a damaged block is told."""
+        self.damaged_items: Callable[[GroupId], int] = lambda group: 0
+        """Items of a group that cannot be read here."""
         self.transactions: Callable[[TransactionQuery], Awaitable[Any]] | None = None
         """What answers questions about transactions."""
 
@@ -237,7 +241,9 @@ class Reads:
         with self._environment.snapshot() as txn:
             match query:
                 case StatsQuery():
-                    return queries.stats(txn, group)
+                    return msgspec.structs.replace(
+                        queries.stats(txn, group), damaged=self.damaged_items(group)
+                    )
                 case ReadersQuery():
                     return reader_queries.readers(txn, group)
                 case PeekQuery():

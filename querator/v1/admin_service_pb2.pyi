@@ -522,6 +522,7 @@ class PartitionStats(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     FIRST_SEQ_FIELD_NUMBER: _builtins.int
     HEAD_SEQ_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -580,6 +581,10 @@ class PartitionStats(_message.Message):
     """Sequence of the oldest item that is there; 0 when none is."""
     head_seq: _builtins.int
     """The last sequence that was given to an item; 0 when none was."""
+    damaged: _builtins.int
+    """Items that are not delivered because their payload is damaged on the node that leads the partition;
+    they are in the other counts as well.
+    """
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready."""
@@ -631,10 +636,11 @@ class PartitionStats(_message.Message):
         waits_for: _abc.Iterable[_builtins.int] | None = ...,
         first_seq: _builtins.int = ...,
         head_seq: _builtins.int = ...,
+        damaged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -161,6 +161,8 @@ class ClusterGroup(_message.Message):
     CLOSING_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
+    DAMAGED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DAMAGED_ITEMS_FIELD_NUMBER: _builtins.int
     group: _builtins.int
     """Raft group; 0 is the placement group."""
     namespace: _builtins.str
@@ -191,6 +193,10 @@ class ClusterGroup(_message.Message):
     """Items of keys that are held until earlier ones of other partitions have been leased and settled;
     0 unless the asked node leads.
     """
+    damaged_blocks: _builtins.int
+    """Blocks of the partition that the asked node cannot read: their payload is damaged on its disk."""
+    damaged_items: _builtins.int
+    """Items in those blocks."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterReplica]:
         """The replicas that it has, as the asked node's replica knows them."""
@@ -223,10 +229,12 @@ class ClusterGroup(_message.Message):
         closing: _builtins.bool = ...,
         held: _builtins.int = ...,
         waits_for: _abc.Iterable[_builtins.int] | None = ...,
+        damaged_blocks: _builtins.int = ...,
+        damaged_items: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "group", b"group", "held", b"held", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "damaged_blocks", b"damaged_blocks", "damaged_items", b"damaged_items", "group", b"group", "held", b"held", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -174,6 +174,8 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         closing=group.closing,
         held=group.held,
         waits_for=group.waits_for,
+        damaged_blocks=group.damaged_blocks,
+        damaged_items=group.damaged_items,
     )
 
 
@@ -271,6 +273,8 @@ def _group(message: pb.ClusterGroup) -> ClusterGroup:
         closing=message.closing,
         held=message.held,
         waits_for=tuple(message.waits_for),
+        damaged_blocks=message.damaged_blocks,
+        damaged_items=message.damaged_items,
     )
 
 

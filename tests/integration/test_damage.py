@@ -183,3 +183,9 @@ async def test_a_node_alone_delivers_what_is_whole_and_says_what_is_not(tmp_path
         assert not await client.lease("q", max_items=100, wait=timedelta(seconds=1))
         total = (await client.stats("q")).total
         assert (total.ready, total.leased, total.dead, total.dropped) == (1, 0, 0, 0)
+        code, out, _ = await run("cluster", "status", "--address", process.address)
+        assert code == 1
+        assert "q/0" in out
+        assert "1 item in 1 block damaged on node" in " ".join(out.split())
+        code, out, _ = await run("stats", "q", "--address", process.address)
+        assert "1 not delivered: their payload is damaged" in " ".join(out.split())

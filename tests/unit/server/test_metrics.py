@@ -25,7 +25,7 @@ from tests.unit.service.serving import Node, serving
 
 UNITS = (
     "seconds", "bytes", "items", "calls", "streams", "entries", "commands", "groups", "partitions",
-    "leases", "queues", "reasons", "terms", "epochs", "nodes", "snapshots", "info",
+    "leases", "queues", "reasons", "terms", "epochs", "nodes", "snapshots", "info", "blocks",
 )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "first_seq", "head_seq"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for"}
+    # Of the node, in blocks: querator_damaged_blocks.
+    others.add("damaged")
     assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)
 
 
