@@ -92,6 +92,19 @@ def check_length(path: Path, environment: lmdb.Environment) -> None:
     os.truncate(data, map_bytes)
 
 
+def check_meta(path: Path, environment: lmdb.Environment) -> None:
+    """Raises StorageCorrupt if the tree is said to have more pages than there are: what says so, the
+    meta page that was written last, is damaged. LMDB has no checksum for it.
+    """
+    stat, last_page = environment.stat(), environment.info()["last_pgno"]
+    pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    if pages > last_page + 1:
+        raise StorageCorrupt(
+            f"{path / DATA_NAME}: a meta page is damaged: it counts {pages} pages in use, "
+            f"and the last page is number {last_page}"
+        )
+
+
 def translated(error: lmdb.Error) -> StorageError:
     if isinstance(error, lmdb.MapFullError) or error.code in _FULL_ERRNOS:
         return StorageFull(str(error))

@@ -51,6 +51,7 @@ from querator.storage.data_file import (
     LMDB_ENGINE,
     ROOM_SHARE,
     check_length,
+    check_meta,
     make_data_file,
     translated,
 )
@@ -166,16 +167,21 @@ class LmdbEnvironment:
         return self._snapshot()
 
     def usage(self) -> Usage:
-        """Cheap enough for every turn: arithmetic, and now and then the free disk."""
+        """Cheap enough for every turn: arithmetic, and now and then the free disk. Raises
+        StorageCorrupt when nothing is free because a meta page is damaged.
+        """
         now = time.monotonic()
         if (
             self._written_bytes >= DISK_CHECK_BYTES
             or now - self._disk_checked_at >= DISK_CHECK_SECONDS
         ):
             self._check_disk()
+        free_bytes = self._free_bytes()
+        if not free_bytes:
+            check_meta(self.path, self._lmdb)
         return Usage(
             used_bytes=self._used_bytes,
-            free_bytes=self._free_bytes(),
+            free_bytes=free_bytes,
             quota_bytes=self._quota_bytes,
             reserve_bytes=self._reserve_bytes,
         )
@@ -203,6 +209,7 @@ class LmdbEnvironment:
         need = self._need_bytes(changes)
         if need and need > self._free_bytes():
             txn.abort()
+            check_meta(self.path, self._lmdb)
             raise StorageFull(
                 f"{self.path}: {need} bytes to write, {max(0, self._free_bytes())} free "
                 f"of a quota of {self._quota_bytes}"
@@ -429,6 +436,7 @@ def _open(path: Path, map_bytes: int) -> lmdb.Environment:
     except lmdb.Error as error:
         raise translated(error) from error
     try:
+        check_meta(path, environment)
         check_length(path, environment)
     except BaseException:
         environment.close()

@@ -360,3 +360,42 @@ def test_a_commit_leaves_the_switch_interval_as_it_was(path):
     finally:
         sys.setswitchinterval(before)
         environment.close()
+
+
+BRANCH_PAGES_AT = 102
+"""In a meta page: the most significant but one byte of the number of branch pages of the tree."""
+
+
+def damage_meta_pages(path: Path) -> None:
+    """The pages that say where everything is count more pages than the file has."""
+    with (path / "data.mdb").open("r+b") as file:
+        for page in (0, 4_096):
+            file.seek(page + BRANCH_PAGES_AT)
+            file.write(b"\x01")
+
+
+def test_a_damaged_meta_page_is_told_as_such_when_it_is_opened(tmp_path: Path):
+    environment = open_lmdb(tmp_path)
+    put(environment, b"key", b"value")
+    environment.close()
+    damage_meta_pages(tmp_path)
+    with pytest.raises(StorageCorrupt, match="meta page"):
+        open_lmdb(tmp_path)
+
+
+def test_a_meta_page_that_is_damaged_under_a_node_is_told_as_such(tmp_path: Path):
+    environment = open_lmdb(tmp_path)
+    put(environment, b"key", b"value")
+    damage_meta_pages(tmp_path)
+    with pytest.raises(StorageCorrupt, match="meta page"):
+        for number in range(3):
+            put(environment, b"other %d" % number, b"value")
+    with pytest.raises(StorageCorrupt, match="meta page"):
+        environment.usage()
+    environment.close()
+
+
+def put(environment: Environment, key: bytes, value: bytes) -> None:
+    txn = environment.begin()
+    txn.put(key, value)
+    txn.commit(sync=True)
