@@ -12,7 +12,8 @@
        ├─ ProducerFailed              ├─ SequenceGap  ├─ ProducerExpired  └─ TooManyProducers
        ├─ ReaderFailed                ├─ ReaderFenced  ├─ AckMismatch  ├─ BatchReleased
        │                              └─ TooManyReaders
-       ├─ Full                        ├─ QueueFull  ├─ StageFull  └─ StorageFull
+       ├─ Full                        ├─ QueueFull  ├─ StageFull  ├─ StorageFull
+       │                              └─ TooManyDedupKeys
        ├─ TransactionAborted          nothing of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         nobody answers at the address
@@ -73,6 +74,7 @@ __all__ = [
     "StageFull",
     "StorageFailed",
     "StorageFull",
+    "TooManyDedupKeys",
     "TooManyProducers",
     "TooManyReaders",
     "TransactionAborted",
@@ -209,6 +211,10 @@ class QueueFull(Full):
     pass
 
 
+class TooManyDedupKeys(Full):
+    """The partition remembers as many dedup keys as it may: each for the queue's dedup window."""
+
+
 class StageFull(Full):
     pass
 
@@ -286,6 +292,7 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.VERSION_CONFLICT: VersionConflict,
     ErrorCode.INTERNAL: ServerFailed,
     ErrorCode.ROUTING_CHANGED: RoutingChanged,
+    ErrorCode.TOO_MANY_DEDUP_KEYS: TooManyDedupKeys,
     ErrorCode.READER_NOT_FOUND: ReaderNotFound,
     ErrorCode.READER_FENCED: ReaderFenced,
     ErrorCode.ACK_MISMATCH: AckMismatch,

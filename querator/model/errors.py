@@ -36,6 +36,7 @@ class ErrorCode(IntEnum):
     VERSION_CONFLICT = 22
     INTERNAL = 23
     ROUTING_CHANGED = 24
+    TOO_MANY_DEDUP_KEYS = 25
     READER_NOT_FOUND = 40
     READER_FENCED = 41
     ACK_MISMATCH = 42
@@ -136,6 +137,13 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
     ErrorCode.INTERNAL: ErrorSpec("INTERNAL", 500, False, False, "A defect in Querator."),
     ErrorCode.ROUTING_CHANGED: ErrorSpec(
         "UNAVAILABLE", 503, True, True, "The queue's partitions have changed; not executed."
+    ),
+    ErrorCode.TOO_MANY_DEDUP_KEYS: ErrorSpec(
+        "RESOURCE_EXHAUSTED",
+        429,
+        True,
+        False,
+        "The partition remembers as many dedup keys as it may.",
     ),
     ErrorCode.READER_NOT_FOUND: ErrorSpec(
         "NOT_FOUND", 404, False, False, "The queue has no reader of this name."

@@ -154,6 +154,9 @@ PRODUCERS_MAX = 100_000  # Per partition.
 # How far after the partition's time a new producer may have been born: it is remembered that much
 # longer. State time may be behind true time for a while, and clients' clocks are not checked else.
 PRODUCER_AHEAD_MS_MAX = 1 * HOUR_MS
+# Per partition, in the queue's dedup window: 1,400 items with a key each second for an hour. About
+# 1 GB with short keys, 3 GB with the longest.
+DEDUP_KEYS_MAX = 5_000_000
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
 STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.

@@ -1,11 +1,15 @@
 """Dedup keys: a second item with a key within the queue's window is not stored.
 
-The window counts from the first item's produce, whatever became of that item since.
+The window counts from the first item's produce, whatever became of that item since. There are at
+most DEDUP_KEYS_MAX keys: items with others are refused until keys have left the window. Keys that
+another partition hands over are taken in any case.
 """
 
 from hashlib import blake2b
 
-from querator.model.commands import ItemSpecial, KeyFact, Produce
+from querator.model.commands import ItemSpecial, KeyFact, Produce, Refusal
+from querator.model.errors import ErrorCode
+from querator.model.limits import DEDUP_KEYS_MAX
 from querator.model.routing import slot_of_key
 from querator.partition.places import slot_at
 from querator.partition.rows import DedupRow, decode_dedup, encode
@@ -46,6 +50,27 @@ def known_keys(
     return tuple(duplicates[ordinal] for ordinal in sorted(duplicates))
 
 
+def too_many_keys(
+    turn: Turn, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
+) -> Refusal | None:
+    """Why the keys of a command cannot be remembered."""
+    if not specials or turn.queue.dedup_window_ms <= 0:
+        return None
+    fresh = sum(1 for special in specials if special.dedup_key) - len(duplicates)
+    held = turn.state.dedup_keys
+    if fresh <= 0 or held + fresh <= DEDUP_KEYS_MAX:
+        return None
+    return Refusal(
+        ErrorCode.TOO_MANY_DEDUP_KEYS,
+        f"the partition remembers {held} dedup keys; {fresh} more would exceed the limit of "
+        f"{DEDUP_KEYS_MAX}. A key is forgotten {turn.queue.dedup_window_ms // 1000} s after its "
+        "first item: wait, shorten the queue's dedup_window, or use more partitions",
+        field="dedup_key",
+        limit=str(DEDUP_KEYS_MAX),
+        value=str(held + fresh),
+    )
+
+
 def remember_keys(turn: Turn, command: Produce, first_seq: int, duplicates: Duplicates) -> None:
     window_ms = turn.queue.dedup_window_ms
     if window_ms <= 0:
@@ -74,7 +99,9 @@ def _put(turn: Turn, row: DedupRow) -> None:
     txn, group = turn.txn, turn.group
     hashed = _hash(row.key)
     before = DEDUP_KEYS.get(txn, group, hashed)
-    if before is not None:
+    if before is None:
+        turn.state.dedup_keys += 1
+    else:
         DEDUP_ORDER.delete(txn, group, decode_dedup(before).at_ms, hashed)
     DEDUP_KEYS.put(txn, group, hashed, value=encode(row))
     DEDUP_ORDER.put(txn, group, row.at_ms, hashed, value=b"")
@@ -96,6 +123,7 @@ def forget_keys(turn: Turn, rows_max: int) -> int:
     for at_ms, hashed in doomed:
         DEDUP_ORDER.delete(txn, group, at_ms, hashed)
         DEDUP_KEYS.delete(txn, group, hashed)
+    turn.state.dedup_keys -= len(doomed)
     return len(doomed)
 
 

@@ -450,6 +450,8 @@ def _memories(txn: ReadTransaction, group: int, state: State) -> list[str]:
     }
     if keys != {DEDUP_ORDER.parts(key) for key, _ in DEDUP_ORDER.rows(txn, group)}:
         wrong.append("dedup keys and their order disagree")
+    if state.dedup_keys != len(keys):
+        wrong.append(f"dedup_keys counts {state.dedup_keys}; there are {len(keys)}")
     kept: dict[bytes, int] = {}
     for key, _ in PRODUCER_OUTCOMES.rows(txn, group):
         producer_id = PRODUCER_OUTCOMES.parts(key)[0]

@@ -20,7 +20,7 @@ from querator.model.limits import (
     SCHEDULE_NOW_MS,
 )
 from querator.partition import holds, masks, places
-from querator.partition.dedup import known_keys, remember_keys
+from querator.partition.dedup import known_keys, remember_keys, too_many_keys
 from querator.partition.producers import admit, remember
 from querator.partition.rows import Block, ItemState, OwnTimes, ProducerRow, encode
 from querator.partition.segments import (
@@ -123,17 +123,11 @@ def _accept(
         producer = admitted
     stored = places.stored(turn, command) if producer is not None and command.slots else ()
     duplicates = known_keys(turn, command.specials, first_seq, stored)
-    fresh = count - len(duplicates)
-    items_max = turn.queue.items_max
-    held = state.occupied + accepted
-    if 0 < items_max < held + fresh:
-        return Refusal(
-            ErrorCode.QUEUE_FULL,
-            f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
-            field="items",
-            limit=str(items_max),
-            value=str(held + fresh),
-        ), 0
+    refusal = _no_room(turn, count - len(duplicates), state.occupied + accepted) or too_many_keys(
+        turn, command.specials, duplicates
+    )
+    if refusal is not None:
+        return refusal, 0
     result = ProduceResult(first_seq, count, duplicates=duplicates)
     if producer is not None:
         remember(turn, command, producer, result)
@@ -144,6 +138,20 @@ def _accept(
             alive &= ~(1 << duplicate[0])
         state.duplicates += len(duplicates)
     return result, alive
+
+
+def _no_room(turn: Turn, fresh: int, held: int) -> Refusal | None:
+    """Why so many more items do not fit into the partition."""
+    items_max = turn.queue.items_max
+    if items_max <= 0 or held + fresh <= items_max:
+        return None
+    return Refusal(
+        ErrorCode.QUEUE_FULL,
+        f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
+        field="items",
+        limit=str(items_max),
+        value=str(held + fresh),
+    )
 
 
 def _refuse_elsewhere(turn: Turn, command: Produce) -> Refusal | None:

@@ -105,6 +105,7 @@ class State(msgspec.Struct, array_like=True):
     ahead: list[int] = []
     ended_epoch: int = 0
     crowded_until_ms: int = 0
+    dedup_keys: int = 0
 
     @property
     def items(self) -> int:

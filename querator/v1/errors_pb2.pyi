@@ -76,6 +76,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The queue has another number of partitions than the request was routed by: not executed. Nodes route
     anew by themselves; a client hears of it only as UNAVAILABLE.
     """
+    ERROR_CODE_TOO_MANY_DEDUP_KEYS: _ErrorCode.ValueType  # 25
+    """The partition remembers as many dedup keys as it may; each is forgotten after the queue's dedup_window."""
     ERROR_CODE_READER_NOT_FOUND: _ErrorCode.ValueType  # 40
     """The queue has no reader of this name, or this epoch of it was never opened: open it first."""
     ERROR_CODE_READER_FENCED: _ErrorCode.ValueType  # 41
@@ -154,6 +156,8 @@ ERROR_CODE_ROUTING_CHANGED: ErrorCode.ValueType  # 24
 """The queue has another number of partitions than the request was routed by: not executed. Nodes route
 anew by themselves; a client hears of it only as UNAVAILABLE.
 """
+ERROR_CODE_TOO_MANY_DEDUP_KEYS: ErrorCode.ValueType  # 25
+"""The partition remembers as many dedup keys as it may; each is forgotten after the queue's dedup_window."""
 ERROR_CODE_READER_NOT_FOUND: ErrorCode.ValueType  # 40
 """The queue has no reader of this name, or this epoch of it was never opened: open it first."""
 ERROR_CODE_READER_FENCED: ErrorCode.ValueType  # 41

@@ -4,12 +4,13 @@ from struct import pack
 
 import pytest
 
-from querator.model.commands import Complete, Extend, LeaseItems, Produce
+from querator.model.commands import Complete, Extend, ItemSpecial, LeaseItems, Produce
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     DAY_MS,
+    DEDUP_KEYS_MAX,
     ENDED_LEASES_MAX,
     HOUR_MS,
     MINUTE_MS,
@@ -162,6 +163,41 @@ def test_a_crowd_of_producers_is_searched_once_and_not_for_each_request(monkeypa
     log.checked = True
     log.advance(40 * MINUTE_MS)
     assert log.entry(request(1, born(log, 200)))[0].count == 1, "there is room again"
+
+
+def keyed(log: Log, *keys: bytes):
+    specials = tuple(ItemSpecial(n, dedup_key=key) for n, key in enumerate(keys))
+    return log.produce(len(keys), specials=specials)
+
+
+def test_there_are_only_so_many_dedup_keys():
+    log = Log()
+    log.configure(dedup_window_ms=10 * MINUTE_MS)
+    assert keyed(log, b"a", b"b").count == 2
+    pretend(log, dedup_keys=DEDUP_KEYS_MAX - 1)
+    refused = keyed(log, b"c", b"d")
+    assert (refused.code, refused.field) == (ErrorCode.TOO_MANY_DEDUP_KEYS, "dedup_key")
+    assert (refused.limit, refused.value) == (str(DEDUP_KEYS_MAX), str(DEDUP_KEYS_MAX + 1))
+    assert count(log, DEDUP_KEYS) == 2
+    assert log.produce(3).count == 3, "items without keys are taken"
+    assert keyed(log, b"a", b"c", b"b").duplicates == ((0, 1), (2, 2))
+    assert keyed(log, b"d").code is ErrorCode.TOO_MANY_DEDUP_KEYS
+    assert keyed(log, b"a", b"c").duplicates, "repeats are answered"
+    log.advance(11 * MINUTE_MS)
+    assert count(log, DEDUP_KEYS) == 0
+    assert keyed(log, b"d").count == 1
+
+
+def test_dedup_keys_are_counted_through_their_lives():
+    """The harness compares the count with the rows after each entry."""
+    log = Log()
+    log.configure(dedup_window_ms=MINUTE_MS)
+    keyed(log, b"a", b"a", b"b")
+    log.now_ms += 2 * MINUTE_MS
+    assert keyed(log, b"a", b"c").count == 2, "out of the window, and not forgotten yet"
+    log.configure(2, dedup_window_ms=0)
+    log.advance(5 * MINUTE_MS)
+    assert count(log, DEDUP_KEYS) == 0
 
 
 def test_the_oldest_ended_lease_goes_first():
