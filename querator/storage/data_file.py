@@ -93,8 +93,8 @@ def check_length(path: Path, environment: lmdb.Environment) -> None:
 
 
 def check_meta(path: Path, environment: lmdb.Environment) -> None:
-    """Raises StorageCorrupt if the tree is said to have more pages than there are: what says so, the
-    meta page that was written last, is damaged. LMDB has no checksum for it.
+    """Raises StorageCorrupt if the tree is said to have more pages than there are. It is the newest
+    meta page that says so: it is damaged. LMDB has no checksum for it.
     """
     stat, last_page = environment.stat(), environment.info()["last_pgno"]
     pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
