@@ -50,6 +50,10 @@ class Vicinity(Protocol):
         """The other nodes of the map to which there is no connection."""
         ...
 
+    def old_copies(self) -> Mapping[str, str]:
+        """Nodes that were refused with an old copy of their data, by name, and why."""
+        ...
+
     async def ask(self, node: PlacedNode) -> Description | str:
         """What who answers at the node's address says of itself, or why it does not."""
         ...
@@ -137,6 +141,7 @@ class Rooms:
             connected=connected,
             on_hand_off=on_hand_off,
             damaged=self.service.damage.items,
+            old_copies=dict if vicinity is None else vicinity.old_copies,
         )
 
     async def start(self, running: AsyncExitStack) -> None:

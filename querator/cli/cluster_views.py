@@ -176,6 +176,8 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
                 f"Node {seen.node.name} answers, and the node that was asked has no connection to "
                 f"it at {seen.node.peer_address}."
             )
+        if seen.old_copy:
+            yield f"A process that came as node {seen.node.name} was refused: {seen.old_copy}."
         if abs(seen.clock_ahead_ms) > CLOCK_SKEW_MS_MAX:
             yield _clock(seen)
     leaderless = [one for one in partitions if not one.leader]

@@ -1,15 +1,22 @@
 """`querator node`: what is done to one node."""
 
-import click
+from pathlib import Path
 
-from querator.cli.failures import ExitCode
+import click
+import msgspec
+import uuid_utils
+
+from querator.cli.failures import ExitCode, Failure
 from querator.cli.output import count, note, write_json
 from querator.cli.target import Target, output_option, server_options
+from querator.placement.restoring import KEPT_NAME, restore
+from querator.storage.environment import StorageError, StorageLocked
+from querator.storage.identity import DirectoryRefused
 
 
-@click.group(short_help="Hand off, drain, remove or replace a node.")
+@click.group(short_help="Hand off, drain, remove, replace or restore a node.")
 def node() -> None:
-    """Hand off, drain, remove or replace a node.
+    """Hand off, drain, remove, replace or restore a node.
 
     A node joins by itself: start it with an empty directory, a name of its own, the cluster's token
     and --peers with at least one node of the cluster.
@@ -71,6 +78,54 @@ def replace(name: str, target: Target, as_json: bool) -> None:
         f"Node {name} is known with its new data. {count(replaced.partitions, 'partition')} "
         "will be rebuilt; see how far it is with: querator cluster status --watch"
     )
+
+
+@node.command("restore-from-copy", short_help="Bring a copied data directory back safely.")
+@click.option(
+    "--data-dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Directory of a node of several that is not running.",
+)
+@output_option
+def restore_from_copy(data_dir: Path, as_json: bool) -> None:
+    """Make a data directory that is an old copy, or may be one, safe to start.
+
+    A copy lacks what its node has voted and acknowledged since, so that the other nodes refuse it.
+    Afterwards the directory holds a new, empty copy of the node's data: started as before, the node
+    waits, without a vote, until it is rebuilt from the others with: querator node replace. The data
+    that was there is kept in DIR as data.copy, and may be deleted when all is well.
+
+    \b
+    Example:
+      querator node restore-from-copy --data-dir ./data
+    """
+    try:
+        restored = restore(data_dir, make_id=lambda: uuid_utils.uuid7().hex)
+    except StorageLocked:
+        raise Failure(f"{data_dir} is in use. Stop its node first.", ExitCode.REFUSED) from None
+    except DirectoryRefused as error:
+        raise Failure(f"{str(error).rstrip('.')}.", ExitCode.REFUSED) from error
+    except StorageError as error:
+        raise Failure(f"{str(error).rstrip('.')}.", ExitCode.WRONG) from error
+    view = RestoredView(restored.name, restored.cluster_id, str(data_dir / KEPT_NAME))
+    if as_json:
+        write_json(view)
+        return
+    note(
+        f"{data_dir} can be started: node {view.node} of cluster {view.cluster_id} then waits for "
+        f"its place. When it waits: querator node replace {view.node} --address (any other node). "
+        f"The data that was there is {view.kept}."
+    )
+
+
+class RestoredView(msgspec.Struct, frozen=True):
+    """`kept` is the file with the data that was there before."""
+
+    node: str
+    cluster_id: str
+    kept: str
 
 
 @node.command(short_help="Move all replicas of a node to others.")

@@ -36,12 +36,13 @@ NODE_SECONDS = 2.0
 
 class SeenNode(msgspec.Struct, frozen=True):
     """A node, and why it does not answer; empty: it does. `clock_ahead_ms` is what it says as the
-    node that tells (`ClusterStatus`).
+    node that tells (`ClusterStatus`). `old_copy`: why some node has refused a process of its name.
     """
 
     node: ClusterNode
     silent: str
     clock_ahead_ms: int = 0
+    old_copy: str = ""
 
 
 class SeenDamage(msgspec.Struct, frozen=True):
@@ -127,12 +128,18 @@ class ClusterAdmin:
         }
         views = [first, *(answer for answer in answers if not isinstance(answer, str))]
         newest = max(views, key=lambda view: view.epoch)
+        refused = {node.name: node for view in views for node in view.nodes if node.old_copy}
         ahead = {view.node: view.clock_ahead_ms for view in views}
         return ClusterPicture(
             cluster_id=newest.cluster_id,
             epoch=newest.epoch,
             nodes=tuple(
-                SeenNode(node, silent.get(node.name, ""), ahead.get(node.name, 0))
+                SeenNode(
+                    node,
+                    silent.get(node.name, ""),
+                    ahead.get(node.name, 0),
+                    refused[node.name].old_copy if node.name in refused else "",
+                )
                 for node in newest.nodes
             ),
             groups=_merged(newest, views),

@@ -7,7 +7,8 @@ from querator.model.ids import GroupId
 
 class ClusterNode(msgspec.Struct, frozen=True):
     """A node of the map. `connected`: to the node that tells; `handed_off`: it takes no leaderships
-    until it starts again; `state` is a `NodeState`.
+    until it starts again; `state` is a `NodeState`. `old_copy`: why the node that tells has refused
+    a process of this name, as one with an old copy of the data; empty: the last one was in order.
     """
 
     name: str
@@ -20,6 +21,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
     connected: bool
     handed_off: bool
     state: str
+    old_copy: str = ""
 
 
 class ClusterReplica(msgspec.Struct, frozen=True):

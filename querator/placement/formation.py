@@ -158,7 +158,7 @@ def decide(own: Starter, said: Said) -> Decision:
     if own.member:
         old = next((answer for answer in said.values() if isinstance(answer, OldCopy)), None)
         if old is not None:
-            return Refuse(old_copy(own.node.name, old.reason), for_good=True)
+            return Refuse(old_copy(old.reason), for_good=True)
         return _start(own, heard)
     clusters = {answer.cluster_id for answer in heard} | {own.cluster_id}
     clusters.discard("")
@@ -181,11 +181,11 @@ def _stranger(name: str, answer: Description) -> bool:
     return answer.node.name != name
 
 
-def old_copy(name: str, reason: str) -> str:
+def old_copy(reason: str) -> str:
     """What to do about it."""
     return (
-        f"{reason}; start with the newest data, or with an empty directory and then: querator node "
-        f"replace {name}"
+        f"{reason}; start with the newest data, or have the node rebuilt from the others, first: "
+        "querator node restore-from-copy"
     )
 
 
@@ -214,7 +214,6 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
     if known.boots >= own.node.boots:
         return Refuse(
             old_copy(
-                name,
                 f"the data of node {name} is an old copy: its cluster has seen start "
                 f"{known.boots} of it, and this is start {own.node.boots}",
             )

@@ -150,7 +150,7 @@ class Membership:
     def _on_old_copy(self, reason: str) -> None:
         """A node that knows says that this data is an old copy."""
         if not self._old_copy:
-            self._old_copy = old_copy(self._settings.name, reason)
+            self._old_copy = old_copy(reason)
             self._on_failure(DirectoryRefused(self._old_copy))
 
     def close(self) -> None:

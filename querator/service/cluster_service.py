@@ -59,11 +59,13 @@ class ClusterService:
         connected: Callable[[], Mapping[NodeKey, PlacedNode]],
         on_hand_off: Callable[[], Awaitable[None]],
         damaged: Callable[[GroupId], tuple[int, int]] = lambda group: (0, 0),
+        old_copies: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`ask` asks what answers at a node's address for other nodes; None: this node is alone.
         `connected` gives the other nodes whose connections are open; `on_hand_off` is told when the
         node should get no more clients. `damaged` counts the blocks of a group that cannot be read
-        here, and their items.
+        here, and their items. `old_copies` says, by name, why nodes were refused that came with an
+        old copy of their data.
         """
         self._host = host
         self._environment = environment
@@ -72,6 +74,7 @@ class ClusterService:
         self._connected = connected
         self._on_hand_off = on_hand_off
         self._damaged = damaged
+        self._old_copies = old_copies
 
     # --- status ------------------------------------------------------------------
 
@@ -112,6 +115,7 @@ class ClusterService:
             connected=node.key == self._host.node or node.key in self._connected(),
             handed_off=not node.takes_leaderships,
             state=node.state.value,
+            old_copy=self._old_copies().get(node.name, ""),
         )
 
     def _held(self, placed: PlacementMap) -> Held:

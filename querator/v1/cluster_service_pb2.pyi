@@ -52,6 +52,7 @@ class ClusterNode(_message.Message):
     CONNECTED_FIELD_NUMBER: _builtins.int
     HANDED_OFF_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    OLD_COPY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, unique in the cluster."""
     incarnation: _builtins.str
@@ -74,6 +75,10 @@ class ClusterNode(_message.Message):
     """What operators want of it: `active`, `draining` (its replicas move to other nodes) or `leaving`
     (and then it is removed).
     """
+    old_copy: _builtins.str
+    """Why the asked node has refused a process of this name as one with an old copy of its data; empty
+    unless that is the last that it has seen of the name.
+    """
     def __init__(
         self,
         *,
@@ -87,10 +92,11 @@ class ClusterNode(_message.Message):
         connected: _builtins.bool = ...,
         handed_off: _builtins.bool = ...,
         state: _builtins.str = ...,
+        old_copy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boots", b"boots", "client_address", b"client_address", "connected", b"connected", "handed_off", b"handed_off", "incarnation", b"incarnation", "name", b"name", "peer_address", b"peer_address", "state", b"state", "version", b"version", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boots", b"boots", "client_address", b"client_address", "connected", b"connected", "handed_off", b"handed_off", "incarnation", b"incarnation", "name", b"name", "old_copy", b"old_copy", "peer_address", b"peer_address", "state", b"state", "version", b"version", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

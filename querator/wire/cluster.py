@@ -152,6 +152,7 @@ def _node_message(node: ClusterNode) -> pb.ClusterNode:
         connected=node.connected,
         handed_off=node.handed_off,
         state=node.state,
+        old_copy=node.old_copy,
     )
 
 
@@ -251,6 +252,7 @@ def _node(message: pb.ClusterNode) -> ClusterNode:
         connected=message.connected,
         handed_off=message.handed_off,
         state=message.state,
+        old_copy=message.old_copy,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from querator import Client
 from querator.cli.local_nodes import free_ports
 from tests.integration.members import Member, Members, members
+from tests.integration.processes import run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -82,6 +83,34 @@ async def test_a_copy_from_before_the_last_start_is_refused_when_all_start(tmp_p
         for _ in range(3):
             await cluster["b"].launch()
             assert OLD_COPY in await cluster["b"].refused()
+
+
+async def test_a_refused_copy_comes_back_as_a_new_copy_of_the_node(tmp_path: Path):
+    async with members(tmp_path) as cluster:
+        await begin(cluster)
+        assert await cluster["b"].stop() == 0
+        copy = copy_of(cluster["b"], tmp_path)
+        await cluster["b"].start()
+        await cluster.until_well("c")
+        acknowledged = await produced(cluster, "a")
+        await cluster["b"].kill()
+        put_back(copy, cluster["b"])
+        await cluster["b"].launch()
+        assert OLD_COPY in await cluster["b"].refused()
+        view = await cluster.status()
+        assert any(OLD_COPY in problem for problem in view["problems"])
+
+        directory = str(cluster["b"].data_dir)
+        code, _, error = await run("node", "restore-from-copy", "--data-dir", directory)
+        assert code == 0, error
+        assert "querator node replace b" in error
+        await cluster["b"].launch()
+        await cluster["b"].waiting("querator node replace b")
+        await cluster.querator("node", "replace", "b")
+        await cluster["b"].ready()
+        await cluster.until_well("b")
+        await cluster["a"].kill()
+        assert await found(cluster, "b") == acknowledged
 
 
 async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since(tmp_path: Path):

@@ -111,6 +111,9 @@ class SimulatedVicinity:
         near = {node_name(key) for key in self.connected()}
         return frozenset({node.name for node in placed.nodes} - near - {self._node.name})
 
+    def old_copies(self) -> Mapping[str, str]:
+        return {}
+
     async def ask(self, node: PlacedNode) -> Description | str:
         return "it is not simulated"
 

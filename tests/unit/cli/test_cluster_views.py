@@ -24,7 +24,16 @@ def seen(name: str, silent: str = "", state: str = "active", **more: bool) -> Se
     flags = {"connected": True, "handed_off": False, **more}
     place = NAMES.index(name)
     node = ClusterNode(
-        name, "1", f"peer:{place}", f"client:{place}", "", 1, "0.1.0", **flags, state=state
+        name,
+        "1",
+        f"peer:{place}",
+        f"client:{place}",
+        "",
+        1,
+        "0.1.0",
+        connected=flags["connected"],
+        handed_off=flags["handed_off"],
+        state=state,
     )
     return SeenNode(node, silent)
 
@@ -71,6 +80,13 @@ def shown(of: ClusterView, *, partitions: bool = False) -> str:
     with console.capture() as captured:
         console.print(picture(of, partitions=partitions))
     return captured.get()
+
+
+def test_a_node_that_came_with_an_old_copy_is_named():
+    old = msgspec.structs.replace(seen("b", "nobody answers"), old_copy="the data is old")
+    problems = view(nodes=(seen("a"), old, seen("c"))).problems
+    assert "A process that came as node b was refused: the data is old." in problems
+    assert any("Node b is down" in problem for problem in problems)
 
 
 def test_a_cluster_that_is_well():

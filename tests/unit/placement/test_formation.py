@@ -208,13 +208,13 @@ def test_an_old_copy_of_the_data_is_refused(known: int, starts: bool):
     if starts:
         assert decision == Start(5, nodes)
     else:
-        refused(decision, "old copy", f"start {known}", "querator node replace b")
+        refused(decision, "old copy", f"start {known}", "querator node restore-from-copy")
 
 
 def test_a_member_of_which_a_peer_knows_better_is_refused_for_good():
     said: Said = {"a": formed("a", epoch=3), "c": OldCopy("the data of node b is an old copy: c …")}
     decision = decide(starter("b", boots=9, cluster_id="x", member=True), said)
-    refused(decision, "old copy: c …", "querator node replace b")
+    refused(decision, "old copy: c …", "querator node restore-from-copy")
     assert isinstance(decision, Refuse)
     assert decision.for_good
 

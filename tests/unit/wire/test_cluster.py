@@ -18,7 +18,17 @@ from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster
 
 NODE = ClusterNode(
-    "a", "i", "p:1", "c:2", "z", 3, "v", connected=True, handed_off=False, state="draining"
+    "a",
+    "i",
+    "p:1",
+    "c:2",
+    "z",
+    3,
+    "v",
+    connected=True,
+    handed_off=False,
+    state="draining",
+    old_copy="an old copy",
 )
 GROUP = ClusterGroup(
     group=GroupId(7),
