@@ -7,9 +7,9 @@
 
 Start, in order: admin port · directory and identity · environment · raft thread · the map, and
 every group of it recovered · services · server. Whoever can reach the server can use every queue.
-The end, in reverse: the server takes nothing more, waiting leases are answered empty, what was
-taken on is committed and answered, the raft thread ends, the directory is free again, and the admin
-port, which has told of all this, closes.
+The end, in reverse: the server takes nothing more, waiting leases are told to go elsewhere, what
+was taken on is committed and answered, the raft thread ends, the directory is free again, and the
+admin port, which has told of all this, closes.
 
 A node of several also finds or forms its cluster before the raft thread starts
 (`placement.formation`), for as long as it takes, and gives its leaderships away before it takes

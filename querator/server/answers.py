@@ -5,6 +5,7 @@ id and nothing of the inside, and the log gets the same id with the traceback.
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import time
@@ -113,6 +114,23 @@ class LiveCalls:
         self._count = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._refused = asyncio.Event()
+
+    def refused(self) -> None:
+        """A call has come although nothing is taken on any more."""
+        self._refused.set()
+
+    async def quiet(self, quiet_s: float, *, most_s: float) -> None:
+        """Returns when no call has come for `quiet_s`, or after `most_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while True:
+                    self._refused.clear()
+                    try:
+                        async with asyncio.timeout(quiet_s):
+                            await self._refused.wait()
+                    except TimeoutError:
+                        return
 
     def __enter__(self) -> None:
         self._count += 1
@@ -135,6 +153,7 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
         request_id = new_request_id()
         began_s = time.perf_counter()
         if live.draining:
+            live.refused()
             counts.refused(method, DRAINING, began_s)
             await abort(context, DRAINING, request_id=request_id)
         with live:

@@ -74,6 +74,10 @@ _KEEPALIVE_ANSWER_MS = 10_000
 _CLIENT_PING_MS_MIN = 500
 _CONNECTION_STREAMS_MAX = 1_000
 _LAST_BYTES_S = 0.25
+_QUIET_S = 0.1
+"""No call for so long: nobody expects an answer of a node that drains."""
+_REFUSING_S = 0.5
+"""How long those are refused who do not go elsewhere."""
 
 _OPTIONS = (
     # Two servers on one port would share its connections at random.
@@ -202,6 +206,9 @@ class GrpcServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._calls.idle()
+        # A call that gRPC has taken in and nobody answers ends with CANCELLED, without a reason:
+        # who calls again and again is refused first, and goes on with another node.
+        await self._calls.quiet(_QUIET_S, most_s=min(grace_s, _REFUSING_S))
         # What is left sends its last bytes, watches health for ever, or has used up its grace. Not
         # beside another stop: grpc.aio frees the server under the second one.
         await server.stop(min(grace_s, _LAST_BYTES_S))

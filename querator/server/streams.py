@@ -63,6 +63,7 @@ class Streams:
             request_id = new_request_id()
             began_s = time.perf_counter()
             if self._calls.draining:
+                self._calls.refused()
                 counts.refused(method, DRAINING, began_s)
                 await abort(context, DRAINING, request_id=request_id)
             stream = make(context, request_id, request)

@@ -60,7 +60,7 @@ from querator.service.neighbours import Neighbours
 from querator.service.outcomes import stopping_error
 from querator.service.producing import Producing
 from querator.service.readers import ReaderService
-from querator.service.reads import Reads, leaderless
+from querator.service.reads import Reads, check_waited, leaderless
 from querator.service.replies import PayloadCache, load
 from querator.service.router import Router, deadline_after
 from querator.service.subscriptions import Subscription
@@ -290,6 +290,7 @@ class QueueService:
                 raise waiter.error
             grants, waiter.grants = waiter.grants, []
             if not grants:
+                check_waited(self._router, queue, call, views)
                 return LeaseReply((), self._durable)
             now_s = self._clock.monotonic_s()
             queue = self._router.map.get(queue.id) or queue
@@ -482,9 +483,9 @@ class QueueService:
         self.damage.on_map()
 
     async def stop(self) -> None:
-        """Takes nothing more (UNAVAILABLE), answers who waits (leases with nothing, streams with
-        UNAVAILABLE), and returns when the commands in flight are answered, or after
-        STOP_WAIT_MS_MAX. The host must still run.
+        """Takes nothing more, ends the waits of leases and streams (all this with UNAVAILABLE), and
+        returns when the commands in flight are answered, or after STOP_WAIT_MS_MAX. The host must
+        still run.
         """
         self._router.stop()
         self._mover.stop()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from querator.model.calls import PartitionStats
+from querator.model.calls import LeaseCall, PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS
@@ -36,7 +36,9 @@ from querator.service.forwarder import (
     StatsQuery,
     StreamLeasesQuery,
 )
+from querator.service.outcomes import stopping_error
 from querator.service.router import Router
+from querator.service.views import PartitionView
 from querator.storage.environment import Environment
 
 if TYPE_CHECKING:
@@ -276,6 +278,19 @@ def leaderless(router: Router, queue: Queue) -> QueratorError:
         f"no partition of queue {queue.name} has a leader",
         retry_delay_ms=OVERLOADED_RETRY_MS,
     )
+
+
+def check_waited(
+    router: Router, queue: Queue, call: LeaseCall, views: Sequence[PartitionView]
+) -> None:
+    """Raises QueratorError when a lease call has got nothing, and it is not certain that nothing
+    was ready for its whole wait.
+    """
+    if router.stopping:
+        raise stopping_error()
+    asked = views if call.partition is None else views[call.partition : call.partition + 1]
+    if call.wait_ms and not any(view.led for view in asked):
+        raise leaderless(router, queue)
 
 
 def _unexplained(error: BlockDamaged) -> QueratorError:

@@ -210,7 +210,7 @@ class LeaseDesk:
         self._finish_all()
 
     def stop(self) -> None:
-        """The node stops: answers with nothing whoever has not been granted anything."""
+        """The node stops: ends the wait of whoever has not been granted anything."""
         self._stopped = True
         self._finish_all()
 

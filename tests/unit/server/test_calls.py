@@ -18,7 +18,7 @@ from structlog.testing import CapturingLogger
 
 from querator.model import limits
 from querator.server.grpc_server import ADMIN_SERVICE, QUEUE_SERVICE, GrpcServer, ListenError
-from querator.v1 import items_pb2, queue_service_pb2
+from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
 from tests.unit.server.double import Running, Service, running
 
 
@@ -186,6 +186,33 @@ async def test_health_by_service_and_not_serving_while_draining() -> None:
             assert not stopping.done()
             service.gate.set()
             assert (await call).batches
+
+
+async def test_who_calls_a_node_that_drains_is_told_why() -> None:
+    """gRPC itself cancels what it has taken in when the server stops, without a reason."""
+    async with running() as there:
+
+        async def until_refused() -> grpc.aio.AioRpcError:
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            async with grpc.aio.insecure_channel(there.address, options=options) as channel:
+                stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+                await calling.wait()
+                while True:
+                    try:
+                        await stub.Produce(produce())
+                    except grpc.aio.AioRpcError as error:
+                        return error
+
+        calling = asyncio.Barrier(11)
+        async with asyncio.TaskGroup() as tasks:
+            clients = [tasks.create_task(until_refused()) for _ in range(10)]
+            await calling.wait()
+            await there.service.changes.until(lambda: there.service.changes.counts["taken"] > 100)
+            tasks.create_task(there.server.stop(3))
+        for client in clients:
+            status = rpc_status.from_call(client.result())
+            assert status is not None, client.result()
+            assert client.result().code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_reflection_lists_the_services() -> None:

@@ -565,3 +565,15 @@ async def test_a_node_that_has_said_nothing_for_long_is_forgotten(monkeypatch: p
         await rounds()
         await stage.produce("a", b"x")
         assert payloads(*(await waiting).batches) == [b"x"]
+
+
+async def test_a_wait_without_any_leader_does_not_end_as_if_nothing_was_ready():
+    async with staged("a", "b", partitions=2) as stage:
+        first, second = stage.leaders
+        for group in (first, second):
+            stage.lead(group, None)
+        error = await refusal(stage.lease("a", wait_ms=20))
+        assert error.code is ErrorCode.NOT_LEADER
+        stage.lead(first, "b")
+        assert (await stage.lease("a", wait_ms=20)).batches == ()
+        assert await code(stage.lease("a", wait_ms=20, partition=1)) is ErrorCode.NOT_LEADER
