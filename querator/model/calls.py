@@ -294,6 +294,7 @@ class BrowseCall(msgspec.Struct, frozen=True):
     produced_from_ms: int = 0
     produced_before_ms: int = 0
     with_value: bool = True
+    timeout_ms: int = 0
 
 
 class BrowsedPage(msgspec.Struct, frozen=True, array_like=True):

@@ -81,6 +81,9 @@ FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node and not answered; 
 BROWSE_BYTES = 1 * MIB
 BROWSE_ITEMS_MAX = 4_096
 BROWSES_MAX = 256  # Per node: each has two answers in memory.
+BATCH_READS_MAX = 256  # The same, of batches of readers: streaming goes on beside scans.
+SCANS_CONNECTION_MAX = 64  # Of each of both, for one connection: others find some.
+SCAN_IDLE_MS_MAX = 2 * MINUTE_MS  # A client that reads nothing for so long gives its slot back.
 BROWSE_KINDS_MAX = 100
 PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
 # Blocks of a partition that are set aside because their payload is damaged: each lease command
@@ -241,6 +244,7 @@ assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
 assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
 assert PROPOSAL_BYTES_WAITING_MAX < PROPOSAL_BYTES_UNAPPLIED_MAX
 assert REQUEST_BYTES_CAP <= PRODUCE_BYTES_WAITING_MAX < PROPOSAL_BYTES_WAITING_MAX
+assert 2 * SCANS_CONNECTION_MAX <= min(BROWSES_MAX, BATCH_READS_MAX)
 assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX
 assert REQUEST_BYTES_CAP + ENTRY_BYTES_MAX < PEER_FRAME_BYTES_MAX < 1 << 32

@@ -86,6 +86,7 @@ class ReadBatchCall(msgspec.Struct, frozen=True):
     from_index: int = 0
     upto_index: int = 0
     with_value: bool = True
+    timeout_ms: int = 0
 
 
 class BatchPage(msgspec.Struct, frozen=True, array_like=True):

@@ -18,9 +18,21 @@ import uuid_utils
 
 from querator import telemetry
 from querator.model import limits
-from querator.model.calls import CompleteCall, ExtendCall, LeaseCall, ProduceCall, RetryCall
+from querator.model.calls import (
+    BrowseCall,
+    CompleteCall,
+    ExtendCall,
+    LeaseCall,
+    ProduceCall,
+    RetryCall,
+)
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.reader_calls import AdvanceReaderCall, OpenReaderCall, ReleaseReaderCall
+from querator.model.reader_calls import (
+    AdvanceReaderCall,
+    OpenReaderCall,
+    ReadBatchCall,
+    ReleaseReaderCall,
+)
 from querator.model.txn_calls import AbortCall, CommitCall, StageCall
 from querator.server.call_counts import CANCELLED, OK, CallCounts
 from querator.wire.errors import error_status
@@ -39,6 +51,8 @@ T = TypeVar(
     StageCall,
     CommitCall,
     AbortCall,
+    BrowseCall,
+    ReadBatchCall,
 )
 W = TypeVar("W", LeaseCall, AdvanceReaderCall)
 

@@ -2,7 +2,7 @@
 
 from querator.model.errors import QueratorError
 from querator.model.reader_calls import BatchPage
-from querator.server.answers import Context
+from querator.server.answers import Context, within_deadline
 from querator.server.browse_stream import write_pages
 from querator.service.readers import ReaderService
 from querator.wire import readers
@@ -21,8 +21,8 @@ class BatchStream:
         self._draining = True
 
     async def run(self) -> QueratorError | None:
-        call = readers.parse_read_batch(self._request)
-        reading = await self._service.read(call)
+        call = within_deadline(readers.parse_read_batch(self._request), self._context)
+        reading = await self._service.read(call, self._context.peer())
         try:
             return await write_pages(
                 reading.page,

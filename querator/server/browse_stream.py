@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from querator.model.calls import BrowsedPage
-from querator.model.errors import QueratorError
-from querator.server.answers import DRAINING, Context
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.limits import SCAN_IDLE_MS_MAX
+from querator.server.answers import DRAINING, Context, within_deadline
 from querator.service.browsing import Browsing
 from querator.service.queue_service import QueueService
 from querator.wire import browse
@@ -31,8 +32,8 @@ class BrowseStream:
         self._draining = True
 
     async def run(self) -> QueratorError | None:
-        call = browse.parse_browse(self._request)
-        browsing = await self._service.browse(call)
+        call = within_deadline(browse.parse_browse(self._request), self._context)
+        browsing = await self._service.browse(call, self._context.peer())
         try:
             return await self._pages(browsing, call.from_seq)
         finally:
@@ -59,7 +60,22 @@ async def write_pages(
     write: Callable[[P], Awaitable[None]],
     draining: Callable[[], bool],
 ) -> QueratorError | None:
-    """Writes pages from `first` on; `after` says where the next one begins, None: there is none."""
+    """Writes pages from `first` on; `after` says where the next one begins, None: there is none.
+    Raises DEADLINE_EXCEEDED when the client reads nothing for SCAN_IDLE_MS_MAX.
+    """
+
+    async def write_soon(page: P) -> None:
+        try:
+            async with asyncio.timeout(SCAN_IDLE_MS_MAX / 1000):
+                await write(page)
+        except TimeoutError:
+            raise QueratorError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                f"the client has read nothing for {SCAN_IDLE_MS_MAX // 1000} s; go on behind what "
+                "was read",
+                limit=f"{SCAN_IDLE_MS_MAX} ms",
+            ) from None
+
     page = await make(first)
     while (following := after(page)) is not None:
         if draining():
@@ -67,11 +83,11 @@ async def write_pages(
         # Owned: awaited below, also when nothing can be written any more.
         ahead = asyncio.get_running_loop().create_task(make(following))
         try:
-            await write(page)
+            await write_soon(page)
         except BaseException:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
             raise
         page = await ahead
-    await write(page)
+    await write_soon(page)
     return None

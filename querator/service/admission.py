@@ -4,6 +4,9 @@ Kinds of work are bounded apart, so that a flood of one leaves room for the othe
 in while produces are refused.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import OVERLOADED_RETRY_MS
 
@@ -51,5 +54,48 @@ class Admission:
             f"{unit}; wait and repeat",
             limit=f"{limit} {unit}",
             value=f"{value} {unit}",
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
+
+
+class Slots:
+    """Counts what is open of one kind, for each caller and together. A caller has a part of the
+    whole, so that one that opens many leaves room for the others.
+    """
+
+    __slots__ = ("_callers", "_kind", "_most", "_most_of_one", "_open")
+
+    def __init__(self, kind: str, *, most: int, most_of_one: int) -> None:
+        """`kind` in the plural, for people."""
+        self._kind = kind
+        self._most = most
+        self._most_of_one = most_of_one
+        self._open = 0
+        self._callers: dict[str, int] = {}
+
+    def enter(self, caller: str) -> Callable[[], None]:
+        """What gives the slot back, called once. Raises OVERLOADED."""
+        mine = self._callers.get(caller, 0)
+        if mine >= self._most_of_one:
+            raise self._overloaded("this connection", mine, self._most_of_one)
+        if self._open >= self._most:
+            raise self._overloaded("this node", self._open, self._most)
+        self._open += 1
+        self._callers[caller] = mine + 1
+        return partial(self._leave, caller)
+
+    def _leave(self, caller: str) -> None:
+        self._open -= 1
+        self._callers[caller] -= 1
+        if not self._callers[caller]:
+            del self._callers[caller]
+
+    def _overloaded(self, whose: str, value: int, limit: int) -> QueratorError:
+        return QueratorError(
+            ErrorCode.OVERLOADED,
+            f"open {self._kind} of {whose} are {value}; the limit is {limit}; read those that are "
+            "open to their end or cancel them, and repeat",
+            limit=f"{limit} {self._kind}",
+            value=f"{value} {self._kind}",
             retry_delay_ms=OVERLOADED_RETRY_MS,
         )

@@ -1,4 +1,4 @@
-"""Scans of partitions by the page, made by the leader's node in a thread of its own.
+"""Scans of partitions by the page, made by the leader's node in threads of their own.
 
     stream ──page──► router ──► leader's node: ReadIndex ──► scan thread ──► columns
 
@@ -12,37 +12,50 @@ from concurrent.futures import ThreadPoolExecutor
 
 from querator.model.calls import BrowseCall, BrowsedPage
 from querator.model.commands import Refusal
+from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
 from querator.model.reader_calls import BatchPage
 from querator.partition.browse import Span, browse
 from querator.partition.reader_queries import batch_part
+from querator.service.admission import Slots
 from querator.service.forwarder import BatchQuery, BrowseQuery
 from querator.service.outcomes import refused, stopping_error
-from querator.service.router import Router
+from querator.service.router import Router, deadline_after
 from querator.service.views import PartitionView
 from querator.storage.environment import Environment
 from querator.wire.columns import encode_columns
 
 
+def scan_slots() -> Slots:
+    return Slots("scans", most=BROWSES_MAX, most_of_one=SCANS_CONNECTION_MAX)
+
+
+def batch_slots() -> Slots:
+    return Slots("reads of batches", most=BATCH_READS_MAX, most_of_one=SCANS_CONNECTION_MAX)
+
+
 class Scans:
-    """The pages that a node makes, one at a time. On the event loop."""
+    """The pages that a node makes, of scans and of batches one at a time each, so that neither
+    waits for the other. On the event loop.
+    """
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="browse")
+        self._browses = ThreadPoolExecutor(1, thread_name_prefix="browse")
+        self._batches = ThreadPoolExecutor(1, thread_name_prefix="batch")
         self._closed = False
 
     async def page(self, query: BrowseQuery) -> BrowsedPage:
         """Raises UNAVAILABLE when it is closed."""
         if self._closed:
             raise stopping_error()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._page, query)
+        return await asyncio.get_running_loop().run_in_executor(self._browses, self._page, query)
 
     async def batch(self, query: BatchQuery) -> BatchPage:
         """Raises QueratorError: BATCH_RELEASED, BATCH_NOT_FOUND, READER_NOT_FOUND, …."""
         if self._closed:
             raise stopping_error()
         loop = asyncio.get_running_loop()
-        page = await loop.run_in_executor(self._thread, self._batch, query)
+        page = await loop.run_in_executor(self._batches, self._batch, query)
         if isinstance(page, Refusal):
             raise refused(page)
         return page
@@ -52,9 +65,10 @@ class Scans:
         if self._closed:
             return
         self._closed = True
-        # What began before has ended when this one's turn comes.
-        await asyncio.get_running_loop().run_in_executor(self._thread, int)
-        self._thread.shutdown(wait=False)
+        for thread in (self._browses, self._batches):
+            # What began before has ended when this one's turn comes.
+            await asyncio.get_running_loop().run_in_executor(thread, int)
+            thread.shutdown(wait=False)
 
     def _page(self, query: BrowseQuery) -> BrowsedPage:
         span = Span(
@@ -100,6 +114,7 @@ class Browsing:
         self._view = view
         self._router = router
         self._upto_seq = call.upto_seq
+        self._deadline = deadline_after(call.timeout_ms)
         self.close = left
 
     async def page(self, from_seq: int) -> BrowsedPage:
@@ -118,6 +133,7 @@ class Browsing:
             call.produced_before_ms,
             call.with_value,
         )
-        page: BrowsedPage = await self._router.read(self._view.group, query)
+        group = self._view.group
+        page: BrowsedPage = await self._router.read(group, query, deadline=self._deadline)
         self._upto_seq = page.upto_seq
         return page

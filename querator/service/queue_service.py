@@ -28,7 +28,6 @@ from querator.model.commands import PartitionEffects
 from querator.model.errors import invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import (
-    BROWSES_MAX,
     LEASES_WAITING_MAX,
     PRODUCE_BYTES_WAITING_MAX,
     PRODUCES_WAITING_MAX,
@@ -51,7 +50,7 @@ from querator.model.txn_calls import (
 )
 from querator.service import settle
 from querator.service.admission import Admission
-from querator.service.browsing import Browsing
+from querator.service.browsing import Browsing, scan_slots
 from querator.service.committing import Committer
 from querator.service.damage import Damage
 from querator.service.grants import Waiter
@@ -125,10 +124,8 @@ class QueueService:
         self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
         self._settles = Admission("settles", calls_max=settles_max)
         self._leases = Admission("lease calls and streams", calls_max=leases_max)
-        self._browses = Admission("scans", calls_max=BROWSES_MAX)
-        self._readers = ReaderService(
-            router=self._router, reads=self._reads, calls=self._leases, scans=self._browses
-        )
+        self._browses = scan_slots()
+        self._readers = ReaderService(router=self._router, reads=self._reads, calls=self._leases)
         self.damage = Damage(
             host, self._router, self._reads, environment=environment, on_effects=self._on_effects
         )
@@ -359,13 +356,12 @@ class QueueService:
 
     # --- browse ------------------------------------------------------------------------------
 
-    async def browse(self, call: BrowseCall) -> Browsing:
-        """Opens a scan; its owner closes it. Raises QueratorError."""
+    async def browse(self, call: BrowseCall, caller: str = "") -> Browsing:
+        """Opens a scan for a connection, `caller`; its owner closes it. Raises QueratorError."""
         queue = await self._queue(call, partition=call.partition)
         check_partition(call.partition, queue)
         view = self._router.views(queue)[call.partition]
-        self._browses.enter()
-        return Browsing(call, view, router=self._router, left=self._browses.leave)
+        return Browsing(call, view, router=self._router, left=self._browses.enter(caller))
 
     # --- settle ------------------------------------------------------------------------------
 

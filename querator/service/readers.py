@@ -48,6 +48,7 @@ from querator.partition.lease import fair_shares
 from querator.partition.reader_queries import Outlook
 from querator.partition.readers import unknown_reader
 from querator.service.admission import Admission
+from querator.service.browsing import batch_slots
 from querator.service.forwarder import AdvanceQuery, BatchQuery
 from querator.service.outcomes import each, refused
 from querator.service.reads import Reads
@@ -69,9 +70,9 @@ T = TypeVar("T")
 class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
 
-    def __init__(self, *, router: Router, reads: Reads, calls: Admission, scans: Admission) -> None:
-        """`calls` counts what has been taken on and may wait, `scans` what is being read."""
-        self._scans = scans
+    def __init__(self, *, router: Router, reads: Reads, calls: Admission) -> None:
+        """`calls` counts what has been taken on and may wait."""
+        self._reading = batch_slots()
         self._router = router
         self._reads = reads
         self._calls = calls
@@ -103,13 +104,12 @@ class ReaderService:
         finally:
             self._calls.leave()
 
-    async def read(self, call: ReadBatchCall) -> "BatchReading":
-        """Opens a batch for reading; its owner closes it."""
+    async def read(self, call: ReadBatchCall, caller: str = "") -> "BatchReading":
+        """Opens a batch for reading by a connection, `caller`; its owner closes it."""
         queue = await self._queue(call.namespace, call.queue, partition=call.partition)
         check_partition(call.partition, queue)
         view = self._router.views(queue)[call.partition]
-        self._scans.enter()
-        return BatchReading(call, view, router=self._router, left=self._scans.leave)
+        return BatchReading(call, view, router=self._router, left=self._reading.enter(caller))
 
     async def list(
         self, namespace: str, name: str, *, stale: bool, timeout_ms: int = 0
@@ -162,6 +162,7 @@ class BatchReading:
         self._call = call
         self._view = view
         self._router = router
+        self._deadline = deadline_after(call.timeout_ms)
         self.close = left
 
     async def page(self, from_index: int) -> BatchPage:
@@ -176,7 +177,8 @@ class BatchReading:
             call.upto_index,
             call.with_value,
         )
-        page: BatchPage = await self._router.read(self._view.group, query)
+        group = self._view.group
+        page: BatchPage = await self._router.read(group, query, deadline=self._deadline)
         return page
 
 

@@ -43,7 +43,7 @@ class Scanning(Service):
         self.made = 0
         self.closed = 0
 
-    async def browse(self, call: BrowseCall) -> Scan:
+    async def browse(self, call: BrowseCall, caller: str = "") -> Scan:
         await self._take(call)
         return Scan(call, self)
 
@@ -88,3 +88,54 @@ async def test_a_scan_that_its_client_leaves_is_closed():
         assert (await stream.read()).next_seq == 2
         stream.cancel()
     assert service.closed == 1
+
+
+class Heavy(Scan):
+    """Pages that no window of a connection takes."""
+
+    async def page(self, from_seq: int) -> BrowsedPage:
+        made = await super().page(from_seq)
+        columns = items_pb2.ItemColumns(rows=1, seq=bytes(1 << 20))
+        return BrowsedPage(columns.SerializeToString(), made.next_seq, made.upto_seq)
+
+    def close(self) -> None:
+        super().close()
+        assert isinstance(self._service, HeavyScanning)
+        self._service.left.set()
+
+
+async def drained(stream: Any) -> None:
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
+class HeavyScanning(Scanning):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = asyncio.Event()
+
+    async def browse(self, call: BrowseCall, caller: str = "") -> Scan:
+        await self._take(call)
+        return Heavy(call, self)
+
+
+async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("querator.server.browse_stream.SCAN_IDLE_MS_MAX", 50)
+    service = HeavyScanning()
+    async with running(service) as there:
+        stream: Any = there.stub.Browse(REQUEST)
+        async with asyncio.timeout(20):
+            await service.left.wait()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await drained(stream)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_scan_has_the_deadline_of_its_caller():
+    service = Scanning()
+    async with running(service) as there:
+        assert await seqs(there, timeout=30) == [1, 2, 3, 4, 5]
+        assert await seqs(there) == [1, 2, 3, 4, 5]
+    within, without = (call.timeout_ms for call in service.calls)
+    assert 20_000 < within < 30_000
+    assert without == 0

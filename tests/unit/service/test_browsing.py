@@ -1,12 +1,16 @@
 """Scans: where their pages are made, and how many there may be."""
 
+from typing import Any
+
 import pytest
 
 from querator.model.calls import BrowseCall
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.limits import BROWSES_MAX
+from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
+from querator.model.reader_calls import ReadBatchCall
 from querator.v1 import items_pb2
 from tests.unit.service.stage import staged
+from tests.unit.service.test_forwarding import group_of
 
 
 def call(partition: int = 0, **more) -> BrowseCall:
@@ -54,11 +58,59 @@ async def test_a_queue_that_is_not_there():
 
 async def test_a_node_has_so_many_scans_and_no_more():
     async with staged("a") as stage:
-        open_ones = [await stage.members["a"].browse(call()) for _ in range(BROWSES_MAX)]
+        open_ones = [
+            await stage.members["a"].browse(call(), f"client {number // SCANS_CONNECTION_MAX}")
+            for number in range(BROWSES_MAX)
+        ]
         with pytest.raises(QueratorError) as caught:
-            await stage.members["a"].browse(call())
+            await stage.members["a"].browse(call(), "another")
         assert caught.value.code is ErrorCode.OVERLOADED
         open_ones.pop().close()
         open_ones.append(await stage.members["a"].browse(call()))
         for browsing in open_ones:
             browsing.close()
+
+
+async def test_one_connection_leaves_scans_for_others():
+    async with staged("a") as stage:
+        service = stage.members["a"]
+        for _ in range(SCANS_CONNECTION_MAX):
+            await service.browse(call(), "greedy")
+        with pytest.raises(QueratorError) as caught:
+            await service.browse(call(), "greedy")
+        assert caught.value.code is ErrorCode.OVERLOADED
+        assert caught.value.limit == f"{SCANS_CONNECTION_MAX} scans"
+        browsing = await service.browse(call(), "modest")
+        browsing.close()
+
+
+async def test_readers_and_scans_do_not_take_each_others_room():
+    async with staged("a") as stage:
+        service = stage.members["a"]
+        for number in range(BROWSES_MAX):
+            await service.browse(call(), f"client {number}")
+        batch = ReadBatchCall("default", "q", "lake", 0, 1)
+        for number in range(BATCH_READS_MAX):
+            await service.readers.read(batch, f"client {number}")
+        with pytest.raises(QueratorError) as caught:
+            await service.readers.read(batch, "another")
+        assert caught.value.code is ErrorCode.OVERLOADED
+        assert caught.value.limit == f"{BATCH_READS_MAX} reads of batches"
+
+
+@pytest.mark.parametrize("kind", ["scan", "batch"])
+async def test_a_page_has_the_deadline_of_its_caller(kind):
+    async with staged("a") as stage:
+        service = stage.members["a"]
+        stage.lead(group_of(stage), None)
+        pages: Any = (
+            await service.browse(call(timeout_ms=20))
+            if kind == "scan"
+            else await service.readers.read(
+                ReadBatchCall("default", "q", "lake", 0, 1, timeout_ms=20)
+            )
+        )
+        with pytest.raises(QueratorError) as caught:
+            await pages.page(1)
+        assert caught.value.code is ErrorCode.DEADLINE_EXCEEDED
+        assert "partition 0 of queue q has no leader" in caught.value.message
