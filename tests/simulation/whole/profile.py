@@ -32,6 +32,14 @@ class WholeProfile:
     drift_ppm: int
     log_bytes_kept: int
     loss: float
+    winding: bool = False
+    """Whether there is a queue with a dead queue, streams and operators, in place of the others."""
+    dead_room: int = 0
+    """Items that a partition of the dead queue takes; 0: any number."""
+    passing: bool = False
+    """Whether a queue comes and goes."""
+    patient: bool = False
+    """Whether it is seen that partitions that were taken out of the routing go: after 15 min."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -69,4 +77,8 @@ def draw(seed: int, chance: random.Random) -> WholeProfile:
         drift_ppm=chance.choice((0, 200, 5_000)),
         log_bytes_kept=chance.choice((20_000, 1 << 26)),
         loss=chance.choice((0.0, 0.0, 0.02, 0.2)),
+        winding=chance.random() < 0.5,
+        dead_room=chance.choice((0, 3, 20)),
+        passing=chance.random() < 0.3,
+        patient=chance.random() < 0.03,
     )

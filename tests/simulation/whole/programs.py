@@ -7,6 +7,7 @@ or the program gives up.
 
 import asyncio
 import random
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from struct import pack
 from typing import Any, Protocol
@@ -25,13 +26,18 @@ from querator.model.calls import (
 from querator.model.commands import ItemSpecial
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import MIB
+from querator.model.routing import slot_of_key
+from querator.rooms import Rooms
 from tests.checkers import history
-from tests.checkers.history import Recorder
+from tests.checkers.history import History, Recorder
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS, SECOND
+from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.stub import Ask, Shores, Stub
 
+Held = dict[int, str]
+"""Items of one lease: sequence to reference."""
 NAMESPACE = "default"
 GIVE_UP_S = 20.0
 PATIENCE_S = (1.0, 3.0, 8.0)
@@ -50,6 +56,9 @@ RETRIED = frozenset(
 
 class Ground(Shores, Protocol):
     recorder: Recorder
+    ledger: Ledger
+    winding: frozenset[str]
+    """Queues that no history is kept of."""
 
 
 @dataclass
@@ -62,6 +71,7 @@ class Ended:
     error: QueratorError | None = None
     unknown: bool = False
     tries: int = 0
+    gave_up: bool = True
 
 
 def wire_item(payload: bytes) -> bytes:
@@ -167,9 +177,11 @@ class Program:
             except QueratorError as error:
                 if error.code not in RETRIED:
                     ended.error = error
+                    ended.gave_up = False
                     break
                 ended.unknown = ended.unknown or error.code is ErrorCode.OUTCOME_UNKNOWN
             else:
+                ended.gave_up = False
                 break
             if ended.unknown and not again:
                 break
@@ -186,7 +198,10 @@ class Program:
         self._ground.found(f"{self.name}: {what} at {self.queue} ended with {ended.error!r}")
 
     def _begin(self, request: history.Request) -> history.Pending:
-        return self._ground.recorder.begin(self.name, self.queue, request)
+        recorder = self._ground.recorder
+        if self.queue in self._ground.winding:
+            recorder = Recorder(History(), recorder.clock)
+        return recorder.begin(self.name, self.queue, request)
 
     def _not_answered(self, what: str, ended: Ended, pending: history.Pending) -> None:
         """There is no result."""
@@ -209,11 +224,13 @@ class Producing(Program):
         item_bytes: int,
         delays: bool,
         identified: bool,
+        keys: int = 0,
     ) -> None:
         super().__init__(ground, name, queue, chance, pause_us=pause_us)
         self.acknowledged = 0
         self._item_bytes = item_bytes
         self._delays = delays
+        self._keys = keys
         # As a UUIDv7, which begins with the time of its birth.
         self._producer = EPOCH_MS.to_bytes(6, "big") + chance.randbytes(10) if identified else b""
         self._sequence = 0
@@ -242,6 +259,7 @@ class Producing(Program):
             sequence=self._sequence,
             specials=specials,
             timeout_ms=self._chance.choice((0, 0, 5_000)),
+            slots=self._slots(count),
         )
         recorded = history.Produce(
             references, self._producer.hex(), self._sequence, delay_s=delay_ms / 1000
@@ -252,7 +270,10 @@ class Producing(Program):
         )
         if ended.result is None:
             self._not_answered("a produce", ended, pending)
+            if ended.unknown:
+                self._ground.ledger.produced(references, known=False)
             return
+        self._ground.ledger.produced(references, known=True)
         self.acknowledged += count
         parts = tuple(
             history.ProducedPart(
@@ -262,6 +283,13 @@ class Producing(Program):
         )
         pending.ended(history.Produced(parts))
 
+    def _slots(self, count: int) -> bytes:
+        """Of the items' keys, if they have any."""
+        if not self._keys:
+            return b""
+        keys = [b"key %d" % self._chance.randrange(self._keys) for _ in range(count)]
+        return pack(f"<{count}H", *map(slot_of_key, keys))
+
     def _delays_now(self) -> bool:
         return self._delays and self._chance.random() < 0.2
 
@@ -270,15 +298,16 @@ class Consuming(Program):
     """By calls: leases, completes, gives back, extends, or lets lapse."""
 
     completes_all = False
+    rejects = 0.0
+    """How often a retry lets the items die."""
     waits_ms: tuple[int, ...] = (0, 0, 500, 3_000)
 
     async def act(self) -> None:
         most = self._chance.choice((1, 5, 40))
-        for batches in (await self.lease(most),):
-            for lease_id, seqs in batches.items():
-                await self.use(lease_id, seqs)
+        for lease_id, held in (await self.lease(most)).items():
+            await self.use(lease_id, held)
 
-    async def lease(self, most: int) -> dict[str, list[int]]:
+    async def lease(self, most: int) -> dict[str, Held]:
         timeout_ms = self._chance.choice((1_000, 2_000, 6_000))
         call = LeaseCall(
             NAMESPACE,
@@ -290,6 +319,7 @@ class Consuming(Program):
             lease_timeout_ms=timeout_ms,
             wait_ms=self._chance.choice(self.waits_ms),
         )
+        asked_us = self._ground.timeline.now_us
         pending = self._begin(history.Lease(most, "", timeout_ms / 1000))
         ended = await self.call("lease", lambda rooms: rooms.service.lease(call), again=True)
         if ended.result is None:
@@ -299,51 +329,73 @@ class Consuming(Program):
             return {}
         grants = tuple(grant_of(batch) for batch in ended.result.batches)
         pending.ended(history.Leased(grants, unseen=most * ended.tries))
-        held: dict[str, list[int]] = {}
-        for batch in ended.result.batches:
-            held.setdefault(batch.lease_id, []).extend(seqs_of(batch.loaded))
-        return held
+        return self.takes(asked_us, ended.result.batches)
 
-    async def use(self, lease_id: str, seqs: list[int]) -> None:
+    def takes(self, asked_us: int, batches: Sequence[LeasedBatch]) -> dict[str, Held]:
+        """What was delivered, by lease."""
+        leases: dict[str, Held] = {}
+        for batch in batches:
+            items = dict(grant_of(batch).items)
+            self._ground.ledger.delivered(asked_us, items.values())
+            leases.setdefault(batch.lease_id, {}).update(items)
+        return leases
+
+    async def use(self, lease_id: str, held: Held) -> None:
         kind = self._chance.random()
         if self.completes_all or kind < 0.6:
-            await self.complete(lease_id, seqs)
+            await self.complete(lease_id, held)
         elif kind < 0.7:
-            await self.complete(lease_id, seqs[: len(seqs) // 2 + 1])
+            await self.complete(lease_id, dict(list(held.items())[: len(held) // 2 + 1]))
         elif kind < 0.85:
-            await self.retry(lease_id, seqs)
+            await self.retry(lease_id, held)
         elif kind < 0.95:
             await self.extend(lease_id)
 
-    async def complete(self, lease_id: str, seqs: list[int]) -> None:
-        runs = history.ranges(seqs)
+    async def complete(self, lease_id: str, held: Held) -> None:
+        runs = history.ranges(list(held))
         pending = self._begin(history.Complete((history.Named(lease_id, runs),)))
         call = CompleteCall(NAMESPACE, self.queue, (LeaseRef(lease_id, runs),))
-        ended = await self.call("complete", lambda rooms: rooms.service.complete(call), again=True)
-        self._settled("a complete", ended, pending)
+        ended = await self.call("complete", lambda rooms: self.completing(rooms, call), again=True)
+        ledger, now_us = self._ground.ledger, self._ground.timeline.now_us
+        if self._settled("a complete", ended, pending):
+            [outcome] = ended.result.outcomes
+            ledger.completed(now_us, (held[seq] for seq in history.spread(outcome.done)))
+            ledger.perhaps_completed(held[seq] for seq in history.spread(outcome.repeated))
+            if ended.tries > 1:
+                ledger.perhaps_completed(held.values())
+        elif ended.unknown or ended.result is not None:
+            ledger.perhaps_completed(held.values())
 
-    async def retry(self, lease_id: str, seqs: list[int]) -> None:
-        runs = history.ranges(seqs)
+    def completing(self, rooms: Rooms, call: CompleteCall) -> Awaitable[SettleReply]:
+        return rooms.service.complete(call)
+
+    async def retry(self, lease_id: str, held: Held) -> None:
+        runs = history.ranges(list(held))
         counted = self._chance.random() < 0.6
-        recorded = history.Retry((history.Named(lease_id, runs),), count_attempt=counted)
+        dead = self._chance.random() < self.rejects
+        recorded = history.Retry((history.Named(lease_id, runs),), count_attempt=counted, dead=dead)
         pending = self._begin(recorded)
-        call = RetryCall(NAMESPACE, self.queue, (LeaseRef(lease_id, runs),), count_attempt=counted)
+        call = RetryCall(
+            NAMESPACE, self.queue, (LeaseRef(lease_id, runs),), count_attempt=counted, dead=dead
+        )
         ended = await self.call("retry", lambda rooms: rooms.service.retry(call), again=True)
         self._settled("a retry", ended, pending)
 
-    def _settled(self, what: str, ended: Ended, pending: history.Pending) -> None:
+    def _settled(self, what: str, ended: Ended, pending: history.Pending) -> bool:
+        """Whether it is known what came of it."""
         reply: SettleReply | None = ended.result
         if reply is None:
             self._not_answered(what, ended, pending)
-            return
+            return False
         if any(each.error not in (None, ErrorCode.LEASE_LOST) for each in reply.outcomes):
             pending.ended(history.Unknown())
-            return
+            return False
         outcomes = tuple(
             history.Outcome(each.lease_id, each.done, each.repeated, each.lost)
             for each in reply.outcomes
         )
         pending.ended(history.Settled(outcomes, again=ended.tries > 1))
+        return True
 
     async def extend(self, lease_id: str) -> None:
         timeout_ms = 2_000

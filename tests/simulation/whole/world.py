@@ -11,6 +11,7 @@ the end               every replica is equal, every log is read from disk once m
 import gc
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,6 +25,7 @@ from querator.raft.machine import Machine
 from querator.raft.messages import decode_frame
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
+from querator.storage import generations
 from tests.checkers import history, report
 from tests.checkers.history import History, QueueRules, Recorder
 from tests.simulation.checks import CheckedMachine, Checks
@@ -34,6 +36,7 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
+from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.loop import RightClock, VirtualLoop
 from tests.simulation.whole.node import WholeNode
 from tests.simulation.whole.profile import WholeProfile, draw
@@ -45,6 +48,7 @@ from tests.simulation.whole.programs import (
     Program,
     references_in,
 )
+from tests.simulation.whole.winding import Passing, winding_programs
 from tests.simulation.whole.wires import Frame, network_of_links
 
 FORMED_US = 30 * SECOND
@@ -52,8 +56,14 @@ CALM_US = 30 * SECOND
 """Within so long after the last fault everything is served again, and all that is left has been
 delivered: no lease lasts longer than 6 s, and no item is due later than in 2 s.
 """
+CLOSING_US = 20 * 60 * SECOND
+"""Closing partitions stay for the 15 min in which the outcomes of their leases are remembered."""
+QUIET_US = 3 * SECOND
+QUIET_COMMITS_MAX = 4
+"""Of each group: a leadership may still go home, and old rows go."""
 SEARCH_STEPS = 30_000
 LEASE_TIMEOUT_MS = 4_000
+OPERATORS_SLOWER = 4
 _PEEK_BYTES = 1 << 40
 
 
@@ -103,6 +113,10 @@ class WholeWorld:
         self.faults.links = self.links
         self.programs: list[Program] = []
         self.queue_names = [f"q{number}" for number in range(self.profile.queues)]
+        if self.profile.winding:
+            self.queue_names = ["w.dead", "w"]
+        self.winding = frozenset(("w", "w.dead", "t"))
+        self.ledger = Ledger()
         self.undecided = 0
 
     def _add_node(self, number: int, founders: tuple[PlacedNode, ...]) -> None:
@@ -241,12 +255,12 @@ class WholeWorld:
         while self.timeline.now_us < end_us and not self.checks.violations:
             self.timeline.run(min(end_us, self.timeline.now_us + 100 * MS))
 
-    def _until(self, what: Callable[[], object], *, within_us: int) -> bool:
+    def _until(self, what: Callable[[], object], *, within_us: int, look_us: int = 20 * MS) -> bool:
         end_us = self.timeline.now_us + within_us
         while not what() and not self.checks.violations:
             if self.timeline.now_us >= end_us:
                 return False
-            self._run_for(20 * MS)
+            self._run_for(look_us)
         return not self.checks.violations
 
     def _done(self, coroutine: Coroutine[Any, Any, Any], *, within_us: int) -> bool:
@@ -270,13 +284,18 @@ class WholeWorld:
             rules = QueueRules(
                 partitions=self.profile.partitions, lease_timeout_s=LEASE_TIMEOUT_MS / 1000
             )
-            self.recorder.history.queues[name] = rules
+            if name not in self.winding:
+                self.recorder.history.queues[name] = rules
             if not self._done(self._create(name), within_us=FORMED_US):
                 self.found(f"queue {name} cannot be created")
 
     async def _create(self, name: str) -> None:
         settings = QueueSettings(
-            partitions=self.profile.partitions, lease_timeout_ms=LEASE_TIMEOUT_MS
+            partitions=self.profile.partitions,
+            lease_timeout_ms=LEASE_TIMEOUT_MS,
+            max_attempts=3 if name == "w" else 0,
+            dead_queue="w.dead" if name == "w" else "",
+            partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
         )
         program = Program(self, "operator", name, self._chance, pause_us=SECOND)
         ended = await program.call(
@@ -287,20 +306,36 @@ class WholeWorld:
 
     def _under_load(self) -> None:
         profile = self.profile
+        if profile.winding:
+            self._add(Consuming, "w.dead.c0", "w.dead")
+            for kind in winding_programs(self._chance):
+                self._add(kind, f"w.{kind.__name__.lower()}", "w", slower=OPERATORS_SLOWER)
+        if profile.passing:
+            self._add(
+                Passing, "t.p", "t",
+                item_bytes=10, delays=False, identified=True, slower=OPERATORS_SLOWER,
+            )  # fmt: skip
         for queue in self.queue_names:
+            if queue == "w.dead":
+                continue
             for number in range(profile.programs):
                 self._add(
                     Producing, f"{queue}.p{number}", queue,
                     item_bytes=profile.item_bytes, delays=profile.delays,
                     identified=self._chance.random() < 0.7,
+                    # What is not acknowledged and split by keys, the checkers cannot place.
+                    keys=self._chance.choice((0, 5)) if queue in self.winding else 0,
                 )  # fmt: skip
                 self._add(Consuming, f"{queue}.c{number}", queue)
         self.faults.begin()
         self._run_for(profile.faulty_us)
 
-    def _add(self, kind: Callable[..., Program], name: str, queue: str, **more: Any) -> None:
+    def _add(
+        self, kind: Callable[..., Program], name: str, queue: str, *, slower: int = 1, **more: Any
+    ) -> None:
         chance = random.Random(f"program {self.seed} {name}")
-        program = kind(self, name, queue, chance, pause_us=self.profile.pause_us, **more)
+        pause_us = self.profile.pause_us * slower
+        program = kind(self, name, queue, chance, pause_us=pause_us, **more)
         self.programs.append(program)
         self.client_loop.start(program.run())
 
@@ -320,7 +355,7 @@ class WholeWorld:
                 self._add(Draining, f"{queue}.{node.name}", queue)
                 self.programs[-1]._preferred = node.name
         left_us = max(healed_us + CALM_US - self.timeline.now_us, 5 * SECOND)
-        if not self._until(lambda: not self._left(), within_us=left_us):
+        if not self._until(lambda: not self._left(), within_us=left_us, look_us=100 * MS):
             self.found(f"not everything has been delivered: {self._left()}")
             return
         for program in self.programs:
@@ -329,8 +364,41 @@ class WholeWorld:
             lambda: not any(program.busy for program in self.programs), within_us=CALM_US
         ):
             self.found("clients still wait for answers")
+        if not self._until(lambda: not self._remains(), within_us=CALM_US):
+            self.found(f"it does not come to its end: {self._remains()}")
+        if self.profile.patient and not self._until(self._none_closing, within_us=CLOSING_US):
+            self.found("a closing partition does not go")
         if not self._until(lambda: not self._unequal(), within_us=10 * SECOND):
             self.found(f"the replicas have not become equal: {self._unequal()}")
+        self._look_at_the_quiet()
+
+    def _look_at_the_quiet(self) -> None:
+        """Nobody asks anything: leaders have nothing to put into their logs."""
+        commits = self.checks.commits
+        self._run_for(QUIET_US)
+        more = self.checks.commits - commits
+        if more > QUIET_COMMITS_MAX * (1 + len(self._groups())):
+            self.found(f"{more} entries were committed in {QUIET_US} us in which nobody asked")
+
+    def _none_closing(self) -> bool:
+        return not any(queue.closing for queue, _, _ in self._groups())
+
+    def _remains(self) -> str:
+        """What was begun and has not ended, and what was removed and is there."""
+        placed = self.newest_map()
+        for queue in placed:
+            if queue.state is not QueueState.ACTIVE:
+                return f"queue {queue.name} is {queue.state.name}"
+            if queue.is_changing:
+                return f"the partitions of queue {queue.name} are being changed"
+        for node in self.whole_nodes():
+            assert node.turns is not None
+            with node.disk.snapshots() as snapshot:
+                stored = set(generations.stored_groups(snapshot))
+            for group in sorted({*stored, *node.turns.groups()} - {0}):
+                if placed.placed(GroupId(group)) is None:
+                    return f"{node.name} has something of group {group}, which is no more"
+        return ""
 
     def _all_serve(self) -> bool:
         return all(node.serves and not node.paused for node in self.whole_nodes())
@@ -384,6 +452,7 @@ class WholeWorld:
     def _look_at_the_end(self) -> None:
         self.checks.same_logs(list(self._nodes.values()))
         present: dict[str, list[tuple[int, int, str]]] = {name: [] for name in self.queue_names}
+        everywhere: Counter[str] = Counter()
         for queue, partition, group in self._groups():
             found = self.leader(group)
             assert found is not None
@@ -397,8 +466,14 @@ class WholeWorld:
                     for text in invariants.check(snapshot, group):
                         self.found(f"{node.name}: group {group}: {text}")
             there = _items_of(leader, group)
-            present[queue.name] += [(partition, seq, item) for seq, item in there]
+            everywhere.update(item for _, item in there)
+            if queue.name in present:
+                present[queue.name] += [(partition, seq, item) for seq, item in there]
+        for text in self.ledger.judge(everywhere):
+            self.found(text)
         for name, items in present.items():
+            if name in self.winding:
+                continue
             pending = self.recorder.begin("the end", name, history.Look())
             pending.ended(history.Looked(tuple(items)))
         self._check_histories()

@@ -1,0 +1,66 @@
+"""What became of each item, by its reference alone: for queues whose items move between queues and
+partitions, which the checkers of histories do not follow.
+
+An item that was acknowledged is completed once, or is there once. One that may have been produced
+is completed or there at most once. What a deleted queue had is nobody's business.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+
+class Ledger:
+    """Instants are of virtual time."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[str, None] = {}
+        self.staged: dict[str, None] = {}
+        """Of attempts that must never be seen."""
+        self.dropped: dict[str, None] = {}
+        """Of queues that were deleted, or are about to be."""
+        self._perhaps: set[str] = set()
+        self._completed: dict[str, int] = {}
+        self._perhaps_completed: set[str] = set()
+        self._found: list[str] = []
+
+    def produced(self, references: Iterable[str], *, known: bool) -> None:
+        if known:
+            self.acknowledged.update(dict.fromkeys(references))
+        else:
+            self._perhaps.update(references)
+
+    def delivered(self, asked_us: int, references: Iterable[str]) -> None:
+        """In the answer to a call that was made then."""
+        for reference in references:
+            if self._completed.get(reference, asked_us) < asked_us:
+                self._found.append(f"{reference}: delivered after its completion")
+            if reference in self.staged:
+                self._found.append(f"{reference}: delivered, and its attempt does not count")
+
+    def completed(self, now_us: int, references: Iterable[str]) -> None:
+        """It was said that it is done, and not that it had been."""
+        for reference in references:
+            if reference in self._completed:
+                self._found.append(f"{reference}: two completes were accepted")
+            self._completed[reference] = now_us
+
+    def perhaps_completed(self, references: Iterable[str]) -> None:
+        self._perhaps_completed.update(references)
+
+    def judge(self, present: Counter[str]) -> Iterator[str]:
+        """`present`: how often each item is in any queue at the end."""
+        yield from self._found
+        for reference, count in present.items():
+            if count > 1:
+                yield f"{reference}: is there {count} times"
+            if reference in self._completed:
+                yield f"{reference}: is there after its completion"
+            if reference in self.staged:
+                yield f"{reference}: is there, and its attempt does not count"
+            if reference not in self.acknowledged and reference not in self._perhaps:
+                yield f"{reference}: is there, and nobody has produced it"
+        for reference in self.acknowledged:
+            if reference in self._completed or reference in self._perhaps_completed:
+                continue
+            if not present[reference] and reference not in self.dropped:
+                yield f"{reference}: acknowledged, but lost"
