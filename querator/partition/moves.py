@@ -195,6 +195,9 @@ def move_return(turn: Turn, command: MoveReturn) -> Done:
         returned += mask.bit_count()
     if rows:
         _note_done(turn, command.target_group, rows[0][0] + returned - 1)
+    if not _outbox(turn, command.target_group, None, rows_max=1) and command.target_group >= 0:
+        # No group ever has this number again: what it was sent need not be known.
+        OUTBOX_TARGETS.delete(turn.txn, turn.group, command.target_group)
     return Done(returned)
 
 
@@ -225,13 +228,15 @@ def move_elsewhere(turn: Turn, command: MoveElsewhere) -> Done:
     return Done(left)
 
 
-def _outbox(turn: Turn, target_group: int, upto_move: int | None) -> list[tuple[int, OutboxRow]]:
+def _outbox(
+    turn: Turn, target_group: int, upto_move: int | None, *, rows_max: int = APPLY_SEGMENTS_MAX
+) -> list[tuple[int, OutboxRow]]:
     rows: list[tuple[int, OutboxRow]] = []
     if target_group < 0:
         return rows
     for key, value in OUTBOX.rows(turn.txn, turn.group, target_group):
         first_move = int.from_bytes(key[-8:], "big")
-        if len(rows) == APPLY_SEGMENTS_MAX or (upto_move is not None and first_move > upto_move):
+        if len(rows) == rows_max or (upto_move is not None and first_move > upto_move):
             break
         rows.append((first_move, decode_outbox(value)))
     return rows

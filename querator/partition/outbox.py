@@ -20,12 +20,11 @@ from querator.partition.rows import (
     decode_outbox,
     decode_overlay,
     decode_settings,
-    decode_target,
 )
 from querator.partition.segments import load_block
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS, SETTINGS
+from querator.storage.tables import OUTBOX, OVERLAYS, SETTINGS
 
 
 class OutboxBatch(msgspec.Struct, frozen=True):
@@ -39,13 +38,15 @@ class OutboxBatch(msgspec.Struct, frozen=True):
 
 
 def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
-    """The groups for which there are moves to send, ascending."""
+    """The groups for which there are moves to send, ascending. Costs one seek for each."""
     txn = generations.view(txn, group)
     targets = []
-    for key, value in OUTBOX_TARGETS.rows(txn, group):
-        target = decode_target(value)
-        if target.done < target.next_move - 1:
-            targets.append(int.from_bytes(key[-8:], "big"))
+    start, stop = OUTBOX.bounds(group)
+    while (key := next((key for key, _ in txn.scan(start, stop)), None)) is not None:
+        target = OUTBOX.parts(key)[0]
+        assert isinstance(target, int)
+        targets.append(target)
+        _, start = OUTBOX.bounds(group, target)
     return tuple(targets)
 
 

@@ -129,6 +129,8 @@ def _without(txn: WriteTransaction, before: View, view: View, gone: QueueId) -> 
     QUEUES.delete(txn, PLACEMENT_GROUP, gone)
     for group in queue.groups:
         GROUPS.delete(txn, PLACEMENT_GROUP, group)
+    if not view.map.has_namespace(queue.namespace):
+        NAMESPACES.delete(txn, PLACEMENT_GROUP, _digest(queue.namespace))
     return msgspec.structs.replace(
         view,
         configured={id_: version for id_, version in view.configured.items() if id_ != gone},

@@ -19,6 +19,7 @@ from querator.model.errors import ErrorCode
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import queries
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import OUTBOX_TARGETS
 from tests.unit.partition.harness import GROUP, START_MS, Log, dead_to, lease_of, produce
 
 DEAD = 9
@@ -278,3 +279,21 @@ def test_a_partition_without_settings_takes_no_moves():
 
 def _with_group(log: Log, group: int) -> Log:
     return Log(log.environment, group=group)
+
+
+def test_a_target_that_is_gone_leaves_no_row_and_finished_ones_are_not_looked_at():
+    environment = MemoryEnvironment()
+    work = Log(environment)
+    for target in range(DEAD, DEAD + 5):
+        work.configure(target, dead_targets=dead_to(target))
+        kill(work, 2)
+    for target in range(DEAD, DEAD + 4):
+        work.one(MoveDone(target, 2))
+    with environment.snapshot() as txn:
+        assert queries.outbox_targets(txn, GROUP) == (DEAD + 4,)
+    assert work.one(MoveReturn(DEAD + 4)) == Done(2)
+    for target in range(DEAD, DEAD + 4):
+        assert work.one(MoveReturn(target)) == Done(0)
+    with environment.snapshot() as txn:
+        assert queries.outbox_targets(txn, GROUP) == ()
+        assert list(OUTBOX_TARGETS.rows(txn, GROUP)) == []

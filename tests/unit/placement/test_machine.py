@@ -111,8 +111,23 @@ def test_life_of_a_queue(group: Group):
     assert group.propose(ReplicasGone(QueueId(1), A)) == Done(1)
     assert group.map.find("n", "q") is None
     assert group.map.by_group(GroupId(2)) is None
-    assert group.map.namespaces == ("default", "n")
+    assert not group.map.has_namespace("n")
     assert group.effects.pending == frozenset()
+
+
+def test_a_namespace_goes_with_its_last_queue(group: Group):
+    for name in ("a", "b"):
+        create(group, name)
+    for name, number in (("a", 1), ("b", 2)):
+        group.propose(DeleteQueue("n", name))
+        assert group.map.has_namespace("n"), "one is being deleted"
+        group.propose(ReplicasGone(QueueId(number), A))
+        assert group.map.has_namespace("n") == (name == "a")
+    group.restart()
+    assert list(group.map.namespaces) == ["default"]
+    refused(group.propose(DeleteQueue("n", "b")), ErrorCode.NAMESPACE_NOT_FOUND, "namespace")
+    assert create(group, "b").id == QueueId(3)
+    assert list(group.map.namespaces) == ["default", "n"]
 
 
 def test_ids_of_a_deleted_queue_are_never_used_again(group: Group):
