@@ -144,7 +144,7 @@ PARTITIONS_MAX = 1_024
 NODES_MAX = 50
 NODE_PARTITIONS_MAX = 2_000  # Replicas, on the average node: an idle one costs some CPU as well.
 ATTEMPTS_MAX = 65_535
-RELEASES_MAX = 100  # So many polite releases count as one attempt.
+RELEASES_MAX = 100  # So many polite releases count as one attempt, unless it is the last one.
 KEY_CHANGES_MAX = 8  # Changes of the number of partitions that items of keys may wait for at once.
 
 # Partition state machine.

@@ -148,8 +148,9 @@ def _give_back(
     if not counted:
         releases += 1
         if releases >= RELEASES_MAX:
-            releases, counted = 0, True
-        else:
+            # Nobody has failed at the item: its last attempt is for a consumer that works on it.
+            releases, counted = 0, not worn(turn, attempt)
+        if not counted:
             attempt -= 1
             position = segment.position
     if command.count_attempt or command.retry_at_ms:

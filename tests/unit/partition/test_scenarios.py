@@ -517,6 +517,30 @@ SCENARIOS = {
         lease 1 -> 1x2
         stats released -> 100
     """,
+    "polite releases alone never make an item die": """
+        configure max_attempts=1
+        produce 2 -> 1-2
+    """
+    + "\n".join(f"lease 1 -> 1\nretry L{n} free -> done 1" for n in range(1, 202))
+    + """
+        stats ready released dead dropped -> 2 201 0 0
+        lease 1 -> 1
+        retry L202 -> done 1
+        stats ready released dead dropped -> 1 201 1 1
+    """,
+    "polite releases leave the last attempt": """
+        configure max_attempts=2 dead=9
+        produce 1 -> 1
+    """
+    + "\n".join(f"lease 1 -> 1\nretry L{n} free -> done 1" for n in range(1, 101))
+    + "\n"
+    + "\n".join(f"lease 1 -> 1x2\nretry L{n} free -> done 1" for n in range(101, 211))
+    + """
+        stats ready moving -> 1 0
+        lease 1 -> 1x2
+        wait 30000
+        stats ready moving -> 0 1
+    """,
     "many schedules all fire, also when time jumps": """
         configure
         produce 2 in=1000 -> 1-2
