@@ -197,9 +197,15 @@ class Journal(LogOfLibrary):
         return self._last_bytes - self._base_bytes
 
     def bytes_after(self, index: int) -> int:
-        """Size of the entries behind this one that are in memory."""
-        found = (self._cache.get(one) for one in range(index + 1, self.last_index + 1))
-        return sum(record.bytes for record in found if record is not None)
+        """Size of the entries behind this one that are in memory: the newest, without a gap. Costs
+        O(1).
+        """
+        first = self._cache.get(index + 1)
+        if first is None and self._cache:
+            first = self._cache[next(iter(self._cache))]
+        if first is None or first.index <= index:
+            return 0
+        return self._last_bytes - first.log_bytes + first.bytes
 
     def term_at(self, index: int) -> int:
         """The term of an entry kept, or of the sentinel before them."""

@@ -8,7 +8,8 @@ the group ends on this node, or the log jumps over    OUTCOME_UNKNOWN
 it by a snapshot, or the deadline of the call passes
 """
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 
 from querator.raft.handover import Call
 
@@ -25,10 +26,15 @@ class Pending:
         self._backlog = backlog
         self._entries: dict[int, tuple[int, list[Call]]] = {}
         """index → (term, calls in the order of their packing); indexes in rising order."""
+        self._waiting: deque[tuple[int, tuple[int, list[Call]], Call]] = deque()
+        """The calls for which somebody waits, as they came, with the place of each; those that have
+        ended, or whose entry has been taken, are dropped when they are the first.
+        """
 
     def add(self, index: int, term: int, calls: list[Call]) -> None:
         assert index not in self._entries
-        self._entries[index] = (term, calls)
+        entry = self._entries[index] = (term, calls)
+        self._waiting.extend((index, entry, call) for call in calls if call.future is not None)
         self._backlog.bytes += sum(call.bytes for call in calls)
 
     def of(self, index: int, term: int) -> list[Call] | None:
@@ -55,10 +61,8 @@ class Pending:
         result belongs to whom.
         """
         gone = []
-        for call in self._living():
-            if call.deadline_s > now_s:
-                # Calls have one timeout: the later ones have later deadlines.
-                break
+        while (call := self._first()) is not None and call.deadline_s <= now_s:
+            # Calls have one timeout: the later ones have later deadlines.
             call.ended = True
             gone.append(call)
         return gone
@@ -66,18 +70,18 @@ class Pending:
     @property
     def deadline_s(self) -> float | None:
         """Of the first call that has not ended."""
-        if not self._entries:
-            return None
-        first = next(self._living(), None)
+        first = self._first()
         return None if first is None else first.deadline_s
 
-    def _living(self) -> Iterator[Call]:
-        return (
-            call
-            for _, calls in self._entries.values()
-            for call in calls
-            if not call.ended and call.future is not None
-        )
+    def _first(self) -> Call | None:
+        """The first call for which somebody waits. Each call is passed over once."""
+        while self._waiting:
+            index, entry, call = self._waiting[0]
+            if not call.ended and self._entries.get(index) is entry:
+                return call
+            self._waiting.popleft()
+        return None
 
     def take_all(self) -> list[Call]:
+        self._waiting.clear()
         return self._take(list(self._entries))
