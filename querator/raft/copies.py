@@ -29,6 +29,7 @@ from querator.raft.member import Member
 from querator.raft.messages import Envelope, SnapshotChunk, SnapshotReply
 from querator.raft.replication import Progress, State
 from querator.raft.snapshot_sender import SnapshotSender
+from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import Environment, WriteTransaction
 
 _log = telemetry.logger(__name__)
@@ -64,6 +65,8 @@ class Traffic:
         self._line: dict[GroupId, None] = {}
         self._sent = self._failed = self._bytes_sent = 0
         self.installed = self.bytes_received = 0
+        self.damaged: list[AttachmentDamaged] = []
+        """What a snapshot or an entry could not be sent with, since somebody has looked."""
 
     def may_begin(self, group: GroupId) -> bool:
         """Whether one more may begin; if not, the group stands in line."""
@@ -201,6 +204,8 @@ class Copies:
     ) -> None:
         del self._senders[replica]
         self._traffic.ended(sender)
+        if sender.damaged is not None:
+            self._traffic.damaged.append(sender.damaged)
         if sender.failed is not None:
             _log.warning("snapshot.failed", reason=sender.failed, **self._names(replica))
         elif sender.done is not None:

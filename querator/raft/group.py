@@ -65,6 +65,7 @@ from querator.raft.pending import Backlog, Pending
 from querator.raft.skew import Skew
 from querator.raft.status import GroupStatus
 from querator.storage import generations
+from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import (
     Environment,
     ReadTransaction,
@@ -309,6 +310,8 @@ class Group:
         try:
             self._send()
         except StorageCorrupt as error:
+            if isinstance(error, AttachmentDamaged):
+                self._traffic.damaged.append(error)
             self.quarantine(error, outcome)
 
     def _send(self) -> None:

@@ -135,7 +135,15 @@ class Quarantine(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-Event = Effects | Leadership | Leader | Quarantine
+class Damaged(msgspec.Struct, frozen=True):
+    """An attachment that is to be sent to another replica cannot be read here."""
+
+    group: GroupId
+    index: int
+    part: int
+
+
+Event = Effects | Leadership | Leader | Quarantine | Damaged
 
 
 class Outcome:

@@ -39,6 +39,7 @@ from querator.raft.configuration import Change
 from querator.raft.copies import SnapshotStats
 from querator.raft.handover import (
     Call,
+    Damaged,
     Effects,
     Event,
     Leader,
@@ -138,6 +139,8 @@ class Host:
         self._unanswered: set[asyncio.Future[None]] = set()
         self._led: set[GroupId] = set()
         self._leaders: dict[GroupId, NodeKey] = {}
+        self.on_damage: Callable[[GroupId, int, int], None] | None = None
+        """Told of an attachment (group, index, part) that cannot be sent to another replica."""
         self._closed: QueratorError | None = None
         """Why nothing more is taken on; None while it is."""
 
@@ -429,6 +432,9 @@ class Host:
             case Quarantine(group, error):
                 self._opened.pop(group, None)
                 self._events.on_quarantine(group, error)
+            case Damaged(group, index, part):
+                if self.on_damage is not None:
+                    self.on_damage(group, index, part)
 
     def _fail(self, error: BaseException) -> None:
         """The raft thread has ended by `error`."""

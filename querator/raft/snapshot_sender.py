@@ -42,11 +42,11 @@ from querator.raft.snapshot import (
     attachment_key,
     chain,
     encode,
-    entry_index,
     state_tables,
     with_group,
     without_group,
 )
+from querator.storage import attachments
 from querator.storage.environment import (
     Environment,
     ReadTransaction,
@@ -54,7 +54,6 @@ from querator.storage.environment import (
     WriteTransaction,
 )
 from querator.storage.generations import storage_group, view_of
-from querator.storage.sealed import unseal
 from querator.storage.tables import ATTACHMENTS, ATTACHMENTS_DEAD
 
 RETRY_S = 2.0
@@ -93,6 +92,8 @@ class SnapshotSender:
         self.done: int | None = None
         """The follower's log and state agree with the leader's up to this index."""
         self.failed: str | None = None
+        self.damaged: attachments.AttachmentDamaged | None = None
+        """What it has failed by, if that can be mended."""
         self.end: Position | None = None
         """What the snapshot is of, once that is known: the log is needed from there on."""
         self._stream = _Stream(term, number)
@@ -239,6 +240,8 @@ class SnapshotSender:
                 )
             except StorageCorrupt as error:
                 self.failed = str(error)
+                if isinstance(error, attachments.AttachmentDamaged):
+                    self.damaged = error
                 return
         batch.flush()
         if not left:
@@ -284,7 +287,8 @@ class SnapshotSender:
             stored = attachment_key(key, self._group)
             value = view.get(stored)
             assert value is not None
-            unseal(stored, value, f"attachment of entry {entry_index(key)} in group {self._group}")
+            index, part = map(int, ATTACHMENTS.parts(stored))
+            attachments.check(self._group, index, part, value)
             batch.add(ATTACHMENTS.letter + key, value)
             self._attachments_sum.add(key, b"")
             self._attachments = key

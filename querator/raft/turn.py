@@ -55,6 +55,7 @@ from querator.raft.deletions import Deletions
 from querator.raft.group import Group
 from querator.raft.handover import (
     Call,
+    Damaged,
     Mend,
     Open,
     Outcome,
@@ -574,6 +575,9 @@ class Turns:
                 dirty[group_id] = group
             self._set_alarm(group)
         self._dirty = dirty
+        for one in self.traffic.damaged:
+            outcome.events.append(Damaged(GroupId(one.group), one.index, one.part))
+        self.traffic.damaged.clear()
 
     def _is_here(self, group: Group) -> bool:
         """Whether this is the node's replica of the group. One that was removed may have written

@@ -17,7 +17,9 @@ whose key is in it, and against the length that the block has here.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,7 +45,7 @@ from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.storage import attachments, generations
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
-from querator.storage.sealed import checksum
+from querator.storage.sealed import SEAL_BYTES, checksum
 from querator.storage.tables import ATTACHMENTS
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ class Damage:
         self._on_effects = on_effects
         self._loop = asyncio.get_running_loop()
         self._blocks: dict[GroupId, dict[int, _Block]] = {}
+        self._rows: dict[GroupId, dict[tuple[int, int], _Block]] = {}
+        """By index and part: what could not be sent to another replica."""
         self._recounts: dict[GroupId, asyncio.TimerHandle] = {}
         self._mender: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -115,6 +119,7 @@ class Damage:
         self._stopped = False
         router.amend = self._amended
         reads.damaged = self.refusal
+        host.on_damage = self.unsendable
         reads.damaged_items = lambda group: self.items(group)[1]
 
     def stats(self) -> DamageStats:
@@ -142,11 +147,23 @@ class Damage:
             blocks[first_seq] = _Block(damaged)
             self._found += 1
             _log.error("damage.found", block=first_seq, **self._names(group), error=str(error))
-            if self._mender is None:
-                # Owned: `stop` ends and awaits it.
-                self._mender = self._loop.create_task(self._mend_all())
-            self._wake.set()
+            self._begin_mending()
             self._recount(group)
+
+    def unsendable(self, group: GroupId, index: int, part: int) -> None:
+        """An attachment is damaged that another replica is to have from this one."""
+        rows = self._rows.setdefault(group, {})
+        if (index, part) not in rows and not self._stopped:
+            rows[index, part] = _Block(None)
+            self._found += 1
+            _log.error("damage.unsendable", **self._names(group), index=index, part=part)
+            self._begin_mending()
+
+    def _begin_mending(self) -> None:
+        if self._mender is None:
+            # Owned: `stop` ends and awaits it.
+            self._mender = self._loop.create_task(self._mend_all())
+        self._wake.set()
 
     def give_back(self, unread: Iterable[Unread]) -> None:
         """Sets the blocks aside whose items could not be read, and releases the items politely."""
@@ -235,33 +252,50 @@ class Damage:
             raise QueratorError(ErrorCode.UNAVAILABLE, message)
         return Payload(checksum(ATTACHMENTS.key(group, index, part), data), data)
 
+    def _due(self) -> Iterator[tuple[float, GroupId, _Block, Callable[[], Awaitable[None]]]]:
+        for group, blocks in self._blocks.items():
+            for first_seq, block in blocks.items():
+                yield block.again_s, group, block, partial(self._mend, group, first_seq, block)
+        for group, rows in self._rows.items():
+            for place, block in rows.items():
+                yield block.again_s, group, block, partial(self._mend_row, group, *place)
+
     async def _mend_all(self) -> None:
         while True:
-            due = [
-                (block.again_s, group, first_seq, block)
-                for group, blocks in self._blocks.items()
-                for first_seq, block in blocks.items()
-            ]
-            now_s = self._loop.time()
-            again_s, group, first_seq, block = min(due, key=lambda one: one[:3], default=_NONE)
-            if again_s > now_s or block is None:
-                self._wake.clear()
-                delay_s = None if block is None else again_s - now_s
+            self._wake.clear()
+            first = min(self._due(), key=itemgetter(0), default=None)
+            if first is None or first[0] > self._loop.time():
                 try:
-                    async with asyncio.timeout(delay_s):
+                    async with asyncio.timeout_at(None if first is None else first[0]):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
                 continue
+            _, group, block, mend = first
             try:
-                await self._mend(group, first_seq, block)
+                await mend()
             except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
                 error = as_answer(defect, "mending a block")
                 if block.pause_ms == MEND_PAUSE_MS_MIN:
-                    names = self._names(group)
-                    _log.warning("damage.unmended", block=first_seq, **names, error=str(error))
+                    _log.warning("damage.unmended", **self._names(group), error=str(error))
                 block.again_s = self._loop.time() + block.pause_ms / 1000
                 block.pause_ms = min(2 * block.pause_ms, MEND_PAUSE_MS_MAX)
+
+    async def _mend_row(self, group: GroupId, index: int, part: int) -> None:
+        key = ATTACHMENTS.key(group, index, part)
+        with self._environment.snapshot() as txn:
+            view = generations.view(txn, group)
+            stored = view.get(key)
+            whole = stored is None or _is_whole(view, group, index, part)
+        if stored is not None and not whole:
+            data, node = await self._fetched(group, index, part, len(stored) - SEAL_BYTES)
+            await self._host.mend(group, index, part, data, lambda txn: txn.get(key) is not None)
+            self._mended += 1
+            _log.info("damage.mended", index=index, **self._names(group), from_node=node)
+        rows = self._rows.get(group, {})
+        rows.pop((index, part), None)
+        if not rows:
+            self._rows.pop(group, None)
 
     async def _mend(self, group: GroupId, first_seq: int, block: _Block) -> None:
         damaged = block.damaged
@@ -272,12 +306,13 @@ class Damage:
         with self._environment.snapshot() as txn:
             view = generations.view(txn, group)
             found = payloads.find_block(view, group, first_seq)
-            whole = damaged is not None and _is_whole(view, group, damaged)
+            whole = damaged is not None and _is_whole(view, group, damaged.index, damaged.part)
         if found is not None and not whole:
             if damaged is None:
                 raise QueratorError(ErrorCode.INTERNAL, "what is damaged is not the payload")
-            data, node = await self._fetched(group, damaged, found.offset(found.count))
-            await self._host.mend(group, damaged.index, damaged.part, data, is_wanted)
+            index, part = damaged.index, damaged.part
+            data, node = await self._fetched(group, index, part, found.offset(found.count))
+            await self._host.mend(group, index, part, data, is_wanted)
             self._mended += 1
             _log.info("damage.mended", block=first_seq, **self._names(group), from_node=node)
         self._forget(group, first_seq)
@@ -290,9 +325,8 @@ class Damage:
             self._blocks.pop(group, None)
         self._recount(group)
 
-    async def _fetched(self, group: GroupId, damaged: BlockDamaged, size: int) -> tuple[bytes, str]:
+    async def _fetched(self, group: GroupId, index: int, part: int, size: int) -> tuple[bytes, str]:
         """The bytes, and the node that has them whole. Raises QueratorError."""
-        index, part = damaged.index, damaged.part
         query = PayloadQuery(group, index, part)
         forwarder = self._router.forwarder
         why = "there is no other replica"
@@ -332,14 +366,14 @@ class Damage:
         for group in list(self._blocks):
             if self._router.map.by_group(group) is None:
                 del self._blocks[group]
+        for group in list(self._rows):
+            if self._router.map.by_group(group) is None:
+                del self._rows[group]
 
 
-_NONE: tuple[float, GroupId, int, _Block | None] = (0.0, GroupId(0), 0, None)
-
-
-def _is_whole(txn: ReadTransaction, group: GroupId, damaged: BlockDamaged) -> bool:
+def _is_whole(txn: ReadTransaction, group: GroupId, index: int, part: int) -> bool:
     try:
-        return attachments.read(txn, group, damaged.index, damaged.part) is not None
+        return attachments.read(txn, group, index, part) is not None
     except StorageCorrupt:
         return False
 

@@ -46,10 +46,13 @@ def read(txn: ReadTransaction, group: int, index: int, part: int) -> bytes | Non
     """The bytes, or None if there is no such attachment. Raises AttachmentDamaged."""
     key = ATTACHMENTS.key(group, index, part)
     stored = txn.get(key)
-    if stored is None:
-        return None
+    return None if stored is None else check(group, index, part, stored)
+
+
+def check(group: int, index: int, part: int, stored: bytes) -> bytes:
+    """The bytes of a row as it is stored. Raises AttachmentDamaged."""
     try:
-        return unseal(key, stored, "attachment")
+        return unseal(ATTACHMENTS.key(group, index, part), stored, "attachment")
     except StorageCorrupt:
         raise AttachmentDamaged(group, index, part, "wrong checksum") from None
 

@@ -14,6 +14,7 @@ import zlib
 from querator.storage.environment import StorageCorrupt
 
 _CRC = struct.Struct(">I")
+SEAL_BYTES = _CRC.size
 _SLICE_BYTES = 5 * 1024
 """The longest buffer that `zlib.crc32` sums up without giving the interpreter lock away."""
 

@@ -7,18 +7,28 @@ import pytest
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import MIB
+from querator.model.limits import LOG_CACHE_BYTES, MIB
 from querator.raft import copies
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.copies import SnapshotStats
-from querator.raft.handover import Call, Leadership, Open, Reconfigure, Remove
+from querator.raft.handover import (
+    Call,
+    Damaged,
+    Leadership,
+    Mend,
+    Open,
+    Reconfigure,
+    Remove,
+)
 from querator.raft.journal import PINNED_WINDOWS
 from querator.raft.log_rows import mark_deleting
 from querator.raft.messages import Append, LogEntry, SnapshotOffer, SnapshotReply
 from querator.raft.snapshot_sender import SnapshotSender
-from querator.storage import generations
+from querator.storage import attachments, generations
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.sealed import SEAL_BYTES
+from querator.storage.tables import ATTACHMENTS
 from tests.unit.raft.register import RegisterMachine
 from tests.unit.raft.trio import G, Machine, World, future, key
 
@@ -372,3 +382,50 @@ def test_what_a_deposed_leader_sends_is_not_heard():
     world.said(other)
     world.hear(other, leader, SnapshotOffer(world.nodes[other].status.term - 1, 9))
     assert not [said for said in world.said(other) if isinstance(said, SnapshotReply)]
+
+
+def test_what_a_leader_cannot_send_is_told_and_sent_when_it_is_mended():
+    world, leader, other = behind()
+    environment = world.nodes[leader].environment
+    with environment.snapshot() as txn:
+        row, stored = list(ATTACHMENTS.rows(txn, G))[-1]
+    index, part = map(int, ATTACHMENTS.parts(row))
+    environment._rows[row] = stored[:-1] + b"?"
+    world.heal()
+
+    def told() -> bool:
+        return (leader, Damaged(G, index, part)) in world.events
+
+    world.until(told, within_s=60)
+    assert not world.nodes[leader].status.quarantined
+    data = stored[SEAL_BYTES:]
+    world.ask(leader, Mend(G, index, part, data, lambda txn: True, future()))
+    world.until(world.alike, within_s=60)
+    with world.nodes[other].environment.snapshot() as txn:
+        view = generations.view(txn, G)
+        assert attachments.read(view, G, index, part) == data
+
+
+def test_what_a_leader_cannot_send_of_its_log_stops_it_and_another_one_leads():
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    other = next(name for name in world.nodes if name != leader)
+    world.until(world.alike)
+    world.separate(other)
+    # More than the leader has of its log in memory.
+    for _ in range(LOG_CACHE_BYTES // MIB + 2):
+        world.added(1, b"x" * MIB)
+    environment = world.nodes[leader].environment
+    with environment.snapshot() as txn:
+        row, stored = next(iter(ATTACHMENTS.rows(txn, G)))
+    index, part = map(int, ATTACHMENTS.parts(row))
+    environment._rows[row] = stored[:-1] + b"?"
+    world.heal()
+    world.until(lambda: world.nodes[leader].status.quarantined, within_s=60)
+    assert (leader, Damaged(G, index, part)) in world.events
+    world.until(lambda: world.leaders not in ([], [leader]), within_s=60)
+    last = world.nodes[leader].status.log_last
+    world.until(lambda: world.nodes[other].status.applied_index >= last, within_s=60)
+    with world.nodes[other].environment.snapshot() as txn:
+        assert attachments.read(txn, G, index, part) == stored[SEAL_BYTES:]

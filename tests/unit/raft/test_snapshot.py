@@ -500,7 +500,11 @@ def test_a_damaged_attachment_of_the_leader_fails_the_snapshot_alone():
     sending.leader.commit(txn)
     sending.run()
     assert sending.sender.failed is not None
-    assert f"attachment of entry {index} in group 7: wrong checksum" in sending.sender.failed
+    where = f"attachment {part} of entry {index} in group 7: wrong checksum"
+    assert where in sending.sender.failed
+    damaged = sending.sender.damaged
+    assert damaged is not None
+    assert (damaged.group, damaged.index, damaged.part) == (7, index, part)
 
 
 # --- leftovers, repeats, restarts -------------------------------------------------------

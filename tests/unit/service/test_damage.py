@@ -166,6 +166,24 @@ async def test_a_replica_that_has_it_whole_mends_the_block(name: str):
         assert stage.members["a"].damage.stats() == damages.DamageStats(1, 1, {})
 
 
+async def test_what_cannot_be_sent_to_another_replica_is_mended():
+    async with staged("a", "b") as stage:
+        other = await damaged_on_a(stage)
+        group = group_of(stage)
+        with stage.base.environment.snapshot() as txn:
+            [(key, _)] = list(ATTACHMENTS.rows(txn, group))
+        index, part = map(int, ATTACHMENTS.parts(key))
+        damage_of_a = stage.members["a"].damage
+        damage_of_a.unsendable(group, index, part)
+        damage_of_a.unsendable(group, index, part)
+        while not damage_of_a.stats().mended:  # noqa: ASYNC110 - the raft thread says nothing of it
+            await asyncio.sleep(0.005)
+        assert other.asked == 1
+        reply = await stage.lease("a", wait_ms=LONG_MS)
+        assert payloads(*reply.batches) == [b"one"]
+        assert damage_of_a.stats() == damages.DamageStats(1, 1, {})
+
+
 async def test_bytes_that_do_not_hold_are_not_taken(monkeypatch):
     monkeypatch.setattr(damages, "MEND_PAUSE_MS_MIN", 1)
     async with staged("a", "b") as stage:
