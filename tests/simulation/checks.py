@@ -133,6 +133,11 @@ class Checks:
             trace = trace.tb_next
         self.found(f"{node.name} failed: {error!r}{where}")
 
+    def put_back(self, node: SimulatedNode) -> None:
+        """Its disk is an older image: what it has said since is held against the cluster alone."""
+        for key in [key for key in self._views if key[0] == node.key]:
+            del self._views[key]
+
     def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None:
         for event in outcome.events:
             if isinstance(event, Quarantine):

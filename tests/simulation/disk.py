@@ -64,6 +64,21 @@ class Disk:
             self.environment.close()
             self.environment = self._open()
 
+    def image(self) -> dict[bytes, bytes]:
+        """A copy of it, while no process runs. Only of a disk in memory."""
+        assert isinstance(self.environment, MemoryEnvironment)
+        return dict(self.environment._rows)
+
+    def put_back(self, image: dict[bytes, bytes]) -> None:
+        """What was copied takes the place of what is there, while no process runs."""
+        assert isinstance(self.environment, MemoryEnvironment)
+        restored = MemoryEnvironment(quota_bytes=QUOTA_BYTES, faults=self._faults)
+        txn = restored.begin()
+        for key, value in image.items():
+            txn.put(key, value)
+        txn.commit(sync=True)
+        self.environment = restored
+
     def fill(self, *, free_bytes: int) -> None:
         """Others have filled the disk: so much is left. Only for a disk in memory."""
         if isinstance(self.environment, MemoryEnvironment):

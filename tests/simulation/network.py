@@ -102,6 +102,8 @@ class Network(Generic[M]):
         self.describe: Callable[[M], str] = str
         self.digest: Callable[[M], object] = lambda message: 0
         self.delivered = 0
+        self.lets_in: Callable[[str, str], bool] = lambda a, b: True
+        """Whether two nodes that reach each other get a connection."""
 
     # --- nodes -----------------------------------------------------------------------
 
@@ -334,6 +336,8 @@ class Network(Generic[M]):
             return
         if any(lane.blocks or not self._endpoints[lane.receiver].listening for lane in lanes):
             return  # Whoever removes the obstacle dials again.
+        if not self.lets_in(a, b):
+            return
         self._last_epoch += 1
         self._epochs[pair] = self._last_epoch
         for lane in lanes:

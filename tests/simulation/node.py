@@ -18,6 +18,8 @@ from querator.raft.handover import Open, Outcome, Remove, Request
 from querator.raft.machine import Machine
 from querator.raft.messages import PeerMessage, decode_frame, encode_frame
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
+from querator.raft.refusals import Refused
+from querator.raft.starts import StartMemory
 from querator.raft.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction, StorageFailed, StorageFull
@@ -122,6 +124,11 @@ class SimulatedNode:
         """Groups whose replica it deletes."""
         self.removed: set[GroupId] = set()
         """Groups whose replica it has deleted."""
+        self.starts: StartMemory | None = None
+        """What the process remembers of others' starts, if they are simulated (`begins`)."""
+        self.begins: Callable[[SimulatedNode], StartMemory] | None = None
+        self.refused = ""
+        """Why its process was refused, which has ended then."""
         self.tickets: dict[Ticket, None] = {}
         self._timeline = timeline
         self._network = network
@@ -164,8 +171,23 @@ class SimulatedNode:
         self._network.came_up(self.key)
         self._wake(self._timeline.now_us)
 
+    def lets_in(self, other: "SimulatedNode") -> bool:
+        """What the transport decides in the handshake. Who is refused ends."""
+        assert self.starts is not None
+        assert other.starts is not None
+        try:
+            self.starts.judge(other.key, other.starts.own)
+        except Refused as refused:
+            other.refused = refused.reason
+            self._timeline.tell(other.name, f"is refused: {refused.reason}")
+            other.crash()
+            return False
+        self.starts.meet(other.key, other.starts.own)
+        return True
+
     def _make_turns(self) -> None:
         self._bind()
+        self.starts = None if self.begins is None else self.begins(self)
         self.turns = self._turns_class(
             self.disk.environment,
             clock=self.clock,
@@ -174,6 +196,7 @@ class SimulatedNode:
             node=self.key,
             peers=SimulatedPeers(self._network, self.key, self.clock),
             early=self._answer_early,
+            starts=self.starts,
         )
         self._free_us = self._timeline.now_us
 

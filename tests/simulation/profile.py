@@ -47,6 +47,8 @@ class Profile:
     """Whether there is a group more, with readers."""
     doomed: bool = False
     """Whether groups come that are deleted under load."""
+    starts: bool = False
+    """Whether nodes remember each other's starts, and judge by that."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))

@@ -41,6 +41,7 @@ from tests.simulation.pipelines import Pipelines, judge
 from tests.simulation.profile import Profile, draw
 from tests.simulation.queues import LEASE_TIMEOUT_MS, configured, items_of, look_at_items
 from tests.simulation.readers import Actor, Shore
+from tests.simulation.starting import begin_start
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 
@@ -135,7 +136,14 @@ class World:
         )
         self._nodes[key] = node
         self.network.add(key, node)
+        if profile.starts:
+            node.begins = begin_start
+            self.network.lets_in = self._lets_in
         return node
+
+    def _lets_in(self, a: str, b: str) -> bool:
+        one, other = self._nodes[NodeKey(a)], self._nodes[NodeKey(b)]
+        return one.lets_in(other) and other.lets_in(one)
 
     def _machine(self, node: SimulatedNode, group: GroupId) -> Machine:
         return CheckedMachine(group, node.name, self.checks)
