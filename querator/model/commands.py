@@ -311,6 +311,17 @@ class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
     passed: bytes
 
 
+class RepairTime(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=17):
+    """Puts state time back to the clock, if it is ahead of it. The leader writes `to_ms`: the time
+    from here on; 0: nothing is to be done.
+
+    What is dated after that is dated anew (`partition.redate`). Done tells by how many ms time went
+    back.
+    """
+
+    to_ms: int = 0
+
+
 Command = (
     Produce
     | Lease
@@ -328,6 +339,7 @@ Command = (
     | Adopt
     | MoveElsewhere
     | Unhold
+    | RepairTime
     | ReaderCommand
     | TxnCommand
 )

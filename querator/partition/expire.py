@@ -14,6 +14,7 @@ from querator.partition.dedup import forget_keys
 from querator.partition.ended import end_lease, forget_ended
 from querator.partition.holds import is_waiting
 from querator.partition.producers import forget_producers
+from querator.partition.redate import redate
 from querator.partition.rows import DeadReason, ItemState, decode_block, decode_lease
 from querator.partition.segments import (
     LANE,
@@ -56,6 +57,8 @@ def expire(turn: Turn, *, lapses: bool) -> Done:
     for forget in _FORGETTING:
         if work < APPLY_SEGMENTS_MAX:
             work += forget(turn, APPLY_SEGMENTS_MAX - work)
+    if turn.state.redating is not None and work < APPLY_SEGMENTS_MAX:
+        work += redate(turn, APPLY_SEGMENTS_MAX - work)
     state = turn.state
     state.deadline_head_ms = _head(turn, DEADLINES)
     state.expiry_head_ms = _head(turn, EXPIRIES)
@@ -190,6 +193,8 @@ def _head(turn: Turn, table: Table) -> int:
 
 def _cleanup_head(turn: Turn) -> int:
     """When there is something to forget. Not more often than once a minute: nobody waits for it."""
+    if turn.state.redating is not None:
+        return turn.now_ms
     head_ms = 0
     if ended_ms := _head(turn, ENDED_ORDER):
         head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)

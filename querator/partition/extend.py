@@ -52,6 +52,6 @@ def _extend_one(turn: Turn, lease: int, timeout_ms: int, client_id: str | None) 
     if deadline_ms > row.deadline_ms:
         DEADLINES.delete(txn, group, row.deadline_ms, lease)
         DEADLINES.put(txn, group, deadline_ms, lease, value=b"")
-        row.deadline_ms = deadline_ms
+        row.deadline_ms, row.since_ms = deadline_ms, turn.now_ms
         LEASES.put(txn, group, lease, value=encode(row))
     return row.deadline_ms

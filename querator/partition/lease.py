@@ -285,7 +285,7 @@ def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
                 timeout_ms = caller.lease_timeout_ms or own_ms or turn.queue.lease_timeout_ms
                 deadline_ms = deadline_after(turn, timeout_ms)
                 row = LeaseRow(caller.client_id, caller.request_id, deadline_ms, [])
-                row.timeout_ms = own_ms
+                row.timeout_ms, row.since_ms = own_ms, turn.now_ms
                 leases[own_ms] = state.next_lease + len(leases), row
             number, row = leases[own_ms]
             attempt = segment.attempt + 1

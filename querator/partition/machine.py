@@ -32,6 +32,7 @@ from querator.model.commands import (
     ProduceResult,
     Redrive,
     Refusal,
+    RepairTime,
     Result,
     Retry,
     Route,
@@ -61,6 +62,7 @@ from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
+from querator.partition.redate import repair_time
 from querator.partition.redrive import redrive
 from querator.partition.rows import SettingsRow, State, decode_settings, decode_state, encode
 from querator.partition.settle import complete, retry
@@ -162,7 +164,7 @@ def _carry_out(
     produces: list[int] = []
     produced = 0
     for place, command in enumerate(commands):
-        if isinstance(command, Configure | Route | Adopt | Unhold):
+        if isinstance(command, Configure | Route | Adopt | Unhold | RepairTime):
             results[place] = _first(turn, command)
         elif isinstance(command, Produce):
             produces.append(place)
@@ -193,14 +195,16 @@ def _carry_out(
                 else stage(turn, command, mine)
             )
             results[place] = taking
-        elif not isinstance(command, Configure | Route | Adopt | Unhold | Produce):
+        elif not isinstance(command, Configure | Route | Adopt | Unhold | RepairTime | Produce):
             results[place] = _one(turn, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
 
 
-def _first(turn: Turn, command: Configure | Route | Adopt | Unhold) -> Done | Refusal:
+def _first(turn: Turn, command: Configure | Route | Adopt | Unhold | RepairTime) -> Done | Refusal:
     match command:
+        case RepairTime():
+            return repair_time(turn, command)
         case Configure():
             return configure(turn, command)
         case Route():

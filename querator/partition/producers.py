@@ -258,6 +258,33 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
     return done
 
 
+def redate_producer(turn: Turn, key: bytes, value: bytes) -> int:
+    """What is dated after state time, which has gone back, is dated now; how many rows it took."""
+    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    producer_id, producer = key[-PRODUCER_ID_BYTES:], decode_producer(value)
+    if max(producer.last_ms, producer.oldest_ms) <= now_ms:
+        return 1
+    later = [
+        (int.from_bytes(outcome_key[-8:], "big"), outcome)
+        for outcome_key, row in PRODUCER_OUTCOMES.rows(txn, group, producer_id)
+        if (outcome := decode_outcome(row)).at_ms > now_ms
+    ]
+    for sequence, outcome in later:
+        dated = msgspec.structs.replace(outcome, at_ms=now_ms)
+        PRODUCER_OUTCOMES.put(txn, group, producer_id, sequence, value=encode(dated))
+    check_at_ms = _check_after(now_ms)
+    PRODUCER_CHECKS.delete(txn, group, producer.check_at_ms, producer_id)
+    PRODUCER_CHECKS.put(txn, group, check_at_ms, producer_id, value=b"")
+    updated = msgspec.structs.replace(
+        producer,
+        last_ms=min(producer.last_ms, now_ms),
+        oldest_ms=min(producer.oldest_ms, now_ms),
+        check_at_ms=check_at_ms,
+    )
+    PRODUCERS.put(txn, group, producer_id, value=encode(updated))
+    return 1 + len(later)
+
+
 def _make_room(turn: Turn) -> bool:
     """Forgets the producers that have been silent for longest, DISPLACED_AT_ONCE at most; whether
     there were any. When there are none, the next calls do not look for them.

@@ -47,6 +47,15 @@ class Verb(IntEnum):
     REJECT = 6
 
 
+class Redating(msgspec.Struct, frozen=True, array_like=True):
+    """How far the rows have been looked at that may be dated after state time: the tables before
+    `step` are done, and of this one the rows before `cursor`.
+    """
+
+    step: int = 0
+    cursor: bytes = b""
+
+
 class State(msgspec.Struct, array_like=True):
     """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
 
@@ -106,6 +115,7 @@ class State(msgspec.Struct, array_like=True):
     ended_epoch: int = 0
     crowded_until_ms: int = 0
     dedup_keys: int = 0
+    redating: Redating | None = None
 
     @property
     def items(self) -> int:
@@ -338,7 +348,7 @@ class LeasedItems(msgspec.Struct, array_like=True, gc=False):
 class LeaseRow(msgspec.Struct, array_like=True):
     """A lease; once it has ended, `deadline_ms` is when it did, and `ended_by` the Verb that
     settled its last items; 0: it lapsed. `timeout_ms` is the own lease timeout of its items, if
-    they were leased for that; else 0.
+    they were leased for that; else 0. `since_ms` is when the deadline was set.
     """
 
     client_id: str
@@ -347,6 +357,7 @@ class LeaseRow(msgspec.Struct, array_like=True):
     items: list[LeasedItems]
     ended_by: int = 0
     timeout_ms: int = 0
+    since_ms: int = 0
 
 
 def numbers_of(row: bytes | None) -> list[int]:

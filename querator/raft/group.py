@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from querator import telemetry
+from querator.model.commands import RepairTime
 from querator.model.entries import Applied, Proposal
 from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
@@ -351,15 +352,40 @@ class Group:
         """One entry of all calls that pack, for `append`; None when there is none."""
         assert self.office is not None
         assert self.quarantined is None
+        now_ms, time_back = self.office.now_ms(), False
+        if any(isinstance(call.proposal.command, RepairTime) for call in calls):
+            calls, to_ms = self._repairing(calls, outcome)
+            time_back = 0 < to_ms < now_ms
+            now_ms = to_ms if time_back else now_ms
+        if not calls:
+            return None
         try:
-            return pack(self._machine, calls, self.office.now_ms(), outcome)
+            return pack(self._machine, calls, now_ms, outcome, time_back=time_back)
         except OwnWorkFailed as failed:
             self.quarantine(failed.error, outcome)
             return None
 
+    def _repairing(self, calls: list[Call], outcome: Outcome) -> tuple[list[Call], int]:
+        """The calls of which some want time to be put back, and to when; without those, and 0, when
+        nobody can say what time it is.
+        """
+        assert self.office is not None
+        repairs = [call for call in calls if isinstance(call.proposal.command, RepairTime)]
+        try:
+            to_ms = self.office.right_ms()
+        except QueratorError as error:
+            outcome.errors.extend((call, error) for call in repairs)
+            return [call for call in calls if call not in repairs], 0
+        for call in repairs:
+            call.proposal = Proposal(RepairTime(to_ms))
+        return calls, to_ms
+
     def append(self, packed: Packed) -> None:
         """Puts the entry into the log; its calls are answered when it is applied."""
         index = self.member.append(packed.stamped)
+        if packed.stamped.time_back:
+            assert self.office is not None
+            self.office.put_back(packed.stamped.now_ms)
         for call in packed.calls:
             call.appended = True
         self._pending.add(index, self.member.term, packed.calls)

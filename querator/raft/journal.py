@@ -57,6 +57,7 @@ from querator.raft.log_rows import (
     KIND_COMMAND,
     KIND_CONFIGURATION,
     KIND_NO_OP,
+    KIND_TIME_BACK,
     MemberRow,
     Record,
     decode_member,
@@ -87,6 +88,8 @@ class Stamped(msgspec.Struct, frozen=True, gc=False):
 
     entry: Entry
     now_ms: int
+    time_back: bool = False
+    """Whether the log's time goes back to `now_ms`."""
 
 
 class GroupDeleted(Exception):
@@ -450,8 +453,9 @@ class Journal(LogOfLibrary):
     def add(self, command: Stamped | bytes, idx: int, term: int) -> None:
         """Appends an entry, or the library's no-op."""
         if isinstance(command, Stamped):
-            now_ms = max(command.now_ms, self.last_ms)
-            self._append(idx, term, now_ms, KIND_COMMAND, command.entry)
+            kind = KIND_TIME_BACK if command.time_back else KIND_COMMAND
+            now_ms = command.now_ms if command.time_back else max(command.now_ms, self.last_ms)
+            self._append(idx, term, now_ms, kind, command.entry)
         else:
             assert command == NO_OP, "the library appends nothing else"
             self._append(idx, term, self.last_ms, KIND_NO_OP, _NO_ENTRY)
@@ -475,7 +479,7 @@ class Journal(LogOfLibrary):
     def _append(self, index: int, term: int, now_ms: int, kind: int, entry: Entry) -> None:
         assert index == self.last_index + 1
         assert self.last_term <= term <= self._term
-        assert now_ms >= self.last_ms
+        assert now_ms >= self.last_ms or kind == KIND_TIME_BACK
         size = entry_size(entry)
         self._cache[index] = Record(
             index=index,

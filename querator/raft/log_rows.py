@@ -20,6 +20,8 @@ from querator.storage.tables import APPLIED, LOG, MEMBERS
 KIND_NO_OP = 1
 KIND_COMMAND = 2
 KIND_CONFIGURATION = 3
+KIND_TIME_BACK = 4
+"""A command whose time may be before that of the entry before it."""
 
 _HEAD = struct.Struct(">BIIQQQ")
 _APPLIED = struct.Struct(">QQQ")
@@ -46,7 +48,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_command(self) -> bool:
-        return self.kind == KIND_COMMAND
+        return self.kind in (KIND_COMMAND, KIND_TIME_BACK)
 
 
 class MemberRow(msgspec.Struct, frozen=True, array_like=True):

@@ -96,6 +96,20 @@ class Office:
         if self.by_others_clocks and self._skew.believes(self._member.other_voters, now_ms):
             self._begin_time(now_ms)
 
+    def right_ms(self) -> int:
+        """What the wall clock shows, to which state time may be put back. Raises QueratorError."""
+        if self._skew.agrees(self._member.other_voters):
+            return self._clock.wall_ms()
+        raise QueratorError(
+            ErrorCode.UNAVAILABLE,
+            f"group {self._group}: the clocks of a majority do not agree with that of the leader's "
+            "node; set the clocks, and try again; not executed",
+        )
+
+    def put_back(self, now_ms: int) -> None:
+        """An entry that puts state time back is in the log."""
+        self._begin_time(now_ms)
+
     def note_time(self) -> None:
         """Lets the log of a lone voter know of the time, now and then."""
         if self._note_in_s() == 0:

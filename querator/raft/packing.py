@@ -26,9 +26,17 @@ class OwnWorkFailed(Exception):
         self.error = error
 
 
-def pack(machine: Machine, calls: list[Call], now_ms: int, outcome: Outcome) -> Packed | None:
+def pack(
+    machine: Machine,
+    calls: list[Call],
+    now_ms: int,
+    outcome: Outcome,
+    *,
+    time_back: bool = False,
+) -> Packed | None:
     """One entry of all calls that pack; None when there is none. A call that does not ends with
-    INTERNAL. Raises OwnWorkFailed when it is one that nobody waits for.
+    INTERNAL. Raises OwnWorkFailed when it is one that nobody waits for. `time_back`: the group's
+    time goes back to `now_ms`.
     """
     try:
         entry = _entry(machine, calls, now_ms)
@@ -37,7 +45,7 @@ def pack(machine: Machine, calls: list[Call], now_ms: int, outcome: Outcome) -> 
         if not calls:
             return None
         entry = _entry(machine, calls, now_ms)
-    return Packed(Stamped(entry, now_ms), calls)
+    return Packed(Stamped(entry, now_ms, time_back), calls)
 
 
 def _entry(machine: Machine, calls: Sequence[Call], now_ms: int) -> Entry:

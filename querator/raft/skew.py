@@ -117,6 +117,17 @@ class Skew:
         self._trusted_until_s = self._clock.monotonic_s() + TRUST_S
         _log.warning("clock.trusted", seconds=TRUST_S)
 
+    def agrees(self, others: Collection[NodeKey]) -> bool:
+        """Whether the clocks of a majority of the voters, which are this node and `others`, are
+        those of this node, or an operator says that it is right.
+        """
+        if self._clock.monotonic_s() < self._trusted_until_s:
+            return True
+        own_ms = self._clock.wall_ms() - self._monotonic_ms()
+        samples = (self._samples.get(node) for node in others)
+        alike = sum(1 for some in samples if some and abs(some[-1] - own_ms) <= CLOCK_SKEW_MS_MAX)
+        return 1 + alike > (1 + len(others)) / 2
+
     def believes(self, others: Collection[NodeKey], last_ms: int) -> bool:
         """Whether state time may follow the wall clock from `last_ms` on, in a group with voters on
         this node and `others`.

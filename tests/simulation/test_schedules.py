@@ -5,12 +5,14 @@ Seeds change their meaning with the simulator; these do not.
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from querator.model.commands import Lease, LeaseCaller, Produce
+from querator.model.commands import Lease, LeaseCaller, Produce, RepairTime
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
+from querator.model.limits import DAY_MS
 from querator.raft.handover import Call, Transfer
 from tests.simulation.network import Nature
 from tests.simulation.node import SimulatedNode, Ticket
@@ -45,6 +47,12 @@ def load(world: World, leader: SimulatedNode, items: int) -> None:
         ticket = Ticket("produce", lambda _, __: None)
         leader.request(Call(G, Proposal(command, payload), ticket.future, 256))
         world._run_for(5 * MS)
+
+
+def load_by_leader(world: World) -> None:
+    found = world.leader(G)
+    assert found is not None
+    load(world, found[0], 3)
 
 
 def apart(world: World, one: SimulatedNode, other: SimulatedNode) -> None:
@@ -92,4 +100,35 @@ def test_a_leader_that_hands_over_waits_without_turns():
     apart(world, leader, second)
     leader.request(Transfer(G, second.key, Ticket("transfer", lambda _, __: None).future))
     world._run_for(5 * SECOND)
+    assert world.checks.violations == []
+
+
+def test_time_that_was_put_back_stays_back_through_a_restart_of_all():
+    world, _, _ = begun()
+    for node in world.all_nodes():
+        # All are wrong together, so that they are believed.
+        node.clock.jump(30 * DAY_MS)
+        node.clock.latest_ms = 30.0 * DAY_MS
+        node.crash()
+        node.start()
+    assert world._until(lambda: world.leader(G) is not None, within_us=20 * SECOND)
+    load_by_leader(world)
+    for node in world.all_nodes():
+        node.clock.jump(0)
+    answers: list[Any] = []
+    assert world._propose(G, lambda: (RepairTime(), b""), answers.append)
+    assert answers[0].changed > 29 * DAY_MS
+    load_by_leader(world)
+    world._run_for(SECOND)
+    for node in world.all_nodes():
+        node.crash()
+        node.start()
+    assert world._until(lambda: world.leader(G) is not None, within_us=20 * SECOND)
+    load_by_leader(world)
+    world._run_for(3 * SECOND)
+    for node in world.all_nodes():
+        assert node.turns is not None
+        status = node.turns.status(G)
+        assert status is not None
+        assert abs(status.now_ms - node.clock.wall_ms()) < 10_000
     assert world.checks.violations == []

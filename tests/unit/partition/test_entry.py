@@ -28,6 +28,7 @@ from querator.model.commands import (
     Produce,
     ProducerFact,
     Redrive,
+    RepairTime,
     Retry,
     Route,
     Unhold,
@@ -69,6 +70,7 @@ COMMANDS = {
     "retry": Proposal(Retry((LeaseItems(3),), START_MS + 9000, True, "slow", False, True)),
     "extend": Proposal(Extend((3, 4), "c", 60_000)),
     "expire": Proposal(Expire()),
+    "repair time": Proposal(RepairTime(START_MS)),
     "activate": Proposal(Activate()),
     "configure": Proposal(
         Configure(4, settings(max_attempts=5, items_max=1000, dead_targets=(HOME,), first_seq=300))
@@ -169,6 +171,7 @@ GOLDEN = {
     "retry": "0193cf0000018bcfe568009091970491920390cf0000018bcfe58b28c3a4736c6f77c2c3",
     "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
     "expire": "0193cf0000018bcfe5680090919206c3",
+    "repair time": "0193cf0000018bcfe5680090919211cf0000018bcfe56800",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
         "0193cf0000018bcfe5680090919308049ba764656661756c74a4776f726b0100cd75300005ce0036"
@@ -231,7 +234,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 17), 20, 21, 22, *range(30, 39)}
+    assert numbers == {*range(1, 18), 20, 21, 22, *range(30, 39)}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -1,0 +1,162 @@
+"""State time goes back: an operator has had it put right after a wrong clock had moved it ahead.
+
+`repair_time` puts it back at once. What is dated after it is then looked at in steps of bounded
+work, each in an Expire, until all of it is dated as if it had happened when it was looked at:
+
+    leases          that were granted or extended in the time ahead last as long as they were meant
+                    to, counted from here on; the others end when they were promised to
+    expiries        of items that were leased or reserved when their time seemed to come are watched
+                    for again
+    producers       and their outcomes, ended leases and dedup keys are remembered for their usual
+                    time, counted from here on
+
+Schedules are dated by the clocks of those who asked for them, and stay. Items that were produced in
+the time ahead expire as much later as it was ahead; stages and finished transactions are kept so
+much longer. What has been forgotten, died or come due is not brought back. Producers that may have
+been forgotten too early are refused (`displaced_ms`), for they may repeat what was stored.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from querator.model.commands import Done, RepairTime
+from querator.model.limits import PRODUCER_RETENTION_MS
+from querator.partition.producers import redate_producer
+from querator.partition.rows import (
+    Redating,
+    decode_block,
+    decode_dedup,
+    decode_lease,
+    encode,
+)
+from querator.partition.turn import Turn, earlier
+from querator.storage.keys import Table
+from querator.storage.tables import (
+    BLOCKS,
+    DEADLINES,
+    DEDUP_KEYS,
+    DEDUP_ORDER,
+    ENDED,
+    ENDED_ORDER,
+    EXPIRIES,
+    LEASES,
+    PRODUCERS,
+)
+
+
+def repair_time(turn: Turn, command: RepairTime) -> Done:
+    state = turn.state
+    ahead_ms = turn.now_ms - command.to_ms
+    if not command.to_ms or ahead_ms <= 0:
+        return Done(0)
+    forgotten_ms = min(command.to_ms, turn.now_ms - PRODUCER_RETENTION_MS)
+    state.displaced_ms = max(state.displaced_ms, forgotten_ms)
+    state.now_ms = turn.now_ms = command.to_ms
+    state.redating = Redating()
+    state.cleanup_head_ms = command.to_ms
+    return Done(ahead_ms)
+
+
+def redate(turn: Turn, rows_max: int) -> int:
+    """Goes on with what `repair_time` has begun, for about so many rows; how many."""
+    done = 0
+    while (at := turn.state.redating) is not None and done < rows_max:
+        if at.step < len(_BY_KEY):
+            table, one = _BY_KEY[at.step]
+            done += _some(turn, at, table, one, rows_max - done)
+        elif at.step < len(_BY_KEY) + len(_BY_TIME):
+            order, again = _BY_TIME[at.step - len(_BY_KEY)]
+            done += _latest(turn, at, order, again, rows_max - done)
+        else:
+            turn.state.redating = None
+    return done
+
+
+def _some(
+    turn: Turn, at: Redating, table: Table, one: Callable[[Turn, bytes, bytes], int], rows_max: int
+) -> int:
+    """Rows from the cursor on, in the order of their keys."""
+    start, stop = table.bounds(turn.group)
+    rows: list[tuple[bytes, bytes]] = []
+    for key, value in turn.txn.scan(max(start, at.cursor), stop):
+        rows.append((bytes(key), bytes(value)))
+        if len(rows) == rows_max:
+            break
+    done = 0
+    for key, value in rows:
+        done += one(turn, key, value)
+        if done >= rows_max:
+            turn.state.redating = Redating(at.step, key + b"\0")
+            return done
+    turn.state.redating = Redating(at.step + 1)
+    return done
+
+
+def _latest(
+    turn: Turn,
+    at: Redating,
+    order: Table,
+    again: Callable[[Turn, int, int | bytes], None],
+    most: int,
+) -> int:
+    """Rows of a table in the order of time, from its end."""
+    later: list[tuple[int, int | bytes]] = []
+    for key, _ in order.rows(turn.txn, turn.group, reverse=True):
+        at_ms, name = order.parts(key)
+        assert isinstance(at_ms, int)
+        if at_ms <= turn.now_ms or len(later) == most:
+            break
+        later.append((at_ms, name))
+    for at_ms, name in later:
+        again(turn, at_ms, name)
+    if len(later) < most:
+        turn.state.redating = Redating(at.step + 1)
+    return len(later)
+
+
+def _lease(turn: Turn, key: bytes, value: bytes) -> int:
+    row = decode_lease(value)
+    if row.since_ms > turn.now_ms:
+        lease = int.from_bytes(key[-8:], "big")
+        DEADLINES.delete(turn.txn, turn.group, row.deadline_ms, lease)
+        row.deadline_ms, row.since_ms = (
+            turn.now_ms + row.deadline_ms - row.since_ms,
+            turn.now_ms,
+        )
+        DEADLINES.put(turn.txn, turn.group, row.deadline_ms, lease, value=b"")
+        LEASES.put(turn.txn, turn.group, lease, value=encode(row))
+    return 1
+
+
+def _block(turn: Turn, key: bytes, value: bytes) -> int:
+    first_seq = int.from_bytes(key[-8:], "big")
+    for at_ms in decode_block(value).expiries():
+        if at_ms > turn.now_ms:
+            EXPIRIES.put(turn.txn, turn.group, at_ms, first_seq, value=b"")
+            turn.state.expiry_head_ms = earlier(turn.state.expiry_head_ms, at_ms)
+    return 1
+
+
+def _ended(turn: Turn, at_ms: int, lease: int | bytes) -> None:
+    raw = ENDED.get(turn.txn, turn.group, lease)
+    assert raw is not None
+    row = decode_lease(raw)
+    row.deadline_ms = turn.now_ms
+    ENDED.put(turn.txn, turn.group, lease, value=encode(row))
+    ENDED_ORDER.delete(turn.txn, turn.group, at_ms, lease)
+    ENDED_ORDER.put(turn.txn, turn.group, turn.now_ms, lease, value=b"")
+
+
+def _dedup_key(turn: Turn, at_ms: int, hashed: int | bytes) -> None:
+    raw = DEDUP_KEYS.get(turn.txn, turn.group, hashed)
+    assert raw is not None
+    row = msgspec.structs.replace(decode_dedup(raw), at_ms=turn.now_ms)
+    DEDUP_KEYS.put(turn.txn, turn.group, hashed, value=encode(row))
+    DEDUP_ORDER.delete(turn.txn, turn.group, at_ms, hashed)
+    DEDUP_ORDER.put(turn.txn, turn.group, turn.now_ms, hashed, value=b"")
+
+
+_BY_KEY: Final = ((LEASES, _lease), (BLOCKS, _block), (PRODUCERS, redate_producer))
+_BY_TIME: Final = ((ENDED_ORDER, _ended), (DEDUP_ORDER, _dedup_key))
