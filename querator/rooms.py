@@ -132,6 +132,7 @@ class Rooms:
             router=self.service.router,
             reads=self.service.reads,
             durable=environment.durable,
+            clock=clock,
         )
         self.cluster = ClusterService(
             host=self.host,

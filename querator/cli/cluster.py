@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 
 import click
@@ -9,9 +10,10 @@ from rich.live import Live
 
 from querator.cli.cluster_views import cluster_view, picture, plan_picture
 from querator.cli.failures import ExitCode
-from querator.cli.output import console, write_json, write_picture
+from querator.cli.output import console, count, note, write_json, write_picture, write_table
 from querator.cli.parameters import DURATION
 from querator.cli.target import Target, output_option, server_options
+from querator.client.values import PartitionTime
 
 
 @click.group(short_help="Look at the cluster.")
@@ -94,3 +96,63 @@ def plan(target: Target, as_json: bool) -> None:
         write_json(planned)
     else:
         write_picture(plan_picture(planned))
+
+
+@cluster.command("repair-time", short_help="Put time in a queue back to the clock.")
+@click.argument("queue")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+@output_option
+def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
+    """Put time in the partitions of QUEUE back to the clock, where a wrong clock has moved it
+    ahead.
+
+    Shows the partitions first, and asks. Leases last as long as they were meant to. What has
+    expired, lapsed or come due too early is not brought back. Set all clocks before.
+
+    \b
+    Examples:
+      querator cluster repair-time mail --dry-run
+      querator cluster repair-time mail --yes
+    """
+
+    found = target.run(lambda client: client.repair_time(queue, dry_run=True))
+    if not as_json:
+        _write_times(queue, found)
+    if found and not dry_run:
+        if not yes:
+            click.confirm("Put time back to the clock there?", abort=True, err=True)
+        found = target.run(lambda client: client.repair_time(queue))
+        if not as_json:
+            click.echo(f"Time is right in {count(len(found), 'partition')} of {queue}.")
+    if as_json:
+        write_json(
+            [
+                {
+                    "partition": one.partition,
+                    "ahead_ms": one.ahead // timedelta(milliseconds=1),
+                    "repaired": one.repaired,
+                    "leases": one.leases,
+                    "scheduled": one.scheduled,
+                    "expired": one.expired,
+                }
+                for one in found
+            ]
+        )
+
+
+def _write_times(queue: str, found: Sequence[PartitionTime]) -> None:
+    if not found:
+        click.echo(f"Time is right in all partitions of {queue}.")
+        return
+    write_table(
+        ("PARTITION", "AHEAD", "LEASES", "SCHEDULED", "EXPIRED"),
+        [(one.partition, str(one.ahead), one.leases, one.scheduled, one.expired) for one in found],
+    )
+    note(
+        "Leases that were granted or extended by the time ahead last their whole timeout from the "
+        "repair on. Schedules stay. Keys, outcomes and producers are remembered for their usual "
+        "time from the repair on. Items that were produced by the time ahead expire as much later. "
+        "Producers that are not known there and that may have been forgotten too early are refused."
+    )

@@ -10,7 +10,7 @@ from rich.text import Text
 from querator.cli.output import count, make_table
 from querator.client.cluster import ClusterPicture, SeenDamage, SeenNode
 from querator.model.cluster import ClusterGroup, ClusterPending, ClusterPlan, ClusterReplica
-from querator.model.limits import CLOCK_SKEW_MS_MAX
+from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
 
 LAG_ENTRIES_MAX = 10_000
 """A replica that is further behind is worth a word."""
@@ -41,7 +41,9 @@ class PartitionView(msgspec.Struct, frozen=True):
     `learning` nodes have some that will, `leaving` nodes some that the map does not want any more;
     `silent` nodes do not answer. `lag_entries` is that of the last voter that answers, None while
     nobody leads. `closing`: it takes no items, and goes when it is empty. `held` items of keys wait
-    for earlier ones in the partitions with the numbers `waits_for`.
+    for earlier ones in the partitions with the numbers `waits_for`. State time is `time_ahead_ms`
+    ahead of its leader's clock. `waits_for_clock`: a node that answers does not stand for election
+    because its clock is not believed.
     """
 
     namespace: str
@@ -57,6 +59,8 @@ class PartitionView(msgspec.Struct, frozen=True):
     closing: bool = False
     held: int = 0
     waits_for: tuple[int, ...] = ()
+    time_ahead_ms: int = 0
+    waits_for_clock: bool = False
 
     @property
     def name(self) -> str:
@@ -108,6 +112,8 @@ def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
         closing=group.closing,
         held=group.held,
         waits_for=group.waits_for,
+        time_ahead_ms=group.time_ahead_ms,
+        waits_for_clock=group.waits_for_clock,
     )
 
 
@@ -188,7 +194,14 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
             f"{_named(lost)} cannot be used: most of the replicas are on nodes that are down "
             f"({nodes}). Start them again."
         )
-    electing = [one for one in leaderless if one not in lost]
+    waiting = [one for one in leaderless if one not in lost and one.waits_for_clock]
+    if waiting:
+        yield (
+            f"{_named(waiting)} {_have(waiting)} no leader: the clock of a node is far ahead of "
+            "the data, and no majority of clocks says the same. Set the clocks; or, if they are "
+            "right, start the node with --trust-clock."
+        )
+    electing = [one for one in leaderless if one not in lost and one not in waiting]
     if electing:
         yield f"{_named(electing)} {_have(electing)} no leader at the moment; one is being elected."
     weak = [one for one in partitions if one.leader and one.silent]
@@ -200,8 +213,26 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
         )
     yield from _replica_problems(picture, partitions)
     yield from map(_damage, picture.damage)
+    yield from _ahead(partitions)
     yield from _held(partitions)
     yield from map(_pending, picture.pending)
+
+
+def _ahead(partitions: Sequence[PartitionView]) -> Iterable[str]:
+    """Where a wrong clock has moved time, by queue. That of the placement group does not matter."""
+    for name in sorted({one.queue for one in partitions if one.queue}):
+        some = [
+            one
+            for one in partitions
+            if one.queue == name and one.time_ahead_ms > STATE_TIME_JUMP_MS_MAX
+        ]
+        if some:
+            most_s = max(one.time_ahead_ms for one in some) / 1000
+            yield (
+                f"Time in {_named(some)} is ahead of the clock, by up to {most_s:,.0f} s: a clock "
+                "was wrong, and items may expire and come due too early. When all clocks are "
+                f"right: querator cluster repair-time {name}"
+            )
 
 
 def _retiring(seen: SeenNode, partitions: Sequence[PartitionView]) -> str:

@@ -8,7 +8,14 @@ from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, Q
 from querator.client.items import duration
 from querator.client.nodes import Nodes
 from querator.client.results import peeked_item, queue_info, queue_stats
-from querator.client.values import ItemId, ItemState, PeekedItem, QueueInfo, QueueStats
+from querator.client.values import (
+    ItemId,
+    ItemState,
+    PartitionTime,
+    PeekedItem,
+    QueueInfo,
+    QueueStats,
+)
 from querator.model import limits
 from querator.v1 import admin_service_pb2 as pb
 from querator.v1 import items_pb2
@@ -154,3 +161,20 @@ class Admin:
             lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)
         )
         return int(response.redriven)
+
+    async def repair_time(self, name: str, *, dry_run: bool) -> tuple[PartitionTime, ...]:
+        request = pb.RepairTimeRequest(namespace=self._namespace, queue=name, dry_run=dry_run)
+        response = await self._nodes.call(
+            lambda node, left: node.admin.RepairTime(request, timeout=left)
+        )
+        return tuple(
+            PartitionTime(
+                one.partition,
+                one.ahead.ToTimedelta(),
+                one.repaired,
+                one.leases,
+                one.scheduled,
+                one.expired,
+            )
+            for one in response.partitions
+        )

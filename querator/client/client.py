@@ -31,6 +31,7 @@ from querator.client.values import (
     ExtendOutcome,
     ItemId,
     ItemState,
+    PartitionTime,
     PeekedItem,
     ProducedItems,
     QueueInfo,
@@ -217,6 +218,13 @@ class Client:
         dead queue), or all. Returns how many are on their way.
         """
         return await self._admin().redrive(name, item_ids)
+
+    async def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
+        """Puts time in the partitions of a queue back to the clock, where a wrong clock had moved
+        it ahead; `dry_run`: only tells. Returns those partitions. Refused (Unavailable) while the
+        clocks of a majority do not agree.
+        """
+        return await self._admin().repair_time(name, dry_run=dry_run)
 
     async def staged_batches(self, name: str) -> StagedBatches:
         """What is staged for the queue `name` by transactions, and not visible yet, by batch."""

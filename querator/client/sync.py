@@ -30,6 +30,7 @@ from querator.client.values import (
     ItemId,
     ItemState,
     LeaseRef,
+    PartitionTime,
     PeekedItem,
     ProducedItem,
     ProducedItems,
@@ -306,6 +307,9 @@ class SyncClient:
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> Iterator[PeekedItem]:
         return _iterate(self._runner, self._client.dead_letters(name, limit=limit))
+
+    def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
+        return self._runner.run(self._client.repair_time(name, dry_run=dry_run))
 
     def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
         return self._runner.run(self._client.redrive(name, item_ids))

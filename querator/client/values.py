@@ -239,6 +239,19 @@ class QueueInfo(msgspec.Struct, frozen=True):
     partitions_closing: int = 0
 
 
+class PartitionTime(msgspec.Struct, frozen=True):
+    """A partition whose time is `ahead` of the clock, or was, when it is `repaired`; with its live
+    leases, its scheduled items, and how many have ever expired.
+    """
+
+    partition: int
+    ahead: timedelta
+    repaired: bool
+    leases: int
+    scheduled: int
+    expired: int
+
+
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts at one point of a partition's log (or their sums over all partitions).
 

@@ -200,7 +200,8 @@ class SubscribeCall(msgspec.Struct, frozen=True):
 
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts of one partition at one applied index; field by field as in the protocol.
-    `waits_for` has the numbers of the partitions for which items of keys are held.
+    `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms`,
+    which is not in the protocol, is state time.
     """
 
     partition: int
@@ -237,6 +238,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     head_seq: int = 0
     damaged: int = 0
     """Items that the node that tells cannot read; they are in the other counts as well."""
+    state_ms: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -244,6 +246,17 @@ class QueueStats(msgspec.Struct, frozen=True):
     total: PartitionStats
     partitions: tuple[PartitionStats, ...]
     durable: bool
+
+
+class PartitionTime(msgspec.Struct, frozen=True):
+    """A partition whose time is ahead of the clock, or was: it is `repaired`."""
+
+    partition: int
+    ahead_ms: int
+    repaired: bool
+    leases: int
+    scheduled: int
+    expired: int
 
 
 class PeekedItem(msgspec.Struct, frozen=True):

@@ -43,7 +43,9 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     the group has, `target` what it should have; `moving` while it is brought there. `closing`: it
     takes no items, and goes when it is empty. `held` items of keys wait for earlier ones in the
     partitions with the numbers `waits_for`; 0 unless the node that tells leads. `damaged_items` in
-    `damaged_blocks` blocks cannot be read by the node that tells.
+    `damaged_blocks` blocks cannot be read by the node that tells. State time is `time_ahead_ms`
+    ahead of the wall clock of the node that tells; 0 unless it leads. `waits_for_clock`: that node
+    does not stand for election because its clock is not believed.
     """
 
     group: GroupId
@@ -65,6 +67,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     waits_for: tuple[int, ...] = ()
     damaged_blocks: int = 0
     damaged_items: int = 0
+    time_ahead_ms: int = 0
+    waits_for_clock: bool = False
 
 
 class ClusterPending(msgspec.Struct, frozen=True):

@@ -138,6 +138,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
         waits_for=_waits_for(txn, group),
         first_seq=_first_seq(txn, group),
         head_seq=state.next_seq - 1,
+        state_ms=state.now_ms,
     )
 
 

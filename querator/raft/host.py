@@ -115,6 +115,7 @@ class Host:
         turns instead of a thread, with an environment, clock and peers of its own.
         """
         self.node = node
+        self._clock = clock
         self._events = events
         self._turn_loop: TurnLoop = turn_loop or RaftThread(
             environment,
@@ -317,6 +318,13 @@ class Host:
         `CLOCK_SKEW_MS_MAX` this node does not lead.
         """
         return self._turns.skew.ms
+
+    def time_ahead_ms(self, group: GroupId) -> int:
+        """How far state time, as of the last applied entry, is ahead of the wall clock; it is
+        behind, less than 0, when nothing has been applied for a while.
+        """
+        status = self._turns.status(group)
+        return 0 if status is None else status.now_ms - self._clock.wall_ms()
 
     def trust_clock(self) -> None:
         """An operator says that this node's clock is right (`raft.skew`)."""

@@ -11,6 +11,7 @@ its leadership, the change of its replicas. All of it ends with the office.
 
 from typing import Final
 
+from querator import telemetry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
@@ -18,6 +19,7 @@ from querator.model.limits import (
     LEASE_GRACE_MS,
     LONE_TIME_NOTED_MS,
     PROPOSAL_TIMEOUT_MS,
+    STATE_TIME_JUMP_MS_MAX,
 )
 from querator.model.nodes import node_name
 from querator.raft import configuration
@@ -28,6 +30,8 @@ from querator.raft.member import Member
 from querator.raft.reads import Reads
 from querator.raft.replication import State
 from querator.raft.skew import Skew
+
+_log = telemetry.logger(__name__)
 
 TRANSFER_TIMEOUT_S: Final = 2.0
 """A leader that hands over takes nothing on for so long at the most."""
@@ -80,6 +84,9 @@ class Office:
     def _begin_time(self, last_ms: int) -> None:
         self._since_s = self._clock.monotonic_s()
         self._time = StateTime(self._clock, last_ms=last_ms, believed_ms=self._believed_ms)
+        ahead_ms = last_ms - self._clock.wall_ms()
+        if ahead_ms > STATE_TIME_JUMP_MS_MAX:
+            _log.warning("time.ahead", group=self._group, ahead_ms=ahead_ms)
         self.by_others_clocks = not self._skew.believes(self._member.other_voters, last_ms)
 
     def _believed_ms(self, last_ms: int) -> int:
@@ -108,6 +115,8 @@ class Office:
 
     def put_back(self, now_ms: int) -> None:
         """An entry that puts state time back is in the log."""
+        back_ms = self.now_ms() - now_ms
+        _log.warning("time.put_back", group=self._group, by_ms=back_ms)
         self._begin_time(now_ms)
 
     def note_time(self) -> None:

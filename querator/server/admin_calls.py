@@ -24,6 +24,7 @@ class AdminCalls:
             "PeekItems": self.peek_items,
             "ListDeadLetters": self.list_dead_letters,
             "RedriveDeadLetters": self.redrive_dead_letters,
+            "RepairTime": self.repair_time,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -110,3 +111,13 @@ class AdminCalls:
             timeout_ms=answer_within_ms(context),
         )
         return queues.encode_redriven(count)
+
+    async def repair_time(self, data: bytes, context: Context) -> bytes:
+        queue, dry_run = queues.parse_repair_time(data)
+        found = await self._service.repair_time(
+            queue.namespace,
+            queue.name,
+            dry_run=dry_run,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_repaired_time(found)

@@ -259,6 +259,12 @@ CLOCK_SKEW = _gauge(
     "How far the median of the nodes' wall clocks is ahead of this node's; beyond half a second, "
     "either way, this node does not lead.",
 )
+TIME_AHEAD = _gauge(
+    "time_ahead_seconds",
+    "How far time in a partition is ahead of this node's wall clock, the largest of the partitions "
+    "that this node leads; more than a few seconds: a clock was wrong, and `querator cluster "
+    "status` says where.",
+)
 EPOCHS = _counter("placement_epochs", "Version of the placement map that this node knows.")
 PENDING = _gauge(
     "placement_pending_queues", "Queues whose partitions do not yet follow the placement map."

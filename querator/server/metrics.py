@@ -257,6 +257,15 @@ def _raft(seen: Look) -> Iterator[Metric]:
     if seen.damage is not None:
         yield from _damage(seen.placed, seen.damage)
     yield family(catalogue.CLOCK_SKEW, [((), seen.clock_skew_ms / 1000)])
+    ahead_ms = max(
+        (
+            status.now_ms - seen.wall_ms
+            for group, status in seen.statuses.items()
+            if status.leads and group != PLACEMENT_GROUP
+        ),
+        default=0,
+    )
+    yield family(catalogue.TIME_AHEAD, [((), max(0, ahead_ms) / 1000)])
     yield family(catalogue.EPOCHS, [((), seen.placed.epoch)])
     yield family(catalogue.PENDING, [((), seen.pending)])
 

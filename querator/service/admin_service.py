@@ -12,15 +12,21 @@ import msgspec
 
 from querator.model.calls import (
     PartitionStats,
+    PartitionTime,
     PeekedItem,
     PeekedPage,
     QueuePage,
     QueueStats,
 )
-from querator.model.commands import DeadTarget, Redrive, RedriveResult
+from querator.model.commands import DeadTarget, Done, Redrive, RedriveResult, RepairTime
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
-from querator.model.limits import DELETE_WAIT_MS_MAX, REPLY_BYTES_DEFAULT, REQUEST_ITEMS_MAX
+from querator.model.limits import (
+    CLOCK_SKEW_MS_MAX,
+    DELETE_WAIT_MS_MAX,
+    REPLY_BYTES_DEFAULT,
+    REQUEST_ITEMS_MAX,
+)
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition.rows import ItemState
 from querator.service import paging
@@ -40,11 +46,12 @@ from querator.service.validate import (
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
+    from querator.raft.clock import Clock
 
 _SUMMED = tuple(
     field
     for field in PartitionStats.__struct_fields__
-    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
+    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq", "state_ms")
     and not field.startswith("oldest")
 )
 
@@ -58,12 +65,19 @@ class AdminService:
     """
 
     def __init__(
-        self, *, placement: "Placement", router: Router, reads: Reads, durable: bool
+        self,
+        *,
+        placement: "Placement",
+        router: Router,
+        reads: Reads,
+        durable: bool,
+        clock: "Clock",
     ) -> None:
         self._placement = placement
         self._router = router
         self._reads = reads
         self._durable = durable
+        self._clock = clock
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -227,6 +241,35 @@ class AdminService:
         more = partition < len(queue.groups)
         token = paging.encode_item(scope, partition, after_seq) if more else ""
         return PeekedPage(tuple(items), token)
+
+    # --- time ------------------------------------------------------------------------------
+
+    async def repair_time(
+        self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
+    ) -> tuple[PartitionTime, ...]:
+        """Puts time in the partitions back to the clocks of their leaders where it is ahead of
+        this node's; those partitions. May be repeated.
+        """
+        deadline = deadline_after(timeout_ms)
+        queue = await self._live(namespace, name)
+        found = []
+        for partition, stats in enumerate(
+            await self._reads.stats(queue.groups, stale=False, deadline=deadline)
+        ):
+            ahead_ms = stats.state_ms - self._clock.wall_ms()
+            if ahead_ms <= CLOCK_SKEW_MS_MAX:
+                continue
+            if not dry_run:
+                view = self._router.view(queue.groups[partition])
+                done = await self._router.call(view, RepairTime(), deadline=deadline)
+                assert isinstance(done, Done)
+                ahead_ms = done.changed
+            found.append(
+                PartitionTime(
+                    partition, ahead_ms, not dry_run, stats.leases, stats.scheduled, stats.expired
+                )
+            )
+        return tuple(found)
 
     # --- redrive -----------------------------------------------------------------------------
 

@@ -949,3 +949,103 @@ class RedriveDeadLettersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RedriveDeadLettersResponse: _TypeAlias = RedriveDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class RepairTimeRequest(_message.Message):
+    """RepairTimeRequest names a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    dry_run: _builtins.bool
+    """Only tell what would be done."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairTimeRequest: _TypeAlias = RepairTimeRequest  # noqa: Y015
+
+@_typing.final
+class PartitionTime(_message.Message):
+    """PartitionTime is a partition whose time is ahead of the clock of the asked node by more than half
+    a second.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    REPAIRED_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Number of the partition in its queue."""
+    repaired: _builtins.bool
+    """Whether it was put back."""
+    leases: _builtins.int
+    """Number of live leases."""
+    scheduled: _builtins.int
+    """Number of scheduled items."""
+    expired: _builtins.int
+    """Number of items that have expired, in all of its life."""
+    @_builtins.property
+    def ahead(self) -> _duration_pb2.Duration:
+        """How far its time is, or was, ahead."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        ahead: _duration_pb2.Duration | None = ...,
+        repaired: _builtins.bool = ...,
+        leases: _builtins.int = ...,
+        scheduled: _builtins.int = ...,
+        expired: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "expired", b"expired", "leases", b"leases", "partition", b"partition", "repaired", b"repaired", "scheduled", b"scheduled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionTime: _TypeAlias = PartitionTime  # noqa: Y015
+
+@_typing.final
+class RepairTimeResponse(_message.Message):
+    """RepairTimeResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionTime]:
+        """The partitions whose time is, or was, ahead."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionTime] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairTimeResponse: _TypeAlias = RepairTimeResponse  # noqa: Y015

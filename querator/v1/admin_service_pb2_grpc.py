@@ -80,6 +80,11 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.RepairTime = channel.unary_unary(
+                '/querator.v1.AdminService/RepairTime',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -150,6 +155,15 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RepairTime(self, request, context):
+        """Puts time in the partitions of a queue back to the clock, where a wrong clock has moved it ahead.
+        Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
+        with that of its leader. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -197,6 +211,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RedriveDeadLetters,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersResponse.SerializeToString,
+            ),
+            'RepairTime': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairTime,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -443,6 +462,33 @@ class AdminService:
             '/querator.v1.AdminService/RedriveDeadLetters',
             querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairTime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/RepairTime',
+            querator_dot_v1_dot_admin__service__pb2.RepairTimeRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.RepairTimeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,11 @@ class AdminServiceStub:
     """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
     RedriveDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RedriveDeadLettersRequest, _admin_service_pb2.RedriveDeadLettersResponse]
     """Moves dead letters back to the queue they came from, each exactly once."""
+    RepairTime: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RepairTimeRequest, _admin_service_pb2.RepairTimeResponse]
+    """Puts time in the partitions of a queue back to the clock, where a wrong clock has moved it ahead.
+    Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
+    with that of its leader. May be repeated.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -79,6 +84,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
     RedriveDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RedriveDeadLettersRequest, _admin_service_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
     """Moves dead letters back to the queue they came from, each exactly once."""
+    RepairTime: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RepairTimeRequest, _admin_service_pb2.RepairTimeResponse]  # type: ignore[assignment]
+    """Puts time in the partitions of a queue back to the clock, where a wrong clock has moved it ahead.
+    Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
+    with that of its leader. May be repeated.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService manages queues and looks into them."""
@@ -156,5 +166,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.RedriveDeadLettersResponse, _abc.Awaitable[_admin_service_pb2.RedriveDeadLettersResponse]]:
         """Moves dead letters back to the queue they came from, each exactly once."""
+
+    @_abc_1.abstractmethod
+    def RepairTime(
+        self,
+        request: _admin_service_pb2.RepairTimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.RepairTimeResponse, _abc.Awaitable[_admin_service_pb2.RepairTimeResponse]]:
+        """Puts time in the partitions of a queue back to the clock, where a wrong clock has moved it ahead.
+        Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
+        with that of its leader. May be repeated.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -169,6 +169,8 @@ class ClusterGroup(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     DAMAGED_BLOCKS_FIELD_NUMBER: _builtins.int
     DAMAGED_ITEMS_FIELD_NUMBER: _builtins.int
+    TIME_AHEAD_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_CLOCK_FIELD_NUMBER: _builtins.int
     group: _builtins.int
     """Raft group; 0 is the placement group."""
     namespace: _builtins.str
@@ -203,6 +205,10 @@ class ClusterGroup(_message.Message):
     """Blocks of the partition that the asked node cannot read: their payload is damaged on its disk."""
     damaged_items: _builtins.int
     """Items in those blocks."""
+    waits_for_clock: _builtins.bool
+    """Whether the asked node does not stand for election because its wall clock is far ahead, and no
+    majority of clocks says the same.
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterReplica]:
         """The replicas that it has, as the asked node's replica knows them."""
@@ -214,6 +220,12 @@ class ClusterGroup(_message.Message):
     @_builtins.property
     def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Numbers of those other partitions."""
+
+    @_builtins.property
+    def time_ahead(self) -> _duration_pb2.Duration:
+        """How far time in it is ahead of the asked node's wall clock, negative when behind; 0 unless the
+        asked node leads.
+        """
 
     def __init__(
         self,
@@ -237,10 +249,12 @@ class ClusterGroup(_message.Message):
         waits_for: _abc.Iterable[_builtins.int] | None = ...,
         damaged_blocks: _builtins.int = ...,
         damaged_items: _builtins.int = ...,
+        time_ahead: _duration_pb2.Duration | None = ...,
+        waits_for_clock: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_ahead", b"time_ahead"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "damaged_blocks", b"damaged_blocks", "damaged_items", b"damaged_items", "group", b"group", "held", b"held", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "closing", b"closing", "damaged_blocks", b"damaged_blocks", "damaged_items", b"damaged_items", "group", b"group", "held", b"held", "leader", b"leader", "leads", b"leads", "moving", b"moving", "namespace", b"namespace", "open", b"open", "partition", b"partition", "preferred_leader", b"preferred_leader", "queue", b"queue", "replicas", b"replicas", "stopped", b"stopped", "target", b"target", "term", b"term", "time_ahead", b"time_ahead", "waits_for", b"waits_for", "waits_for_clock", b"waits_for_clock"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

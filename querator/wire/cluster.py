@@ -177,6 +177,8 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         waits_for=group.waits_for,
         damaged_blocks=group.damaged_blocks,
         damaged_items=group.damaged_items,
+        time_ahead=_signed(group.time_ahead_ms),
+        waits_for_clock=group.waits_for_clock,
     )
 
 
@@ -277,6 +279,8 @@ def _group(message: pb.ClusterGroup) -> ClusterGroup:
         waits_for=tuple(message.waits_for),
         damaged_blocks=message.damaged_blocks,
         damaged_items=message.damaged_items,
+        time_ahead_ms=message.time_ahead.ToMilliseconds(),
+        waits_for_clock=message.waits_for_clock,
     )
 
 

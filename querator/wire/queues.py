@@ -1,9 +1,18 @@
 """What AdminService speaks of: queues, their settings and counts, items looked at."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from querator.model import ids, limits
-from querator.model.calls import PartitionStats, PeekedItem, PeekedPage, QueuePage, QueueStats
+from querator.model.calls import (
+    PartitionStats,
+    PartitionTime,
+    PeekedItem,
+    PeekedPage,
+    QueuePage,
+    QueueStats,
+)
 from querator.model.errors import invalid, over_limit
 from querator.model.queues import Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
@@ -15,7 +24,9 @@ _MODEL_FIELDS = {
     "expire_timeout": "expire_timeout_ms",
     "dedup_window": "dedup_window_ms",
 }
-_COUNTS = [name for name in PartitionStats.__struct_fields__ if not name.startswith("oldest")]
+_COUNTS = [
+    name for name in PartitionStats.__struct_fields__ if not name.startswith(("oldest", "state_ms"))
+]
 
 
 class QueueName(msgspec.Struct, frozen=True):
@@ -70,6 +81,7 @@ _Named = (
     | admin_service_pb2.PeekItemsRequest
     | admin_service_pb2.ListDeadLettersRequest
     | admin_service_pb2.RedriveDeadLettersRequest
+    | admin_service_pb2.RepairTimeRequest
 )
 _Paged = (
     admin_service_pb2.ListQueuesRequest
@@ -284,6 +296,28 @@ def _stats_message(stats: PartitionStats) -> admin_service_pb2.PartitionStats:
     if stats.oldest_stage_at_ms:
         message.oldest_stage_at.CopyFrom(door.timestamp(stats.oldest_stage_at_ms))
     return message
+
+
+def parse_repair_time(data: bytes) -> tuple[QueueName, bool]:
+    """The queue, and whether nothing is to be done."""
+    message = door.parse_message(admin_service_pb2.RepairTimeRequest, data)
+    return _queue_name(message), message.dry_run
+
+
+def encode_repaired_time(partitions: Iterable[PartitionTime]) -> bytes:
+    return admin_service_pb2.RepairTimeResponse(
+        partitions=[
+            admin_service_pb2.PartitionTime(
+                partition=one.partition,
+                ahead=door.duration(one.ahead_ms),
+                repaired=one.repaired,
+                leases=one.leases,
+                scheduled=one.scheduled,
+                expired=one.expired,
+            )
+            for one in partitions
+        ]
+    ).SerializeToString()
 
 
 def encode_peeked_items(page: PeekedPage) -> bytes:

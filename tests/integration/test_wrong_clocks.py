@@ -12,6 +12,7 @@ from querator.client import Item
 from querator.client.values import PartitionStats
 from querator.model.limits import DAY_MS
 from tests.integration.members import START_S, Member, Members, members
+from tests.integration.processes import run
 from tests.integration.wall_clocks import WallClocks, built, environment, step
 
 pytestmark = pytest.mark.timeout(240)
@@ -104,6 +105,17 @@ async def test_a_lone_node_whose_clock_is_a_month_ahead_waits_until_it_is_set(
         async with asyncio.timeout(START_S):
             while not (await counted(node.address)).expired:
                 pass
+        step(offset, 0)
+        command = ("cluster", "status", "--address", node.address)
+        code, out, _ = await run(*command)
+        assert code == 1
+        assert "is ahead of the clock" in out.replace("\n", " ")
+        code, out, _ = await run(
+            "cluster", "repair-time", QUEUE, "--yes", "--address", node.address
+        )
+        assert (code, "Time is right in 1 partition" in out) == (0, True)
+        code, out, _ = await run(*command)
+        assert (code, "All is well" in out) == (0, True)
         assert await node.stop() == 0
     finally:
         if node.running:

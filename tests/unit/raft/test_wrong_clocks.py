@@ -1,9 +1,13 @@
 """Clocks that are wrong by days: they do not move state time, and nobody waits for ever."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
+from querator.model.commands import RepairTime
+from querator.model.entries import Proposal
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
     DAY_MS,
@@ -13,8 +17,9 @@ from querator.model.limits import (
 )
 from querator.model.nodes import node_key
 from querator.raft.clock import SimulatedClock
+from querator.raft.handover import Call
 from querator.raft.skew import TRUST_S, Skew
-from tests.unit.raft.trio import World
+from tests.unit.raft.trio import G, World
 
 A, B, C, D, E = (node_key(name, "1") for name in "abcde")
 
@@ -227,6 +232,24 @@ def test_a_clock_that_jumps_by_a_month_does_not_steer_a_lone_leader():
         world.pass_s(60)
         add(world, amount)
     assert stamped_ms(world) <= world.clock.wall_ms() + 100
+
+
+# --- put back ----------------------------------------------------------------------------
+
+
+def test_time_is_put_back_only_to_a_clock_that_a_majority_confirms():
+    world = World("a", "b", "c")
+    add(world, 1)
+    leader = world.leader()
+    for name in "abc":
+        if name != leader:
+            world.nodes[name].clock.step_wall(-60_000 if name == "a" else 60_000)
+    world.pass_s(2)
+    future: Any = object()
+    world.ask(world.leader(), Call(G, Proposal(RepairTime()), future, 100))
+    assert isinstance(world.errors[-1], QueratorError)
+    assert world.errors[-1].code is ErrorCode.UNAVAILABLE
+    assert "clocks of a majority do not agree" in world.errors[-1].message
 
 
 # --- the rule ---------------------------------------------------------------------------

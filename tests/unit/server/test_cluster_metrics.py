@@ -1,6 +1,9 @@
 """What a node of several says about the others."""
 
+import time
 from typing import Any, cast
+
+import msgspec
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
@@ -105,6 +108,7 @@ async def test_the_other_nodes_by_connection() -> None:
     said = await scrape(seen({0: status()}, connected=(N2,)))
     assert said.value("querator_cluster_nodes", state="connected") == 1
     assert said.value("querator_clock_skew_seconds") == -0.75
+    assert said.value("querator_time_ahead_seconds") == 0
     assert said.value("querator_cluster_nodes", state="unreachable") == 1
     said = await scrape(seen({0: status()}, connected=(N2, N3, NodeKey("stranger/i"))))
     assert said.value("querator_cluster_nodes", state="connected") == 2
@@ -142,3 +146,13 @@ async def test_how_far_the_placement_group_is() -> None:
     assert said.value("querator_raft_log_bytes", **label) == 5_000
     assert said.value("querator_raft_groups", state="leaderless") == 1
     assert said.value("querator_node_unready_reasons") == 1
+
+
+async def test_the_partition_whose_time_is_ahead_most() -> None:
+    wall_ms = time.time_ns() // 1_000_000
+    ahead = [
+        msgspec.structs.replace(status(), now_ms=wall_ms + ahead_ms)
+        for ahead_ms in (9_000_000, 3_600_000, 60_000)
+    ]
+    said = await scrape(seen(dict(enumerate(ahead)), connected=()))
+    assert 3_500 < said.value("querator_time_ahead_seconds") <= 3_600

@@ -43,7 +43,7 @@ def counted(reading: QueueReading) -> dict[str, int]:
 def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "first_seq", "head_seq"}
-    others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for"}
+    others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
     # Of the node, in blocks: querator_damaged_blocks.
     others.add("damaged")
     assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)

@@ -70,6 +70,7 @@ class Node:
             router=self.queues.router,
             reads=self.queues.reads,
             durable=environment.durable,
+            clock=clock,
         )
         self.placement.watch(self.queues.on_map)
         self._changed = asyncio.Event()

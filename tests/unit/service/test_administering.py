@@ -3,7 +3,9 @@
 import pytest
 
 from querator.model.errors import ErrorCode
+from querator.model.limits import DAY_MS
 from querator.model.queues import QueueSettings
+from querator.raft.clock import SimulatedClock
 from querator.service.admin_service import AdminService
 from tests.unit.service.serving import Node, code, refusal, serving, whole
 
@@ -267,3 +269,27 @@ async def test_dead_letters_by_origin_and_redrive_by_id():
         assert bad.field == "item_ids[1]"
         none = await refusal(node.admin.redrive_dead_letters("default", "dead", ()))
         assert none.field == "queue"
+
+
+async def test_time_that_is_ahead_is_told_and_put_back():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.admin.create_queue("default", "q", QueueSettings(partitions=2))
+        assert await node.admin.repair_time("default", "q", dry_run=False) == ()
+        clock.advance(DAY_MS)
+        for _ in range(8):
+            await node.produce(b"x")
+        clock.step_wall(-DAY_MS)
+        told = await node.admin.repair_time("default", "q", dry_run=True)
+        assert [(one.partition, one.repaired) for one in told] == [(0, False), (1, False)]
+        assert all(one.ahead_ms > DAY_MS - 10_000 for one in told)
+        done = await node.admin.repair_time("default", "q", dry_run=False)
+        assert [(one.partition, one.repaired) for one in done] == [(0, True), (1, True)]
+        assert await node.admin.repair_time("default", "q", dry_run=True) == ()
+        stats = await node.admin.queue_stats("default", "q")
+        assert {one.state_ms - clock.wall_ms() for one in stats.partitions} == {0}
+        nobody = node.admin.repair_time("default", "nobody", dry_run=True)
+        assert await code(nobody) is ErrorCode.QUEUE_NOT_FOUND
+        assert await code(node.admin.repair_time("default", "", dry_run=True)) is (
+            ErrorCode.INVALID_ARGUMENT
+        )
