@@ -160,6 +160,8 @@ class AdminService:
         """Exact, each partition as of a moment of its own; `stale`: as a replica at hand has it."""
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
+        if not stale:
+            queue = await self._reads.whole(queue, deadline=deadline)
         stats = await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
         counts = tuple(
             msgspec.structs.replace(each, partition=partition)
@@ -189,7 +191,7 @@ class AdminService:
             return PeekQuery(group, state, after_seq, limit, bytes_max, stale)
 
         scope = f"items/{queue.id}/{state}"
-        return await self._page(queue, scope, limit, page_token, query, deadline)
+        return await self._page(queue, scope, limit, page_token, query, deadline, stale=stale)
 
     async def list_dead_letters(
         self,
@@ -214,7 +216,7 @@ class AdminService:
             return LettersQuery(group, origin, after_seq, limit, bytes_max, stale)
 
         scope = f"dead/{queue.id}/{dead.id}"
-        return await self._page(dead, scope, limit, page_token, query, deadline)
+        return await self._page(dead, scope, limit, page_token, query, deadline, stale=stale)
 
     async def _page(
         self,
@@ -224,6 +226,8 @@ class AdminService:
         page_token: str,
         query: _Query,
         deadline: float | None,
+        *,
+        stale: bool,
     ) -> PeekedPage:
         partition, after_seq = paging.decode_item(scope, page_token) if page_token else (0, 0)
         items: list[tuple[int, int, PeekedItem]] = []
@@ -238,6 +242,9 @@ class AdminService:
             if after_seq:
                 break
             partition += 1
+            if partition == len(queue.groups) and not stale:
+                # Before it says that there is no more.
+                queue = await self._reads.whole(queue, deadline=deadline)
         more = partition < len(queue.groups)
         token = paging.encode_item(scope, partition, after_seq) if more else ""
         return PeekedPage(tuple(items), token)

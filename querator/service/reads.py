@@ -6,6 +6,7 @@ read began. A stale one is answered from whatever replica is at hand, as of its 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -162,6 +163,18 @@ class Reads:
             return queue, True
         known = await self.catch_up()
         return self._router.map.get(queue.id) or queue, known
+
+    async def whole(self, queue: Queue, *, deadline: float | None = None) -> Queue:
+        """The queue with all partitions that it has, as far as that is known in time: in half of
+        what is left until the deadline, for the other half is for what follows.
+        """
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        latest = now_s + CATCH_UP_S if deadline is None else (now_s + deadline) / 2
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(latest):
+                await self.catch_up()
+        return self._router.map.get(queue.id) or queue
 
     def on_map(self) -> None:
         self._newer.set()

@@ -1,6 +1,7 @@
 """Reads that show everything acknowledged, reads that may be behind, maps that catch up."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.service import reads
+from querator.service.admin_service import AdminService
 from querator.service.forwarder import LettersQuery, PeekQuery
 from querator.service.readers import list_readers
 from tests.unit.service.serving import LONG_MS, code, refusal
@@ -181,3 +183,47 @@ async def test_what_is_moved_to_a_queue_that_is_not_known_yet_is_not_taken_back(
         stage.members["a"].on_map(stage.maps["a"].map)
         await stage.base.until(lambda: stage.base.counts("dead").ready == 1)
         assert not [one for one in stage.proposed if isinstance(one[2], MoveReturn)]
+
+
+async def grown(stage: Stage) -> AdminService:
+    """What operators ask at `a`, which has not heard of the second partition, where an item is."""
+    service = stage.members["a"]
+    admin = AdminService(
+        placement=cast(Any, stage.maps["a"]),
+        router=service.router,
+        reads=service.reads,
+        durable=False,
+    )
+    await stage.grow(2, behind="a", leader="b")
+    for number in range(2):
+        await stage.base.produce(b"%d" % number)
+    return admin
+
+
+async def test_counts_through_an_old_map_have_all_partitions():
+    async with staged("a", "b") as stage:
+        admin = await grown(stage)
+        stats = await admin.queue_stats("default", "q")
+        assert (len(stats.partitions), stats.total.ready) == (2, 2)
+
+
+async def test_counts_through_an_old_map_that_nobody_can_renew_are_those_of_that_map():
+    async with staged("a", "b") as stage:
+        admin = await grown(stage)
+        stage.lead(PLACEMENT_GROUP, None)
+        stats = await admin.queue_stats("default", "q", timeout_ms=200)
+        assert (len(stats.partitions), stats.total.ready) == (1, 1)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+async def test_lists_through_an_old_map_have_the_items_of_all_partitions(size):
+    async with staged("a", "b") as stage:
+        admin = await grown(stage)
+        found, token = 0, ""
+        while True:
+            page = await admin.peek_items("default", "q", 0, size, token)
+            found += len(page.items)
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == 2
