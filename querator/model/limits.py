@@ -68,7 +68,13 @@ STREAM_LEASES_MAX = 10_000  # Live leases of one stream; it gets no more until i
 # Work that a node has taken on and not answered (beyond: OVERLOADED).
 PRODUCES_WAITING_MAX = 16_384
 PRODUCE_BYTES_WAITING_MAX = 64 * MIB  # Below what proposals may hold: completes still get in.
+PRODUCE_BYTES_HELD_MAX = 128 * MIB  # With those that wait for a leader, or for a map.
+PRODUCES_HELD_MAX = 32_768
 SETTLES_WAITING_MAX = 16_384
+# Of these, calls that wait for a leader: an election is short, and a partition without one must not
+# take the memory of the others.
+LEADERLESS_BYTES_MAX = 32 * MIB
+LEADERLESS_CALLS_MAX = 8_192
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
 OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing though it has something ready. It is
@@ -245,6 +251,8 @@ assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
 assert PROPOSAL_BYTES_WAITING_MAX < PROPOSAL_BYTES_UNAPPLIED_MAX
 assert REQUEST_BYTES_CAP <= PRODUCE_BYTES_WAITING_MAX < PROPOSAL_BYTES_WAITING_MAX
 assert 2 * SCANS_CONNECTION_MAX <= min(BROWSES_MAX, BATCH_READS_MAX)
+assert REQUEST_BYTES_CAP <= LEADERLESS_BYTES_MAX < PRODUCE_BYTES_WAITING_MAX
+assert PRODUCE_BYTES_WAITING_MAX + LEADERLESS_BYTES_MAX < PRODUCE_BYTES_HELD_MAX
 assert STRAGGLER_WAIT_MS < LEASE_TIMEOUT_MS_MIN // 2
 assert ENTRY_BYTES_MAX <= TURN_BYTES_MAX
 assert REQUEST_BYTES_CAP + ENTRY_BYTES_MAX < PEER_FRAME_BYTES_MAX < 1 << 32

@@ -2,7 +2,9 @@
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
+from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.nodes import NodeKey, node_name
+from querator.model.shares import Shares
 
 
 def unknown(group: GroupId, why: str, error: BaseException | None = None) -> QueratorError:
@@ -40,6 +42,21 @@ def starting(group: GroupId) -> QueratorError:
 def absent(group: GroupId) -> QueratorError:
     """Of a call for a group that this node holds nothing of."""
     return QueratorError(ErrorCode.NOT_LEADER, f"this node has no replica of group {group}")
+
+
+def full(shares: Shares[GroupId], group: GroupId, size: int, unit: str, what: str) -> QueratorError:
+    """Of a call that is not taken on: those of the group, or of all groups, fill their share."""
+    value, limit, whose = shares.used(group) + size, shares.share(group), f"group {group}"
+    if shares.total + size > shares.limit:
+        value, limit, whose = shares.total + size, shares.limit, "this node"
+    return QueratorError(
+        ErrorCode.OVERLOADED,
+        f"commands of {whose} that {what} would be {value} {unit}; the limit is {limit} {unit}",
+        field="node" if whose == "this node" else "partition",
+        limit=f"{limit} {unit}",
+        value=f"{value} {unit}",
+        retry_delay_ms=OVERLOADED_RETRY_MS,
+    )
 
 
 def being_deleted(group: GroupId) -> QueratorError:

@@ -128,7 +128,7 @@ class Group:
             mail=mail,
             snapshots=self._snapshot,
         )
-        self._pending = Pending(backlog)
+        self._pending = Pending(backlog, group)
         self.office: Office | None = None
         """While it takes calls."""
         self.copies: Copies | None = None

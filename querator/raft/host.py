@@ -34,6 +34,8 @@ from querator.model.limits import (
     PROPOSALS_WAITING_MAX,
 )
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
+from querator.model.shares import Shares
+from querator.raft import endings
 from querator.raft.clock import Clock
 from querator.raft.configuration import Change
 from querator.raft.copies import SnapshotStats
@@ -133,7 +135,9 @@ class Host:
         """Whether the raft thread hangs; always False on a node that is alone."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: dict[Call, None] = {}
-        self._bytes = 0
+        self._counts: Shares[GroupId] = Shares(PROPOSALS_WAITING_MAX)
+        self._waiting: Shares[GroupId] = Shares(PROPOSAL_BYTES_WAITING_MAX)
+        """Bytes of the calls that have not been answered."""
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
         # All that the two have ever held and that is not done: what is overtaken leaves them early.
@@ -234,13 +238,14 @@ class Host:
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
-        refusal = self._refusal(size)
+        refusal = self._refusal(group, size)
         if refusal is not None:
             future.set_exception(refusal)
             return future
         call = Call(group, Proposal(command, attachment), future, size)
         self._calls[call] = None
-        self._bytes += size
+        self._counts.add(group, 1)
+        self._waiting.add(group, size)
         self._put(call)
         return future
 
@@ -336,15 +341,13 @@ class Host:
     def snapshot_stats(self) -> SnapshotStats:
         return self._turns.traffic.stats()
 
-    def _refusal(self, size: int) -> QueratorError | None:
+    def _refusal(self, group: GroupId, size: int) -> QueratorError | None:
         if self._closed is not None:
             return self._closed
-        if len(self._calls) >= PROPOSALS_WAITING_MAX:
-            message = f"{PROPOSALS_WAITING_MAX} commands wait already"
-            return QueratorError(ErrorCode.OVERLOADED, message)
-        if self._calls and self._bytes + size > PROPOSAL_BYTES_WAITING_MAX:
-            message = f"commands of {self._bytes} bytes wait already"
-            return QueratorError(ErrorCode.OVERLOADED, message)
+        if not self._counts.has_room(group, 1):
+            return endings.full(self._counts, group, 1, "commands", "wait")
+        if not self._waiting.has_room(group, size):
+            return endings.full(self._waiting, group, size, "bytes", "wait")
         return None
 
     def _request_future(self) -> "asyncio.Future[None]":
@@ -418,7 +421,8 @@ class Host:
         if call.future is None:
             return False
         self._calls.pop(call, None)
-        self._bytes -= call.bytes
+        self._counts.remove(call.group, 1)
+        self._waiting.remove(call.group, call.bytes)
         return not call.future.done()
 
     def _tell(self, event: Event) -> None:

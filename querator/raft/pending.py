@@ -11,19 +11,18 @@ it by a snapshot, or the deadline of the call passes
 from collections import deque
 from collections.abc import Iterable
 
+from querator.model.ids import GroupId
+from querator.model.shares import Shares
 from querator.raft.handover import Call
 
-
-class Backlog:
-    """What the calls of all groups of a node weigh, in bytes, until their entries are gone."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
+Backlog = Shares[GroupId]
+"""What the calls of all groups of a node weigh, in bytes, until their entries are gone."""
 
 
 class Pending:
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Backlog, group: GroupId) -> None:
         self._backlog = backlog
+        self._group = group
         self._entries: dict[int, tuple[int, list[Call]]] = {}
         """index → (term, calls in the order of their packing); indexes in rising order."""
         self._waiting: deque[tuple[int, tuple[int, list[Call]], Call]] = deque()
@@ -35,7 +34,7 @@ class Pending:
         assert index not in self._entries
         entry = self._entries[index] = (term, calls)
         self._waiting.extend((index, entry, call) for call in calls if call.future is not None)
-        self._backlog.bytes += sum(call.bytes for call in calls)
+        self._backlog.add(self._group, sum(call.bytes for call in calls))
 
     def of(self, index: int, term: int) -> list[Call] | None:
         """The calls of this very entry; None when it carries none of this node."""
@@ -53,7 +52,7 @@ class Pending:
 
     def _take(self, indexes: Iterable[int]) -> list[Call]:
         calls = [call for index in indexes for call in self._entries.pop(index)[1]]
-        self._backlog.bytes -= sum(call.bytes for call in calls)
+        self._backlog.remove(self._group, sum(call.bytes for call in calls))
         return calls
 
     def expired(self, now_s: float) -> list[Call]:

@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from querator.model.errors import ErrorCode, QueratorError
+from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
     LOG_BYTES_KEPT,
@@ -131,7 +131,7 @@ class Turns:
         self._opening: dict[GroupId, Open] = {}
         self._deletions = Deletions()
         self._batcher = Batcher()
-        self._backlog = Backlog()
+        self._backlog = Backlog(PROPOSAL_BYTES_UNAPPLIED_MAX)
         self._dirty: dict[GroupId, Group] = {}
         self._alarms = Alarms()
         self._space = Space(environment)
@@ -274,9 +274,11 @@ class Turns:
         if group is None or group.office is None:
             outcome.errors.append((call, refusal(call.group, group)))
             return
-        if self._backlog.bytes + call.bytes > PROPOSAL_BYTES_UNAPPLIED_MAX:
-            message = f"commands of {self._backlog.bytes} bytes wait for a majority"
-            outcome.errors.append((call, QueratorError(ErrorCode.OVERLOADED, message)))
+        if not self._backlog.has_room(call.group, call.bytes):
+            error = endings.full(
+                self._backlog, call.group, call.bytes, "bytes", "wait for a majority"
+            )
+            outcome.errors.append((call, error))
             return
         call.deadline_s = self._clock.monotonic_s() + PROPOSAL_TIMEOUT_MS / 1000
         if group.office.transferring:

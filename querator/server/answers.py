@@ -35,6 +35,7 @@ from querator.model.reader_calls import (
 )
 from querator.model.txn_calls import AbortCall, CommitCall, StageCall
 from querator.server.call_counts import CANCELLED, OK, CallCounts
+from querator.service.admission import CONNECTION
 from querator.wire.errors import error_status
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -166,6 +167,7 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
     async def handle(data: bytes, context: Context) -> bytes:
         request_id = new_request_id()
         began_s = time.perf_counter()
+        CONNECTION.set(context.peer())
         if live.draining:
             live.refused()
             counts.refused(method, DRAINING, began_s)

@@ -21,9 +21,10 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
     FORWARDS_BYTES_WAITING_MAX,
     MIB,
-    OVERLOADED_RETRY_MS,
     PROPOSAL_OVERHEAD_BYTES,
 )
+from querator.model.shares import Shares
+from querator.raft import endings
 from querator.raft.refusals import RefusalLog, Refused
 from querator.server import node_frames as frames
 from querator.server.link_wire import Connect, Wire, WireBroken
@@ -34,6 +35,8 @@ from querator.v1 import node_service_pb2
 FRAME_BYTES = 1 * MIB
 """Asks of one frame together, unless one is larger."""
 ASKS_WAITING_MAX = 16_384
+_QUERIES = GroupId(-1)
+"""What questions are counted under: they are small, and share among themselves."""
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
@@ -43,10 +46,13 @@ _log = telemetry.logger(__name__)
 class _Waiting:
     """Somebody waits for the answer to an ask."""
 
-    __slots__ = ("bytes", "future", "query", "sent")
+    __slots__ = ("bytes", "future", "group", "query", "sent")
 
-    def __init__(self, future: "asyncio.Future[Any]", size: int, query: Query | None) -> None:
+    def __init__(
+        self, future: "asyncio.Future[Any]", group: GroupId, size: int, query: Query | None
+    ) -> None:
         self.future = future
+        self.group = group
         self.bytes = size
         self.query = query
         self.sent = False
@@ -81,7 +87,8 @@ class NodeLink:
         self._loop = asyncio.get_running_loop()
         self._tried = False
         self._waiting: dict[int, _Waiting] = {}
-        self._bytes = 0
+        self._bytes: Shares[GroupId] = Shares(FORWARDS_BYTES_WAITING_MAX)
+        self._counts: Shares[GroupId] = Shares(ASKS_WAITING_MAX)
         self._next_id = 1
         self._queue: deque[frames.Ask] = deque()
         self._wake = asyncio.Event()
@@ -98,14 +105,14 @@ class NodeLink:
 
     def propose(self, group: GroupId, command: Any, attachment: bytes) -> "asyncio.Future[Any]":
         size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
-        future, id = self._expect(size, None)
+        future, id = self._expect(group, size, None)
         if id:
             self._queue.append(frames.propose(id, group, command, attachment))
             self._wake.set()
         return future
 
     def query(self, query: Query) -> "asyncio.Future[Any]":
-        future, id = self._expect(PROPOSAL_OVERHEAD_BYTES, query)
+        future, id = self._expect(_QUERIES, PROPOSAL_OVERHEAD_BYTES, query)
         if id:
             self._queue.append(frames.Question(id, query))
             self._wake.set()
@@ -116,23 +123,24 @@ class NodeLink:
             self._queue.append(frames.Demand(queue, waiters, items))
             self._wake.set()
 
-    def _expect(self, size: int, query: Query | None) -> tuple["asyncio.Future[Any]", int]:
+    def _expect(
+        self, group: GroupId, size: int, query: Query | None
+    ) -> tuple["asyncio.Future[Any]", int]:
         """A future, and the number under which its answer will come; 0: it has failed."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.worth_trying:
             future.set_exception(self._unreachable())
             return future, 0
-        full = self._waiting and self._bytes + size > FORWARDS_BYTES_WAITING_MAX
-        if full or len(self._waiting) >= ASKS_WAITING_MAX:
-            message = f"{len(self._waiting)} commands of {self._bytes} bytes wait for {self.name}"
-            future.set_exception(
-                QueratorError(ErrorCode.OVERLOADED, message, retry_delay_ms=OVERLOADED_RETRY_MS)
-            )
-            return future, 0
+        for shares, more, unit in ((self._counts, 1, "commands"), (self._bytes, size, "bytes")):
+            if not shares.has_room(group, more):
+                what = f"wait for node {self.name}"
+                future.set_exception(endings.full(shares, group, more, unit, what))
+                return future, 0
         id = self._next_id
         self._next_id += 1
-        self._waiting[id] = _Waiting(future, size, query)
-        self._bytes += size
+        self._waiting[id] = _Waiting(future, group, size, query)
+        self._counts.add(group, 1)
+        self._bytes.add(group, size)
         future.add_done_callback(partial(self._forget, id))
         return future, id
 
@@ -140,7 +148,8 @@ class NodeLink:
         """Nobody waits any more; what is not sent yet will not be."""
         waiting = self._waiting.pop(id, None)
         if waiting is not None:
-            self._bytes -= waiting.bytes
+            self._counts.remove(waiting.group, 1)
+            self._bytes.remove(waiting.group, waiting.bytes)
 
     def _unreachable(self) -> QueratorError:
         message = f"node {self.name} cannot be reached at {self.address}; not executed"
@@ -270,7 +279,8 @@ class NodeLink:
         """The link is no more: whoever waits is told what that means."""
         self._queue.clear()
         waiting, self._waiting = self._waiting, {}
-        self._bytes = 0
+        self._counts = Shares(ASKS_WAITING_MAX)
+        self._bytes = Shares(FORWARDS_BYTES_WAITING_MAX)
         try:
             self._set_open(False)
         finally:

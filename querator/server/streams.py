@@ -25,6 +25,7 @@ from querator.server.answers import (
     refusal_of,
 )
 from querator.server.call_counts import CANCELLED, OK
+from querator.service.admission import CONNECTION
 
 
 class Stream(Protocol):
@@ -66,6 +67,7 @@ class Streams:
                 self._calls.refused()
                 counts.refused(method, DRAINING, began_s)
                 await abort(context, DRAINING, request_id=request_id)
+            CONNECTION.set(context.peer())
             stream = make(context, request_id, request)
             self._live.add(stream)
             counts.stream_began(method)

@@ -1,61 +1,178 @@
 """How much unanswered work a node takes on. Beyond it a call is refused before anything is stored.
 
 Kinds of work are bounded apart, so that a flood of one leaves room for the others: completes get
-in while produces are refused.
+in while produces are refused. Within a kind, keys share the bound (`model.shares`): connections
+share what the node holds, partitions share what is on its way to their leaders. So a partition that
+does not answer, and a client that sends too much, leave room for the others.
+
+A call that waits for its partition's leader is counted apart, in a smaller budget, until it is
+sent. It goes when there is a leader, whether or not the other budget has room then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import partial
+from typing import Generic
 
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.limits import OVERLOADED_RETRY_MS
+from querator.model.ids import GroupId
+from querator.model.limits import LEADERLESS_BYTES_MAX, LEADERLESS_CALLS_MAX, OVERLOADED_RETRY_MS
+from querator.model.shares import K, Shares
+
+CONNECTION: ContextVar[str] = ContextVar("connection", default="this node")
+"""The connection that a call came by, in the task of the call."""
 
 
-class Admission:
-    """Counts calls of one kind, and their bytes, between `enter` and `leave`."""
+class Admission(Generic[K]):
+    """Counts calls of one kind, and their bytes, between `enter` and `leave`, by key."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_calls", "_calls_max", "_kind")
+    __slots__ = ("_bytes_shares", "_calls_shares", "_kind", "_scope")
 
-    def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:
-        """`kind` in the plural, for people; `bytes_max` 0: not bounded by bytes."""
+    def __init__(self, kind: str, scope: str, *, calls_max: int, bytes_max: int = 0) -> None:
+        """`kind` in the plural and `scope` (what a key is), for people; `bytes_max` 0: not bounded
+        by bytes.
+        """
         self._kind = kind
-        self._calls_max = calls_max
-        self._bytes_max = bytes_max
-        self._calls = 0
-        self._bytes = 0
+        self._scope = scope
+        self._calls_shares: Shares[K] = Shares(calls_max)
+        self._bytes_shares: Shares[K] | None = Shares(bytes_max) if bytes_max else None
 
     @property
     def calls(self) -> int:
-        return self._calls
+        return self._calls_shares.total
 
     @property
     def bytes(self) -> int:
-        return self._bytes
+        return 0 if self._bytes_shares is None else self._bytes_shares.total
 
-    def enter(self, size: int = 0) -> None:
-        """Raises OVERLOADED. A call larger than the bound gets in when it is alone."""
-        if self._calls >= self._calls_max:
-            raise self._overloaded(self._calls, self._calls_max, "calls")
-        if self._bytes_max and self._calls and self._bytes + size > self._bytes_max:
-            raise self._overloaded(self._bytes + size, self._bytes_max, "bytes")
-        self._calls += 1
-        self._bytes += size
+    def check(self, key: K, size: int = 0, *, named: str) -> None:
+        """Raises OVERLOADED if there is no room; `named`: what the key is, for people. A call
+        larger than its share gets in when its key has no other.
+        """
+        if not self._calls_shares.has_room(key, 1):
+            raise self._overloaded(self._calls_shares, key, 1, "calls", named)
+        if self._bytes_shares is not None and not self._bytes_shares.has_room(key, size):
+            raise self._overloaded(self._bytes_shares, key, size, "bytes", named)
 
-    def leave(self, size: int = 0) -> None:
-        self._calls -= 1
-        self._bytes -= size
-        assert self._calls >= 0
-        assert self._bytes >= 0
+    @contextmanager
+    def admitted(self, key: K, size: int = 0, *, named: str) -> Iterator[None]:
+        """From `enter` to `leave`. Raises OVERLOADED."""
+        self.check(key, size, named=named)
+        self.enter(key, size)
+        try:
+            yield
+        finally:
+            self.leave(key, size)
 
-    def _overloaded(self, value: int, limit: int, unit: str) -> QueratorError:
+    def enter(self, key: K, size: int = 0) -> None:
+        """Whether or not there is room."""
+        self._calls_shares.add(key, 1)
+        if self._bytes_shares is not None:
+            self._bytes_shares.add(key, size)
+
+    def leave(self, key: K, size: int = 0) -> None:
+        self._calls_shares.remove(key, 1)
+        if self._bytes_shares is not None:
+            self._bytes_shares.remove(key, size)
+
+    def _overloaded(
+        self, shares: Shares[K], key: K, size: int, unit: str, named: str
+    ) -> QueratorError:
+        value, limit, whose = shares.used(key) + size, shares.share(key), named
+        field = self._scope
+        if shares.total + size > shares.limit:
+            value, limit, whose = shares.total + size, shares.limit, "this node"
+            field = "node"
         return QueratorError(
             ErrorCode.OVERLOADED,
-            f"unanswered {self._kind} of this node would be {value} {unit}; the limit is {limit} "
+            f"unanswered {self._kind} of {whose} would be {value} {unit}; the limit is {limit} "
             f"{unit}; wait and repeat",
+            field=field,
             limit=f"{limit} {unit}",
             value=f"{value} {unit}",
             retry_delay_ms=OVERLOADED_RETRY_MS,
         )
+
+
+class Held(Admission[str]):
+    """What a node holds of one kind of work, by connection."""
+
+    __slots__ = ()
+
+    def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:
+        super().__init__(kind, "connection", calls_max=calls_max, bytes_max=bytes_max)
+
+    def held(self, size: int = 0) -> "AbstractContextManager[None]":
+        """While a call of this connection is answered. Raises OVERLOADED."""
+        connection = CONNECTION.get()
+        return self.admitted(connection, size, named=f"connection {connection}")
+
+    def hold(self) -> Callable[[], None]:
+        """As `held`, until the returned function is called."""
+        connection = CONNECTION.get()
+        self.check(connection, named=f"connection {connection}")
+        self.enter(connection)
+        return partial(self.leave, connection)
+
+
+class Ticket:
+    """One call on its way to a partition; `leave` at its end."""
+
+    __slots__ = ("_budget", "_desk", "_group", "_size")
+
+    def __init__(self, desk: "Sending", group: GroupId, size: int, *, waits: bool) -> None:
+        self._desk = desk
+        self._group = group
+        self._size = size
+        self._budget = desk.waiting if waits else desk.sent
+        self._budget.enter(group, size)
+
+    def wait(self) -> None:
+        """The call waits for a leader."""
+        self._move(self._desk.waiting)
+
+    def go(self) -> None:
+        """The call is sent."""
+        self._move(self._desk.sent)
+
+    def _move(self, budget: "Admission[GroupId]") -> None:
+        if budget is not self._budget:
+            self.leave()
+            budget.enter(self._group, self._size)
+            self._budget = budget
+
+    def leave(self) -> None:
+        self._budget.leave(self._group, self._size)
+
+
+class Sending:
+    """What is on its way to partitions, of one kind of work."""
+
+    def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:
+        """`bytes_max` as of `Admission`."""
+        self.sent: Admission[GroupId] = Admission(
+            kind, "partition", calls_max=calls_max, bytes_max=bytes_max
+        )
+        self.waiting: Admission[GroupId] = Admission(
+            f"{kind} that wait for a leader",
+            "partition",
+            calls_max=LEADERLESS_CALLS_MAX,
+            bytes_max=LEADERLESS_BYTES_MAX if bytes_max else 0,
+        )
+
+    @property
+    def calls(self) -> int:
+        return self.sent.calls + self.waiting.calls
+
+    @property
+    def bytes(self) -> int:
+        return self.sent.bytes + self.waiting.bytes
+
+    def enter(self, group: GroupId, size: int, *, waits: bool, named: str) -> Ticket:
+        """`waits`: for a leader of the group. Raises OVERLOADED."""
+        (self.waiting if waits else self.sent).check(group, size, named=named)
+        return Ticket(self, group, size, waits=waits)
 
 
 class Slots:

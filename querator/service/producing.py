@@ -15,6 +15,7 @@ from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
 from querator.model.queues import Queue, QueueState
 from querator.model.txn_calls import StageCall
 from querator.service import produce as parts
+from querator.service.admission import Sending
 from querator.service.outcomes import each
 from querator.service.reads import Reads
 from querator.service.router import Router
@@ -28,7 +29,9 @@ BEHIND_S = 0.2
 class Producing:
     """The owner passes on each new map, when the router has it. Belongs to one event loop."""
 
-    def __init__(self, router: Router, reads: Reads, *, durable: bool) -> None:
+    def __init__(self, router: Router, reads: Reads, *, budget: Sending, durable: bool) -> None:
+        """`budget`: for what is on its way to partitions."""
+        self.budget = budget
         self._router = router
         self._reads = reads
         self._durable = durable
@@ -171,7 +174,9 @@ class Producing:
         view.produces += 1
         view.produce_bytes += size
         try:
-            result = await self._router.call(view, part.command, part.items, deadline=deadline)
+            result = await self._router.call(
+                view, part.command, part.items, deadline=deadline, budget=self.budget
+            )
         except QueratorError as error:
             return error
         finally:

@@ -29,7 +29,9 @@ from querator.model.errors import invalid
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import (
     LEASES_WAITING_MAX,
+    PRODUCE_BYTES_HELD_MAX,
     PRODUCE_BYTES_WAITING_MAX,
+    PRODUCES_HELD_MAX,
     PRODUCES_WAITING_MAX,
     REPLY_BYTES_DEFAULT,
     SETTLES_WAITING_MAX,
@@ -49,7 +51,7 @@ from querator.model.txn_calls import (
     TxnList,
 )
 from querator.service import settle
-from querator.service.admission import Admission
+from querator.service.admission import Held, Sending
 from querator.service.browsing import Browsing, scan_slots
 from querator.service.committing import Committer
 from querator.service.damage import Damage
@@ -121,15 +123,21 @@ class QueueService:
         self._committer = Committer(self._router, environment, self._reads)
         self._cache = PayloadCache()
         self._durable = environment.durable
-        self._produces = Admission("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
-        self._settles = Admission("settles", calls_max=settles_max)
-        self._leases = Admission("lease calls and streams", calls_max=leases_max)
+        self._produces = Held(
+            "produces", calls_max=PRODUCES_HELD_MAX, bytes_max=PRODUCE_BYTES_HELD_MAX
+        )
+        self._settles = Held("settles", calls_max=settles_max)
+        self._leases = Held("lease calls and streams", calls_max=leases_max)
         self._browses = scan_slots()
+        producing = Sending("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
+        self._settling = Sending("settles", calls_max=settles_max)
         self._readers = ReaderService(router=self._router, reads=self._reads, calls=self._leases)
         self.damage = Damage(
             host, self._router, self._reads, environment=environment, on_effects=self._on_effects
         )
-        self._producing = Producing(self._router, self._reads, durable=environment.durable)
+        self._producing = Producing(
+            self._router, self._reads, budget=producing, durable=environment.durable
+        )
         self._transactions = Transactions(
             self._router, self._producing, durable=environment.durable
         )
@@ -167,7 +175,7 @@ class QueueService:
         return self._neighbours
 
     @property
-    def admissions(self) -> tuple[Admission, Admission, Admission]:
+    def admissions(self) -> tuple[Held, Held, Held]:
         """What has been taken on and not answered: produces, settles, lease calls and streams."""
         return self._produces, self._settles, self._leases
 
@@ -194,45 +202,31 @@ class QueueService:
     async def produce(self, call: ProduceCall) -> ProduceReply:
         """See `service.produce` for which partition takes what. Raises QueratorError."""
         queue = await self._queue(call)
-        size = len(call.items)
-        self._produces.enter(size)
-        try:
+        with self._produces.held(len(call.items)):
             return await self._producing.produce(
                 queue, call, deadline=deadline_after(call.timeout_ms)
             )
-        finally:
-            self._produces.leave(size)
 
     # --- transactions ------------------------------------------------------------------------
 
     async def stage(self, call: StageCall) -> StageReply:
         """See `service.transactions`, also for the other calls. Raises QueratorError."""
         queue = await self._queue(call, partition=call.partition or 0)
-        size = len(call.items)
-        self._produces.enter(size)
-        try:
+        with self._produces.held(len(call.items)):
             deadline = deadline_after(call.timeout_ms)
             return await self._transactions.stage(queue, call, deadline=deadline)
-        finally:
-            self._produces.leave(size)
 
     async def commit(self, call: CommitCall) -> CommitReply:
         queue = await self._queue(call, partition=last_partition(call))
-        self._settles.enter()
-        try:
+        with self._settles.held():
             deadline = deadline_after(call.timeout_ms)
             return await self._transactions.commit(queue, call, deadline=deadline)
-        finally:
-            self._settles.leave()
 
     async def abort(self, call: AbortCall) -> AbortReply:
         queue = await self._queue(call)
-        self._settles.enter()
-        try:
+        with self._settles.held():
             deadline = deadline_after(call.timeout_ms)
             return await self._transactions.abort(queue, call, deadline=deadline)
-        finally:
-            self._settles.leave()
 
     async def staged(self, namespace: str, name: str, *, timeout_ms: int = 0) -> TxnList:
         deadline = deadline_after(timeout_ms)
@@ -255,11 +249,8 @@ class QueueService:
         queue = await self._queue(call, partition=call.partition or 0)
         if call.partition is not None:
             check_partition(call.partition, queue)
-        self._leases.enter()
-        try:
+        with self._leases.held():
             return await self._lease(queue, call)
-        finally:
-            self._leases.leave()
 
     async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
         views = self._router.views(queue)
@@ -334,7 +325,7 @@ class QueueService:
     async def subscribe(self, call: SubscribeCall) -> Subscription:
         """Opens a lease stream; its owner closes it. Raises QueratorError."""
         queue = await self._queue(call)
-        self._leases.enter()
+        release = self._leases.hold()
         subscription = Subscription(
             call,
             queue,
@@ -345,14 +336,14 @@ class QueueService:
             cache=self._cache,
             damage=self.damage,
             clock=self._clock,
-            left=self._left,
+            left=partial(self._left, release),
         )
         self._subscriptions[subscription] = queue.id
         return subscription
 
-    def _left(self, subscription: Subscription) -> None:
+    def _left(self, release: Callable[[], None], subscription: Subscription) -> None:
         del self._subscriptions[subscription]
-        self._leases.leave()
+        release()
 
     # --- browse ------------------------------------------------------------------------------
 
@@ -376,17 +367,15 @@ class QueueService:
     async def _settle(self, call: CompleteCall | RetryCall) -> SettleReply:
         queue = await self._queue(call)
         check_leases(call.leases)
-        self._settles.enter()
-        try:
+        with self._settles.held():
             return await settle.settle(
                 self._router,
                 self._reads,
                 queue,
                 call,
+                budget=self._settling,
                 deadline=deadline_after(call.timeout_ms),
             )
-        finally:
-            self._settles.leave()
 
     async def extend(self, call: ExtendCall) -> ExtendReply:
         """One outcome per lease in order, or for a client by partition and lease.
@@ -396,18 +385,16 @@ class QueueService:
         queue = await self._queue(call)
         if not call.lease_ids and not call.client_id:
             raise invalid("client_id", "must not be empty without lease_ids")
-        self._settles.enter()
-        try:
+        with self._settles.held():
             return await settle.extend(
                 self._router,
                 self._reads,
                 queue,
                 call,
                 clock=self._clock,
+                budget=self._settling,
                 deadline=deadline_after(call.timeout_ms),
             )
-        finally:
-            self._settles.leave()
 
     # --- what the node says ------------------------------------------------------------------
 

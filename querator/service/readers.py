@@ -47,7 +47,7 @@ from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, Rele
 from querator.partition.lease import fair_shares
 from querator.partition.reader_queries import Outlook
 from querator.partition.readers import unknown_reader
-from querator.service.admission import Admission
+from querator.service.admission import Held
 from querator.service.browsing import batch_slots
 from querator.service.forwarder import AdvanceQuery, BatchQuery
 from querator.service.outcomes import each, refused
@@ -70,7 +70,7 @@ T = TypeVar("T")
 class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
 
-    def __init__(self, *, router: Router, reads: Reads, calls: Admission) -> None:
+    def __init__(self, *, router: Router, reads: Reads, calls: Held) -> None:
         """`calls` counts what has been taken on and may wait."""
         self._reading = batch_slots()
         self._router = router
@@ -89,8 +89,7 @@ class ReaderService:
 
     async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
         queue = await self._queue(call.namespace, call.queue)
-        self._calls.enter()
-        try:
+        with self._calls.held():
             deadline = deadline_after(call.timeout_ms)
             until = asyncio.get_running_loop().time() + call.wait_ms / 1000
             if deadline is not None:
@@ -101,8 +100,6 @@ class ReaderService:
                     self._router, self._reads, it, call, deadline=deadline, until=until
                 ),
             )
-        finally:
-            self._calls.leave()
 
     async def read(self, call: ReadBatchCall, caller: str = "") -> "BatchReading":
         """Opens a batch for reading by a connection, `caller`; its owner closes it."""

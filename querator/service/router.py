@@ -29,6 +29,7 @@ from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.raft.host import Host
+from querator.service.admission import Sending, Ticket
 from querator.service.forwarder import Forwarder, Query
 from querator.service.outcomes import (
     NOT_EXECUTED,
@@ -274,9 +275,23 @@ class Router:
         attachment: bytes = b"",
         *,
         deadline: float | None = None,
+        budget: Sending | None = None,
     ) -> Accepted:
-        """Proposes and waits; `deadline` by the loop's clock. Raises QueratorError."""
-        result: Accepted | Refusal = await self._carry_out(view, command, attachment, deadline)
+        """Proposes and waits; `deadline` by the loop's clock, `budget` for what is on its way to
+        partitions (None: not counted). Raises QueratorError.
+        """
+        ticket = None
+        if budget is not None:
+            waits = not view.led or bool(view.line)
+            named = self._reasons.name(view)
+            ticket = budget.enter(view.group, len(attachment), waits=waits, named=named)
+        try:
+            result: Accepted | Refusal = await self._carry_out(
+                view, command, attachment, deadline, ticket=ticket
+            )
+        finally:
+            if ticket is not None:
+                ticket.leave()
         if isinstance(result, Refusal):
             raise refused(result)
         return result
@@ -303,6 +318,7 @@ class Router:
         deadline: float | None,
         unknown: QueratorError | None = None,
         send: _Send | None = None,
+        ticket: Ticket | None = None,
     ) -> Any:
         """`unknown`: what an earlier attempt has come to."""
         loop = asyncio.get_running_loop()
@@ -310,7 +326,11 @@ class Router:
         pause_s = LEADER_RETRY_S
         hops = 0
         while True:
+            if ticket is not None and (not view.led or view.line):
+                ticket.wait()
             await self._turn(view, latest, deadline, unknown)
+            if ticket is not None:
+                ticket.go()
             node = "" if view.local else view.leader
             try:
                 future = (send or self._send)(view, node, command, attachment)

@@ -43,6 +43,7 @@ from querator.model.ids import (
     parse_lease_id,
 )
 from querator.model.queues import Queue
+from querator.service.admission import Sending
 from querator.service.outcomes import each
 from querator.service.reads import Reads
 from querator.service.router import Router
@@ -142,11 +143,14 @@ async def settle(
     queue: Queue,
     call: CompleteCall | RetryCall,
     *,
+    budget: Sending,
     deadline: float | None,
 ) -> SettleReply:
-    """One outcome per lease, in order. Raises QueratorError when all that is named fails."""
+    """One outcome per lease, in order; `budget` as of `Router.call`. Raises QueratorError when all
+    that is named fails.
+    """
     queue, shares = await _shares(reads, queue, call.leases, field="leases[{}].lease_id")
-    answers = await _ask(router, queue, shares, command_of(call), deadline)
+    answers = await _ask(router, queue, shares, command_of(call), budget, deadline)
     outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
     errors = [answer for answer in answers if isinstance(answer, QueratorError)]
     named = sum(len(share.positions) for share in shares)
@@ -175,6 +179,7 @@ async def extend(
     call: ExtendCall,
     *,
     clock: "Clock",
+    budget: Sending,
     deadline: float | None,
 ) -> ExtendReply:
     """One outcome per lease in order, or for a client by partition and lease. Raises QueratorError
@@ -191,7 +196,7 @@ async def extend(
         return Extend(numbers, call.client_id, call.lease_timeout_ms)
 
     asked_s = clock.monotonic_s()
-    answers = await _ask(router, queue, shares, command, deadline)
+    answers = await _ask(router, queue, shares, command, budget, deadline)
     elapsed_ms = int((clock.monotonic_s() - asked_s) * 1000)
     merged: list[ExtendOutcome] = []
     named = [ExtendOutcome(lease_id, 0, 0) for lease_id in call.lease_ids]
@@ -212,13 +217,19 @@ async def _ask(
     queue: Queue,
     shares: Sequence[Share],
     command: Settle,
+    budget: Sending,
     deadline: float | None,
 ) -> Sequence[object]:
     """The answer of each partition, or why it has none."""
     views = router.views(queue)
     return await each(
         [
-            router.call(views[share.partition], command(tuple(share.leases)), deadline=deadline)
+            router.call(
+                views[share.partition],
+                command(tuple(share.leases)),
+                deadline=deadline,
+                budget=budget,
+            )
             for share in shares
         ]
     )

@@ -146,7 +146,9 @@ class Transactions:
         )
         view = self._router.views(queue)[part.partition]
         try:
-            result = await self._router.call(view, command, part.items, deadline=deadline)
+            result = await self._router.call(
+                view, command, part.items, deadline=deadline, budget=self._producing.budget
+            )
         except QueratorError as error:
             return error
         assert isinstance(result, StageResult)

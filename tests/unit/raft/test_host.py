@@ -16,6 +16,7 @@ from querator.model.limits import (
     PROPOSAL_BYTES_WAITING_MAX,
     PROPOSALS_WAITING_MAX,
 )
+from querator.model.shares import Shares
 from querator.raft.clock import SimulatedClock
 from querator.raft.machine import Machine
 from querator.storage.environment import StorageFailed
@@ -297,27 +298,31 @@ async def test_more_commands_than_may_wait_are_refused():
         gate.close()
         futures = [host.propose(G1, 1)]
         await gate.reached()
-        futures += [host.propose(G1, 1) for _ in range(PROPOSALS_WAITING_MAX - 1)]
+        most = Shares[GroupId](PROPOSALS_WAITING_MAX).share(G1)
+        futures += [host.propose(G1, 1) for _ in range(most - 1)]
         assert await code_of(host.propose(G1, 1)) is ErrorCode.OVERLOADED
         gate.open()
         await asyncio.gather(*futures)
-        assert (await host.propose(G1, 1))[0] == PROPOSALS_WAITING_MAX + 1
+        assert (await host.propose(G1, 1))[0] == most + 1
 
 
 async def test_more_bytes_than_may_wait_are_refused():
     environment = MemoryEnvironment()
     gate = Gate(environment)
     megabyte = b"m" * MIB
-    async with hosting(environment, RegisterMachine(1), log_bytes_kept=MIB) as host:
+    machines = RegisterMachine(1), RegisterMachine(2)
+    async with hosting(environment, *machines, log_bytes_kept=MIB) as host:
         gate.close()
         futures = [host.propose(G1, 1)]
         await gate.reached()
-        most = PROPOSAL_BYTES_WAITING_MAX // MIB - 1
+        most = Shares[GroupId](PROPOSAL_BYTES_WAITING_MAX).share(G1) // MIB - 1
         futures += [host.propose(G1, 1, megabyte) for _ in range(most)]
-        assert await code_of(host.propose(G1, 1, megabyte)) is ErrorCode.OVERLOADED
+        assert await code_of(host.propose(G1, 1, megabyte * 2)) is ErrorCode.OVERLOADED
         assert not host.propose(G1, 1).done(), "a small one still gets in"
+        other = host.propose(GroupId(2), 1, megabyte)
+        assert not other.done(), "and one of another group"
         gate.open()
-        await asyncio.gather(*futures)
+        await asyncio.gather(*futures, other)
         assert (await host.propose(G1, 1, megabyte))[0] == most + 3
 
 

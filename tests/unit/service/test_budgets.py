@@ -1,0 +1,222 @@
+"""What waits for one partition, or for one client, leaves room for the others."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from querator.model.calls import CompleteCall, LeasedBatch, SettleReply
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.shares import Shares
+from querator.raft import host
+from querator.service import admission, queue_service
+from querator.service.admission import CONNECTION
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.hosting import Gate
+from tests.unit.service.serving import LONG_MS, produce_call, ref, refusal, serving
+from tests.unit.service.stage import Stage, staged
+
+MANY = 30
+ITEM = b"x" * 1_000
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_service, "PRODUCE_BYTES_HELD_MAX", 40_000)
+    monkeypatch.setattr(admission, "LEADERLESS_BYTES_MAX", 10_000)
+    monkeypatch.setattr(admission, "LEADERLESS_CALLS_MAX", 10)
+
+
+def start(coroutine: Any) -> "asyncio.Task[Any]":
+    return asyncio.get_running_loop().create_task(coroutine)
+
+
+async def rounds(count: int = 50) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def stop(tasks: "list[asyncio.Task[Any]]") -> Counter[str]:
+    """What those that have ended were refused by: field and code."""
+    found = Counter(
+        f"{error.code.name} {error.field}"
+        for task in tasks
+        if task.done() and isinstance(error := task.exception(), QueratorError)
+    )
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return found
+
+
+async def with_healthy(stage: Stage, leader: str) -> GroupId:
+    """Makes a queue `healthy`; the group of the queue `q`."""
+    healthy = await stage.base.create("healthy")
+    stage.lead(healthy.groups[0], leader)
+    queue = stage.base.placement.map.find("default", "q")
+    assert queue is not None
+    return queue.groups[0]
+
+
+async def test_a_partition_without_a_leader_leaves_room_for_another_queue():
+    async with staged("a", "b") as stage:
+        stage.lead(await with_healthy(stage, "a"), None)
+        waiting = [start(stage.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(MANY)]
+        await rounds()
+        for _ in range(MANY):
+            await stage.produce("a", *[ITEM] * 5, queue="healthy")
+        errors = [task.exception() for task in waiting if task.done()]
+        assert set(await stop(waiting)) == {"OVERLOADED partition"}
+        first = errors[0]
+        assert isinstance(first, QueratorError)
+        assert "produces that wait for a leader of partition 0 of queue q would be" in str(first)
+        assert first.retry_delay_ms
+        # Nothing is counted any more.
+        stage.lead(await_group(stage), "a")
+        await stage.produce("a", *[ITEM] * 30)
+
+
+def await_group(stage: Stage) -> GroupId:
+    queue = stage.base.placement.map.find("default", "q")
+    assert queue is not None
+    return queue.groups[0]
+
+
+async def test_what_waits_for_a_leader_goes_when_there_is_one():
+    async with staged("a", "b") as stage:
+        group = await with_healthy(stage, "a")
+        stage.lead(group, None)
+        waiting = [start(stage.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(5)]
+        await rounds()
+        stage.lead(group, "b")
+        await asyncio.gather(*waiting)
+        held, _, _ = stage.members["a"].admissions
+        assert (held.calls, held.bytes) == (0, 0)
+
+
+async def test_a_partition_that_does_not_answer_leaves_room_for_another_queue():
+    async with staged("a", "b") as stage:
+        stuck = await with_healthy(stage, "b")
+        stage.lead(stuck, "b")
+        there = stage.members["b"].neighbours
+        assert there is not None
+        propose = there.propose
+
+        def hanging(
+            node: str, group: GroupId, command: Any, attachment: bytes
+        ) -> "asyncio.Future[Any]":
+            if group == stuck:
+                return asyncio.get_running_loop().create_future()
+            return propose(node, group, command, attachment)
+
+        there.propose = hanging  # type: ignore[method-assign]
+        budget = stage.members["a"]._producing.budget
+        budget.sent = admission.Admission("produces", "partition", calls_max=99, bytes_max=20_000)
+        waiting = [start(stage.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(MANY)]
+        await rounds()
+        for _ in range(MANY):
+            await asyncio.gather(*(stage.produce("a", ITEM, queue="healthy") for _ in range(3)))
+        refused = await stop(waiting)
+        assert set(refused) == {"OVERLOADED partition"}
+        assert refused.total() < MANY, "it has what nobody else needs"
+
+
+async def complete_healthy(stage: Stage, batch: LeasedBatch) -> SettleReply:
+    call = CompleteCall("default", "healthy", (ref(batch),))
+    return await stage.members["a"].complete(call)
+
+
+async def test_settles_of_a_partition_without_a_leader_leave_room_for_others():
+    async with staged("a", "b") as stage:
+        group = await with_healthy(stage, "a")
+        await stage.produce("a", *[b"x"] * MANY)
+        await stage.produce("a", *[b"x"] * MANY, queue="healthy")
+        stuck = [(await stage.lease("a", 1)).batches[0] for _ in range(MANY)]
+        healthy = [(await stage.lease("a", 1, queue="healthy")).batches[0] for _ in range(MANY)]
+        stage.lead(group, None)
+        waiting = [start(stage.complete("a", batch)) for batch in stuck]
+        await rounds()
+        for batch in healthy:
+            [outcome] = (await complete_healthy(stage, batch)).outcomes
+            assert outcome.error is None
+        assert set(await stop(waiting)) == {"OVERLOADED partition"}
+
+
+async def test_a_client_that_fills_its_share_leaves_room_for_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(admission, "LEADERLESS_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(admission, "LEADERLESS_CALLS_MAX", 1_000)
+    async with staged("a", "b") as stage:
+
+        async def produce(client: str, queue: str, count: int = 1) -> None:
+            CONNECTION.set(client)
+            call = produce_call(*[ITEM] * count, queue=queue, timeout_ms=LONG_MS)
+            await stage.members["a"].produce(call)
+
+        stage.lead(await with_healthy(stage, "a"), None)
+        waiting = [start(produce("greedy", "q")) for _ in range(2 * MANY)]
+        await rounds()
+        error = await refusal(produce("greedy", "healthy"))
+        assert (error.code, error.field) == (ErrorCode.OVERLOADED, "connection")
+        assert "of connection greedy would be" in error.message
+        for _ in range(MANY):
+            await start(produce("modest", "healthy", 5))
+        assert set(await stop(waiting)) == {"OVERLOADED connection"}
+
+
+async def test_commands_of_one_group_leave_room_for_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(host, "PROPOSAL_BYTES_WAITING_MAX", 40_000)
+    environment = MemoryEnvironment()
+    async with serving(environment) as node:
+        await node.create()
+        await node.create("healthy")
+        gate = Gate(environment)
+        gate.close()
+        tasks = [start(node.produce(ITEM)) for _ in range(2 * MANY)]
+        await gate.reached()
+        await rounds()
+        refused = [task for task in tasks if task.done()]
+        assert refused
+        assert all(task.exception() is not None for task in refused)
+        modest = start(node.produce(ITEM, queue="healthy"))
+        await rounds()
+        assert not modest.done(), "it was taken on"
+        gate.open()
+        await modest
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("greedy", [1, 2, 5, 20])
+def test_shares(greedy: int):
+    """Those that take all they can leave a share for one that comes later."""
+    shares: Shares[int] = Shares(10_000)
+    for _ in range(10_000):
+        for key in range(greedy):
+            if shares.has_room(key, 1):
+                shares.add(key, 1)
+    assert all(
+        abs(shares.used(key) - 2 * 10_000 / (2 * greedy + 1)) <= 2 * greedy for key in range(greedy)
+    )
+    taken = 0
+    while shares.has_room(-1, 1):
+        shares.add(-1, 1)
+        taken += 1
+    assert taken >= (10_000 - 2 * greedy) / (2 * greedy + 1) * 2 / 3 - 2
+    assert not shares.has_room(0, 1)
+    for key in range(greedy):
+        shares.remove(key, shares.used(key))
+    assert shares.total == taken
+
+
+def test_a_key_with_nothing_gets_in_and_one_alone_may_exceed_the_limit():
+    shares: Shares[str] = Shares(100)
+    assert shares.has_room("a", 1_000)
+    shares.add("a", 60)
+    assert shares.has_room("b", 40)
+    assert not shares.has_room("b", 41)
+    assert not shares.has_room("a", 40)
