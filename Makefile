@@ -207,6 +207,13 @@ spark-chaos: setup $(VENV)/.spark ## two streams of Spark while driver, workers 
 grow: setup $(VENV)/.demo ## nodes and partitions come and go under 3,000 flights a second, and the books balance
 	$(PY) -m tests.growth $(if $(SHORT),--short)
 
+# Writes build/soak/soak.md and soak.png.
+.PHONY: soak
+soak: MINUTES ?= 60
+soak: SEED ?= 0
+soak: setup $(VENV)/.spark ## load and every fault for an hour: nothing wrong, and nothing grows (MINUTES=60 SEED=n)
+	$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED)
+
 # The last line is the summary; the table says which goals were met.
 .PHONY: stalls
 stalls: TIMES ?= 5

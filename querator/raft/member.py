@@ -387,8 +387,9 @@ class Member(Voter):
                 self._leader_gone()
             return gone
         quiet = [id_ for id_ in self.progress if self._nodes.get(id_) == node]
+        too_long_ago_s = self._clock.monotonic_s() - self._getConf().leaderFallbackTimeout
         for id_ in quiet:
-            self.progress[id_].heard_s = float("-inf")
+            self.progress[id_].heard_s = min(self.progress[id_].heard_s, too_long_ago_s)
         return bool(quiet)
 
     # --- messages ------------------------------------------------------------------

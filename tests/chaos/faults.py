@@ -25,10 +25,12 @@ class Faults:
         self.cluster = cluster
         self.recorder = recorder
         self.chance = random.Random(seed)
+        self.mortal = cluster.names
+        """Nodes whose process may end."""
         self.done: Counter[str] = Counter()
         self.spans: list[tuple[float, float]] = []
         """From when until when something was wrong."""
-        self._kinds: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+        self.kinds: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (3, self.kill_one),
             (1, self.kill_all),
             (2, self.stop_one),
@@ -49,7 +51,7 @@ class Faults:
             await asyncio.sleep(self.chance.uniform(0.5, 3))
             if loop.time() >= until_s:
                 return
-            weights, kinds = zip(*self._kinds, strict=True)
+            weights, kinds = zip(*self.kinds, strict=True)
             (kind,) = self.chance.choices(kinds, weights)
             with self._noted(kind.__name__):
                 await kind()
@@ -65,20 +67,21 @@ class Faults:
             self.recorder.note(f"{name} is over")
             self.spans.append((began_s, self.recorder.clock()))
 
-    def _one(self) -> str:
-        name = self.chance.choice(self.cluster.names)
+    def one(self, names: str = "") -> str:
+        """Any node, or one of these."""
+        name = self.chance.choice(names or self.cluster.names)
         self.recorder.note(f"node {name}")
         return name
 
-    async def _last(self) -> None:
+    async def last(self) -> None:
         await asyncio.sleep(self.chance.uniform(0.5, LONGEST_S))
 
     # --- processes ---------------------------------------------------------------------------
 
     async def kill_one(self) -> None:
-        node = self.cluster[self._one()]
+        node = self.cluster[self.one(self.mortal)]
         await node.kill()
-        await self._last()
+        await self.last()
         await node.start()
 
     async def kill_all(self) -> None:
@@ -90,21 +93,21 @@ class Faults:
 
     async def stop_one(self) -> None:
         """As for an upgrade."""
-        node = self.cluster[self._one()]
+        node = self.cluster[self.one(self.mortal)]
         code = await node.stop()
         assert code == 0, f"node {node.name} ended with {code}:\n{node.said()[-4000:]}"
         await asyncio.sleep(self.chance.uniform(0, 2))
         await node.start()
 
     async def freeze_one(self) -> None:
-        node = self.cluster[self._one()]
+        node = self.cluster[self.one()]
         node.freeze()
-        await self._last()
+        await self.last()
         node.thaw()
 
     async def lose_data(self) -> None:
         """The disk is gone; an operator has the node replaced."""
-        name = self._one()
+        name = self.one(self.mortal)
         node = self.cluster[name]
         asked = next(other for other in self.cluster.names if other != name)
         await self.cluster.until_well(asked)
@@ -121,20 +124,20 @@ class Faults:
     async def _blocked(self, *ways: Way) -> None:
         for way in ways:
             way.block()
-        await self._last()
+        await self.last()
         for way in ways:
             way.unblock()
 
     async def cut_off(self) -> None:
         """No other node is heard, or hears; clients still reach it, or do not."""
-        name = self._one()
+        name = self.one()
         proxy = self.cluster.clients[name]
         clients = (proxy.forth, proxy.back) if self.chance.random() < 0.5 else ()
         await self._blocked(*self.cluster.around(name), *clients)
 
     async def one_way(self) -> None:
         """A node hears the others and is not heard, or the reverse; or so with one other node."""
-        name = self._one()
+        name = self.one()
         others = [other for other in self.cluster.names if other != name]
         if self.chance.random() < 0.5:
             others = others[:1]
@@ -149,11 +152,11 @@ class Faults:
         await self._blocked(*self.cluster.between(one, other))
 
     async def slow_links(self) -> None:
-        ways = self.cluster.around(self._one())
+        ways = self.cluster.around(self.one())
         for way in ways:
             way.delay_s = self.chance.choice([0.02, 0.1, 0.3])
             way.bytes_per_s = self.chance.choice([0, 100_000, 1_000_000])
-        await self._last()
+        await self.last()
         for way in ways:
             way.heal()
 
@@ -165,7 +168,7 @@ class Faults:
 
     async def no_clients(self) -> None:
         """Connections to a node break, answers are swallowed, or it cannot be reached at all."""
-        proxy = self.cluster.clients[self._one()]
+        proxy = self.cluster.clients[self.one()]
         style = self.chance.random()
         if style < 0.3:
             for _ in range(self.chance.randint(1, 10)):

@@ -18,13 +18,14 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 from querator import Client
 from tests.chaos.faults import Faults
@@ -45,16 +46,50 @@ from tests.integration import load as plain
 from tests.integration.cluster import FaultyCluster, faulty_cluster
 from tests.integration.processes import verify
 
-FIFO, MANY, STREAMS, DEAD = "fifo", "many", "streams", "dead"
-QUEUES = {
-    FIFO: QueueRules(1, plain.LEASE_TIMEOUT_S),
-    MANY: QueueRules(6, LEASE_TIMEOUT_S, 5, DEAD),
-    STREAMS: QueueRules(3, LEASE_TIMEOUT_S),
-}
 PAUSE_S = 0.08
 CALM_S = 60.0
 DRAIN_S = 120.0
 HOLD_S = 40.0
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Names of the queues of one run; several on one cluster have a `suffix` each."""
+
+    suffix: str = ""
+
+    @property
+    def fifo(self) -> str:
+        return f"fifo{self.suffix}"
+
+    @property
+    def many(self) -> str:
+        return f"many{self.suffix}"
+
+    @property
+    def streams(self) -> str:
+        return f"streams{self.suffix}"
+
+    @property
+    def dead(self) -> str:
+        return f"dead{self.suffix}"
+
+    def rules(self) -> dict[str, QueueRules]:
+        return {
+            self.fifo: QueueRules(1, plain.LEASE_TIMEOUT_S),
+            self.many: QueueRules(6, LEASE_TIMEOUT_S, 5, self.dead),
+            self.streams: QueueRules(3, LEASE_TIMEOUT_S),
+        }
+
+
+class Wrong(Protocol):
+    """What goes wrong under load."""
+
+    done: Counter[str]
+
+    async def run(self, until_s: float) -> None:
+        """Until the loop's clock says so."""
+        ...
 
 
 @dataclass
@@ -87,30 +122,48 @@ async def chaos(home: Path, *, minutes: float, seed: int, faults: bool = True) -
     """Raises AssertionError when the nodes do not come to rest. The history is in `home` from the
     end of the load on, whatever happens then.
     """
+    async with faulty_cluster(home) as cluster:
+        await cluster.start()
+        wrong = partial(Faults, cluster, seed=seed) if faults else None
+        run = await bout(cluster, home / "history", minutes=minutes, seed=seed, faults=wrong)
+        await _stop(cluster)
+    return run
+
+
+async def bout(
+    cluster: FaultyCluster,
+    kept: Path,
+    *,
+    minutes: float,
+    seed: int,
+    faults: Callable[[Recorder], Wrong] | None,
+    queues: Queues = Queues(),
+) -> Run:
+    """Load and faults on a cluster that runs, until all is drained; the history goes to `kept`.
+    The queues stay. Raises AssertionError when the nodes do not come to rest.
+    """
     recorder = Recorder(
-        History(dict(QUEUES), [], clock_uncertainty_s=0.5, hold_s=HOLD_S), time.monotonic
+        History(queues.rules(), [], clock_uncertainty_s=0.5, hold_s=HOLD_S), time.monotonic
     )
     run = Run(seed, minutes, recorder.history)
     try:
-        async with faulty_cluster(home) as cluster:
-            await cluster.start()
-            await _create_queues(cluster)
-            await cluster.until_well()
-            await _load(cluster, recorder, run, faults=faults)
-            await _end(cluster, recorder)
+        await _create_queues(cluster, queues)
+        await cluster.until_well()
+        await _load(cluster, recorder, run, queues, faults=faults)
+        await _end(cluster, recorder, queues)
     finally:
         for op in recorder.history.operations:
             op.end_s = min(op.end_s, time.monotonic())
-        recorder.history.write(home / "history")
+        recorder.history.write(kept)
     run.unavailable = max(unavailable(recorder.history), default=(0.0, "", 0.0))
     run.report = check(recorder.history)
     return run
 
 
-async def _create_queues(cluster: FaultyCluster) -> None:
+async def _create_queues(cluster: FaultyCluster, queues: Queues) -> None:
     async with Client(cluster.addresses) as client:
-        await client.create_queue(DEAD)
-        for name, rules in QUEUES.items():
+        await client.create_queue(queues.dead)
+        for name, rules in queues.rules().items():
             await client.create_queue(
                 name,
                 partitions=rules.partitions,
@@ -120,7 +173,14 @@ async def _create_queues(cluster: FaultyCluster) -> None:
             )
 
 
-async def _load(cluster: FaultyCluster, recorder: Recorder, run: Run, *, faults: bool) -> None:
+async def _load(
+    cluster: FaultyCluster,
+    recorder: Recorder,
+    run: Run,
+    queues: Queues,
+    *,
+    faults: Callable[[Recorder], Wrong] | None,
+) -> None:
     """Load and faults, then load without faults until all is well."""
     gone = asyncio.Event()
     until_s = asyncio.get_running_loop().time() + run.minutes * 60
@@ -134,19 +194,19 @@ async def _load(cluster: FaultyCluster, recorder: Recorder, run: Run, *, faults:
 
         users = {name: await user(name) for name in ("p1", "p2", "c1", "c2", "c3", "s1", "s2")}
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(users["p1"].produce(MANY))
-            tasks.create_task(users["p2"].produce_on_a_stream(FIFO, ordered=True))
-            tasks.create_task(users["p1"].produce_on_a_stream(STREAMS, ordered=False))
+            tasks.create_task(users["p1"].produce(queues.many))
+            tasks.create_task(users["p2"].produce_on_a_stream(queues.fifo, ordered=True))
+            tasks.create_task(users["p1"].produce_on_a_stream(queues.streams, ordered=False))
             for name in ("c1", "c2", "c3"):
-                tasks.create_task(users[name].consume(MANY))
+                tasks.create_task(users[name].consume(queues.many))
             for name in ("s1", "s2"):
-                tasks.create_task(users[name].consume_on_a_stream(STREAMS))
-            for queue in QUEUES:
+                tasks.create_task(users[name].consume_on_a_stream(queues.streams))
+            for queue in queues.rules():
                 tasks.create_task(users["c1"].count(queue))
-            for n, load in enumerate(_plain_loads(cluster, recorder, run.seed, gone)):
+            for n, load in enumerate(_plain_loads(cluster, recorder, queues, run.seed, gone)):
                 tasks.create_task(load.consume(f"plain{n}"))
-            if faults:
-                wrong = Faults(cluster, recorder, run.seed)
+            if faults is not None:
+                wrong = faults(recorder)
                 await wrong.run(until_s)
                 run.faults = wrong.done
             else:
@@ -160,17 +220,17 @@ async def _load(cluster: FaultyCluster, recorder: Recorder, run: Run, *, faults:
 
 
 def _plain_loads(
-    cluster: FaultyCluster, recorder: Recorder, seed: int, gone: asyncio.Event
+    cluster: FaultyCluster, recorder: Recorder, queues: Queues, seed: int, gone: asyncio.Event
 ) -> Iterator[plain.Load]:
     """One at each node."""
     for proxy in cluster.clients.values():
         address = partial(getattr, proxy, "address")
-        load = plain.Load(FIFO, address, seed, recorder, pause_s=PAUSE_S)
+        load = plain.Load(queues.fifo, address, seed, recorder, pause_s=PAUSE_S)
         load.gone = gone
         yield load
 
 
-async def _end(cluster: FaultyCluster, recorder: Recorder) -> None:
+async def _end(cluster: FaultyCluster, recorder: Recorder, queues: Queues) -> None:
     async with Client(cluster.addresses) as client:
         user = User(
             "drain",
@@ -181,11 +241,15 @@ async def _end(cluster: FaultyCluster, recorder: Recorder) -> None:
             pause_s=0,
             gone=asyncio.Event(),
         )
-        for queue in QUEUES:
+        for queue in queues.rules():
             async with asyncio.timeout(DRAIN_S):
                 await _drain(user, queue)
-        for queue, rules in QUEUES.items():
+        for queue, rules in queues.rules().items():
             await _look(client, recorder, queue, rules)
+
+
+async def _stop(cluster: FaultyCluster) -> None:
+    """The nodes end well, and what is on their disks is whole."""
     for name in cluster.names:
         code = await cluster[name].stop()
         assert code == 0, f"node {name} ended with {code}:\n{cluster[name].said()[-4000:]}"

@@ -13,6 +13,7 @@ import pytest
 from querator import Client
 from querator.client import LeasedItem
 from querator.storage.lmdb_environment import open_lmdb
+from tests.integration.flips import flip
 from tests.integration.members import members
 from tests.integration.processes import ServerProcess, run, server, verify
 
@@ -114,22 +115,6 @@ async def test_a_file_cut_short_is_refused(
     assert code != 0
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
-
-
-def flip(data_dir: Path, payload: bytes) -> int:
-    """Flips a bit of each copy of the payload in the data file, where the node that runs on it
-    reads it; how many there are.
-    """
-    found = 0
-    with (data_dir / "data.mdb").open("r+b") as file:
-        data = file.read()
-        at = data.find(payload)
-        while at >= 0:
-            found += 1
-            file.seek(at)
-            file.write(bytes([payload[0] ^ 1]))
-            at = data.find(payload, at + 1)
-    return found
 
 
 def payload(number: int) -> bytes:

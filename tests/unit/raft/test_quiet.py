@@ -102,3 +102,16 @@ def test_a_follower_that_hears_its_leader_does_not_vote_for_one_that_does_not():
     world.pass_s(5)
     assert world.leaders == [leader]
     assert world.nodes[leader].status.term == term
+
+
+def test_a_leader_that_is_told_when_its_alarm_goes_off_steps_down():
+    world = World("a", "b", "c")
+    leader = world.leader()
+    world.pass_s(1)
+    for other in world.nodes:
+        if other != leader:
+            world.mute(other, leader)
+    node = world.nodes[leader]
+    node.clock.advance(5_000)
+    world.turn(node)
+    assert not node.status.leads

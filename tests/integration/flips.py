@@ -1,0 +1,19 @@
+"""Damage to the data file of a node that runs."""
+
+from pathlib import Path
+
+
+def flip(data_dir: Path, payload: bytes) -> int:
+    """Flips a bit of each copy of the payload in the data file, where the node that runs on it
+    reads it; how many there are.
+    """
+    found = 0
+    with (data_dir / "data.mdb").open("r+b") as file:
+        data = file.read()
+        at = data.find(payload)
+        while at >= 0:
+            found += 1
+            file.seek(at)
+            file.write(bytes([payload[0] ^ 1]))
+            at = data.find(payload, at + 1)
+    return found

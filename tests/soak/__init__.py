@@ -1,0 +1,1 @@
+"""An hour of load on three real nodes while everything fails, and what grows meanwhile."""

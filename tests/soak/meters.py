@@ -1,0 +1,121 @@
+"""What a node holds: memory, descriptors, bytes in its file, groups; and how that has grown."""
+
+import asyncio
+import os
+import statistics
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.members import Members
+from tests.soak.faults import STEADY
+
+PAUSE_S = 5.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Of one node at one instant, seconds since the run began. `calm`: nothing was wrong, and no
+    load was on. `used_bytes` and `groups` are -1 where the node did not answer.
+    """
+
+    at_s: float
+    node: str
+    calm: bool
+    rss_bytes: int
+    descriptors: int
+    file_bytes: int
+    used_bytes: int
+    groups: int
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Of the produces of one bout, milliseconds."""
+
+    at_s: float
+    produces: int
+    p50_ms: float
+    p99_ms: float
+
+
+class Meters:
+    def __init__(self, cluster: Members, admin: dict[str, str]) -> None:
+        """`admin`: addresses of the admin ports, by node."""
+        self._cluster = cluster
+        self._admin = admin
+        self._began_s = time.monotonic()
+        self.samples: list[Sample] = []
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.look(calm=False)
+            await asyncio.sleep(PAUSE_S)
+
+    async def look(self, *, calm: bool) -> None:
+        for name in self._cluster.by_name:
+            # A node that has just been killed is looked at the next time.
+            with suppress(OSError, AssertionError):
+                self.samples.append(await asyncio.to_thread(self._look, name, calm))
+
+    def _look(self, name: str, calm: bool) -> Sample:
+        member = self._cluster[name]
+        pid = member.pid
+        with open(f"/proc/{pid}/statm") as statm:
+            rss_bytes = int(statm.read().split()[1]) * _PAGE_BYTES
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+        file_bytes = sum(
+            path.stat().st_blocks * 512 for path in member.data_dir.iterdir() if path.is_file()
+        )
+        used_bytes, groups = self._metrics(name)
+        return Sample(
+            self.now_s(), name, calm, rss_bytes, descriptors, file_bytes, used_bytes, groups
+        )
+
+    def _metrics(self, name: str) -> tuple[int, int]:
+        try:
+            with urllib.request.urlopen(f"http://{self._admin[name]}/metrics", timeout=2) as page:
+                text = page.read().decode()
+        except OSError:
+            return -1, -1
+        sums = {"querator_storage_used_bytes": 0.0, "querator_raft_groups": 0.0}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name in sums:
+                    sums[sample.name] += sample.value
+        return int(sums["querator_storage_used_bytes"]), int(sums["querator_raft_groups"])
+
+
+Measure = Callable[[Sample], int]
+GROWN: tuple[tuple[str, Measure, float, int], ...] = (
+    ("resident memory", lambda sample: sample.rss_bytes, 1.10, 0),
+    ("descriptors", lambda sample: sample.descriptors, 1.0, 20),
+    ("bytes in use in the file", lambda sample: sample.used_bytes, 1.10, 4 << 20),
+    ("size of the file", lambda sample: sample.file_bytes, 1.10, 16 << 20),
+    ("groups", lambda sample: sample.groups, 1.0, 0),
+)
+"""What may have grown between the first third and the last one: by a factor, and beside it."""
+
+
+def growth(samples: Sequence[Sample]) -> list[tuple[str, float, float, bool]]:
+    """What the steady node held when it was calm: in the first third after a warm-up of a fifth,
+    in the last third (medians), and whether that is too much. The backlog is the same each time.
+    """
+    calm = [sample for sample in samples if sample.calm and sample.node == STEADY]
+    calm = calm[len(calm) // 5 :]
+    third = max(1, len(calm) // 3)
+    if len(calm) < 2:
+        return []
+    found = []
+    for name, measure, factor, beside in GROWN:
+        first = statistics.median(measure(sample) for sample in calm[:third])
+        last = statistics.median(measure(sample) for sample in calm[-third:])
+        found.append((name, first, last, last > first * factor + beside))
+    return found
