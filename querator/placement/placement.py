@@ -86,6 +86,7 @@ class Placement:
         `newcomers` those that want to join.
         """
         self._host = host
+        self._connected = connected
         self._standing = standing
         self._said = standing.node
         self._propose: Propose = propose or host.propose
@@ -229,7 +230,7 @@ class Placement:
         await asyncio.gather(*self._tasks(), return_exceptions=True)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        forming = () if self._forming is None else (self._forming,)
+        forming = [] if self._forming is None else [self._forming]
         return [*self._settling.values(), *forming, *self._always]
 
     # --- changes -----------------------------------------------------------------
@@ -273,7 +274,7 @@ class Placement:
         stored in it or leased from it, on whatever node. The data goes in the background.
 
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE; OUTCOME_UNKNOWN
-        when it is being deleted, and that is not certain before the deadline (the loop's clock).
+        when that is not certain before the deadline, by the loop's clock.
         """
         result = await self._decided(DeleteQueue(namespace, name))
         try:
@@ -299,11 +300,12 @@ class Placement:
         until it starts again, as far as others can be told.
         """
         until_s = asyncio.get_running_loop().time() + timeout_s
-        try:
-            async with asyncio.timeout(TELL_S):
-                await self._tell_handoff()
-        except TimeoutError:
-            _log.info("placement.handoff_not_told", error=f"no answer in {TELL_S:.0f} s")
+        if self._connected():
+            try:
+                async with asyncio.timeout(TELL_S):
+                    await self._tell_handoff()
+            except TimeoutError:
+                _log.info("placement.handoff_not_told", error=f"no answer in {TELL_S:.0f} s")
         return await self._duties.hand_over(until_s - asyncio.get_running_loop().time())
 
     async def _tell_handoff(self) -> None:

@@ -48,6 +48,8 @@ _LATER_S: Final = 0.001
 
 PROMPT_S: Final = 0.02
 """A follower that was heard so lately is expected to answer soon."""
+HOPE_S: Final = 0.8
+"""A majority that was not heard for so long has missed two heartbeats."""
 
 
 class Member(Voter):
@@ -135,10 +137,22 @@ class Member(Voter):
         """When a leader that hears nothing more has to step down: the majority is then too long
         ago. Each answer moves it on.
         """
+        return float(self._majority_heard_s() + self._getConf().leaderFallbackTimeout + _LATER_S)
+
+    def _majority_heard_s(self) -> float:
+        """When a leader with others last heard so many that they are a majority with it."""
         heard = sorted(self.progress[id_].heard_s for id_ in self._voters if id_ != self.id)
         needed = (len(heard) + 1) // 2
-        last_s = heard[-needed]
-        return float(last_s + self._getConf().leaderFallbackTimeout + _LATER_S)
+        return heard[-needed]
+
+    @property
+    def hopes(self) -> bool:
+        """Whether what is in the log may be committed before long, as far as is known here: a
+        leader hears a majority, a follower knows of a leader.
+        """
+        if self.alone or not self.leads:
+            return self.alone or self.leader is not None
+        return self._majority_heard_s() > self._clock.monotonic_s() - HOPE_S
 
     @property
     def may_commit(self) -> bool:

@@ -225,12 +225,12 @@ class Turns:
 
     @property
     def answered(self) -> bool:
-        """Whether every call that was taken on is answered. Groups may still be on their way out;
-        that goes on whenever it is asked for again.
+        """Whether every call that was taken on is answered, or waits for a majority that nobody
+        hears. Groups may still be on their way out; that goes on whenever it is asked for again.
         """
         if self._batcher or self._dirty or self._transaction:
             return False
-        return not any(group.waiting for group in self._groups.values())
+        return not any(group.waiting and group.member.hopes for group in self._groups.values())
 
     def wait_s(self) -> float | None:
         """Seconds until there is something to do without a request; None: for ever."""

@@ -24,7 +24,7 @@ from querator.raft.messages import (
 )
 from querator.raft.pending import Backlog, Pending
 from querator.raft.reads import Reads
-from tests.unit.raft.trio import future
+from tests.unit.raft.trio import World, future
 
 A, B = node_key("a", "1"), node_key("b", "1")
 G, H = GroupId(1), GroupId(2)
@@ -305,3 +305,19 @@ def test_who_finds_no_room_is_called_when_there_is():
     assert mail.calls
     assert mail.called() == [H, G], "each once, in the order in which they came"
     assert not mail.calls
+
+
+def test_a_node_without_a_majority_does_not_wait_for_one_when_it_stops():
+    """What is in its log may be applied later, by others: nobody can tell here."""
+    world = World("a", "b", "c")
+    world.added(1)
+    world.until(world.alike)
+    leader = world.nodes[world.leader()]
+    assert leader.turns is not None
+    world.separate(leader.name)
+    world.add(leader.name, 7)
+    world.step()
+    assert not leader.turns.answered, "the others may answer in a moment"
+    world.pass_s(3)
+    assert world.errors == []
+    assert leader.turns.answered
