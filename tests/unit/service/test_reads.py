@@ -193,6 +193,7 @@ async def grown(stage: Stage) -> AdminService:
         router=service.router,
         reads=service.reads,
         durable=False,
+        clock=stage.base.clock,
     )
     await stage.grow(2, behind="a", leader="b")
     for number in range(2):
