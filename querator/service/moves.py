@@ -79,8 +79,8 @@ class Mover:
         self._environment = environment
         self._loop = asyncio.get_running_loop()
         self._sources: dict[PartitionView, _Source] = {}
-        self._full: dict[GroupId, set[_Source]] = {}
-        """Sources that wait for room in a target."""
+        self.full: dict[GroupId, set[_Source]] = {}
+        """Sources that wait for room in a target that this node leads."""
         self._stopped = False
 
     def look(self, view: PartitionView) -> None:
@@ -95,11 +95,8 @@ class Mover:
             self._loop.call_soon(self._step, source)
 
     def on_items(self, group: GroupId, items: int) -> None:
-        """A partition that this node leads holds so many items."""
-        waiting = self._full.get(group)
-        if not waiting:
-            return
-        for source in [source for source in waiting if items < source.full[group]]:
+        """One of the `full` targets holds so many items."""
+        for source in [source for source in self.full[group] if items < source.full[group]]:
             self._not_full(source, group)
             source.pauses.pop(group, None)
             if source.timer is not None:
@@ -242,15 +239,15 @@ class Mover:
         view = self._router.view(target)
         if view.local:
             source.full[target] = view.occupied
-            self._full.setdefault(target, set()).add(source)
+            self.full.setdefault(target, set()).add(source)
 
     def _not_full(self, source: _Source, target: GroupId) -> None:
         source.full.pop(target, None)
-        waiting = self._full.get(target)
+        waiting = self.full.get(target)
         if waiting is not None:
             waiting.discard(source)
             if not waiting:
-                del self._full[target]
+                del self.full[target]
 
     def _failed(self, source: _Source, target: GroupId, error: QueratorError) -> None:
         before = source.pauses.get(target)

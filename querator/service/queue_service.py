@@ -411,7 +411,8 @@ class QueueService:
             view.desk.look(view)
         if effects.outbox:
             self._mover.look(view)
-        self._mover.on_items(group, effects.occupied)
+        if group in self._mover.full:
+            self._mover.on_items(group, effects.occupied)
         self._committer.look(view)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
