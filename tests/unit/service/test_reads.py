@@ -192,6 +192,7 @@ async def grown(stage: Stage) -> AdminService:
         placement=cast(Any, stage.maps["a"]),
         router=service.router,
         reads=service.reads,
+        clock=stage.base.clock,
         durable=False,
         clock=stage.base.clock,
     )
