@@ -389,7 +389,9 @@ class Node:
         _log.info("node.stopped")
 
     def _failed(self) -> NodeFailedError:
-        failed = NodeFailedError(f"the node has failed: {self._failure!r}")
+        refused = isinstance(self._failure, DirectoryRefused)
+        reason = str(self._failure) if refused else repr(self._failure)
+        failed = NodeFailedError(f"the node has failed: {reason}")
         failed.__cause__ = self._failure
         return failed
 
