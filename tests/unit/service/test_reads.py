@@ -192,7 +192,6 @@ async def grown(stage: Stage) -> AdminService:
         placement=cast(Any, stage.maps["a"]),
         router=service.router,
         reads=service.reads,
-        clock=stage.base.clock,
         durable=False,
         clock=stage.base.clock,
     )
