@@ -46,7 +46,7 @@ class Admission(Generic[K]):
     def bytes(self) -> int:
         return 0 if self._bytes_shares is None else self._bytes_shares.total
 
-    def check(self, key: K, size: int = 0, *, named: str) -> None:
+    def check(self, key: K, size: int = 0, *, named: Callable[[], str]) -> None:
         """Raises OVERLOADED if there is no room; `named`: what the key is, for people. A call
         larger than its share gets in when its key has no other.
         """
@@ -56,7 +56,7 @@ class Admission(Generic[K]):
             raise self._overloaded(self._bytes_shares, key, size, "bytes", named)
 
     @contextmanager
-    def admitted(self, key: K, size: int = 0, *, named: str) -> Iterator[None]:
+    def admitted(self, key: K, size: int = 0, *, named: Callable[[], str]) -> Iterator[None]:
         """From `enter` to `leave`. Raises OVERLOADED."""
         self.check(key, size, named=named)
         self.enter(key, size)
@@ -77,9 +77,9 @@ class Admission(Generic[K]):
             self._bytes_shares.remove(key, size)
 
     def _overloaded(
-        self, shares: Shares[K], key: K, size: int, unit: str, named: str
+        self, shares: Shares[K], key: K, size: int, unit: str, named: Callable[[], str]
     ) -> QueratorError:
-        value, limit, whose = shares.used(key) + size, shares.share(key), named
+        value, limit, whose = shares.used(key) + size, shares.share(key), named()
         field = self._scope
         if shares.total + size > shares.limit:
             value, limit, whose = shares.total + size, shares.limit, "this node"
@@ -106,12 +106,12 @@ class Held(Admission[str]):
     def held(self, size: int = 0) -> "AbstractContextManager[None]":
         """While a call of this connection is answered. Raises OVERLOADED."""
         connection = CONNECTION.get()
-        return self.admitted(connection, size, named=f"connection {connection}")
+        return self.admitted(connection, size, named=lambda: f"connection {connection}")
 
     def hold(self) -> Callable[[], None]:
         """As `held`, until the returned function is called."""
         connection = CONNECTION.get()
-        self.check(connection, named=f"connection {connection}")
+        self.check(connection, named=lambda: f"connection {connection}")
         self.enter(connection)
         return partial(self.leave, connection)
 
@@ -169,7 +169,7 @@ class Sending:
     def bytes(self) -> int:
         return self.sent.bytes + self.waiting.bytes
 
-    def enter(self, group: GroupId, size: int, *, waits: bool, named: str) -> Ticket:
+    def enter(self, group: GroupId, size: int, *, waits: bool, named: Callable[[], str]) -> Ticket:
         """`waits`: for a leader of the group. Raises OVERLOADED."""
         (self.waiting if waits else self.sent).check(group, size, named=named)
         return Ticket(self, group, size, waits=waits)

@@ -17,6 +17,7 @@ done. So callers see neither, unless time runs out. Calls for one partition keep
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from typing import Any
 
 import uuid_utils
@@ -283,7 +284,7 @@ class Router:
         ticket = None
         if budget is not None:
             waits = not view.led or bool(view.line)
-            named = self._reasons.name(view)
+            named = partial(self._reasons.name, view)
             ticket = budget.enter(view.group, len(attachment), waits=waits, named=named)
         try:
             result: Accepted | Refusal = await self._carry_out(
