@@ -146,8 +146,8 @@ unit: setup ## tests/unit: one room at a time
 # Seeds that the tier runs, from SEED_START on, besides those of tests/simulation/seeds.txt.
 SIMULATION_SEEDS ?= 500
 export SIMULATION_SEEDS
-# The same of whole nodes, besides those of tests/simulation/whole/seeds.txt.
-WHOLE_SEEDS ?= 150
+# The same of whole nodes.
+WHOLE_SEEDS ?= 100
 export WHOLE_SEEDS
 
 .PHONY: simulation

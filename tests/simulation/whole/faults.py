@@ -3,8 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import ATTACHMENTS
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network
+from tests.simulation.node import SimulatedNode
+
+DAY_MS = 86_400_000
 
 
 class TwoNetworks:
@@ -27,6 +32,45 @@ class WholeFaults(Faults):
     """`links` is the network of links."""
 
     links: Network[Any]
+    damaged: SimulatedNode | None = None
+    """The one node whose disk changes what was written, so that others have it whole."""
+    jumped: tuple[SimulatedNode, int] | None = None
+    """The one node whose clock is wrong by days, and by how many ms."""
+
+    def heal(self) -> None:
+        super().heal()
+        self._jump_back()
+
+    def _jump_clock(self) -> None:
+        """The clock of one node jumps by days, and comes back."""
+        if self.jumped is not None:
+            self._jump_back()
+            return
+        node = self._node()
+        difference_ms = self._chance.choice((-400, -1, 1, 30, 3_000)) * DAY_MS
+        self.jumped = node, difference_ms
+        node.clock.step(difference_ms)
+        self._later(self._lasting(), self._jump_back)
+
+    def _jump_back(self) -> None:
+        if self.jumped is not None:
+            node, difference_ms = self.jumped
+            self.jumped = None
+            node.clock.step(-difference_ms)
+
+    def _damage(self) -> None:
+        """Some bits of payloads on one disk turn round."""
+        if self.damaged is None:
+            self.damaged = self._node()
+        environment = self.damaged.disk.environment
+        assert isinstance(environment, MemoryEnvironment)
+        rows = environment._rows
+        payloads = [key for key in rows if key[:1] == ATTACHMENTS.letter and len(rows[key]) > 20]
+        for key in self._chance.sample(payloads, min(len(payloads), 3)):
+            row = bytearray(rows[key])
+            row[self._chance.randrange(len(row))] ^= 1 << self._chance.randrange(8)
+            rows[key] = bytes(row)
+            self._timeline.tell(self.damaged.name, f"a bit of row {key.hex()} turns round")
 
     def _cut_links(self) -> None:
         """The link of two nodes breaks, or holds everything back, and the raft room goes on."""

@@ -8,7 +8,8 @@ from tests.simulation.timeline import MS, SECOND
 
 FAULTS = (
     "cut", "cut links", "part", "block", "slow link", "crash", "crash at sync", "pause",
-    "restart all", "power loss", "step clock", "drift", "slow disk", "away",
+    "restart all", "power loss", "step clock", "drift", "slow disk", "away", "jump clock",
+    "damage",
 )  # fmt: skip
 
 
@@ -36,6 +37,8 @@ class WholeProfile:
     """Whether there is a queue with a dead queue, streams and operators, in place of the others."""
     dead_room: int = 0
     """Items that a partition of the dead queue takes; 0: any number."""
+    wayward: bool = False
+    """Whether a client's clock is wrong by years."""
     passing: bool = False
     """Whether a queue comes and goes."""
     patient: bool = False
@@ -51,7 +54,7 @@ def draw(seed: int, chance: random.Random) -> WholeProfile:
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
     queues = chance.choice((1, 1, 2))
     programs = chance.choice((1, 1, 2))
-    pause_us = max(chance.choice((100, 300, 600)), queues * programs * 60) * MS
+    pause_us = max(chance.choice((200, 400, 800)), queues * programs * 100) * MS
     return WholeProfile(
         nodes=nodes,
         queues=queues,
@@ -81,4 +84,5 @@ def draw(seed: int, chance: random.Random) -> WholeProfile:
         dead_room=chance.choice((0, 3, 20)),
         passing=chance.random() < 0.3,
         patient=chance.random() < 0.03,
+        wayward=chance.random() < 0.2,
     )

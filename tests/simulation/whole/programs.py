@@ -213,6 +213,8 @@ class Program:
 class Producing(Program):
     """With an identity, or without one: then it does not repeat what may have been executed."""
 
+    counts: tuple[int, ...] = (1, 1, 3, 10)
+
     def __init__(
         self,
         ground: Ground,
@@ -237,7 +239,7 @@ class Producing(Program):
         self._items = 0
 
     async def act(self) -> None:
-        count = self._chance.choice((1, 1, 3, 10))
+        count = self._chance.choice(self.counts)
         references = tuple(f"{self.name}.{self._items + number}" for number in range(count))
         self._items += count
         items = [
@@ -410,10 +412,31 @@ class Consuming(Program):
 
 
 class Draining(Consuming):
-    """Completes whatever it gets, and always waits."""
+    """Completes whatever it gets, and always waits, at one node."""
 
     completes_all = True
     waits_ms = (2_000,)
+    node = ""
+
+    def _choose(self) -> WholeNode:
+        [node] = [node for node in self._ground.whole_nodes() if node.name == self.node]
+        return node
+
+
+class Probing(Draining):
+    """Waits first; then an item is produced, and must come before the wait is over."""
+
+    waits_ms = (5_000,)
+    came = False
+
+    async def probe(self, producing: "Producing") -> None:
+        """Returns when it has come, or its wait is over."""
+        waiting = asyncio.get_running_loop().create_task(self.lease(1))
+        await asyncio.sleep(0.3)
+        await producing.act()
+        for lease_id, held in (await waiting).items():
+            self.came = True
+            await self.complete(lease_id, held)
 
 
 def grant_of(batch: LeasedBatch) -> history.Grant:

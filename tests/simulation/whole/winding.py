@@ -16,6 +16,7 @@ from querator.model.queues import QueueSettings
 from querator.model.txn_calls import AbortCall, CommitCall, CommittedAttempt, StageCall
 from querator.rooms import Rooms
 from querator.service.subscriptions import Subscription
+from tests.simulation.clock import EPOCH_MS
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.programs import (
     NAMESPACE,
@@ -29,6 +30,7 @@ from tests.simulation.whole.programs import (
 from tests.simulation.whole.stub import NobodyListens
 
 CREDIT_ITEMS = 30
+YEAR_MS = 365 * 86_400_000
 
 
 class StreamStub:
@@ -251,6 +253,27 @@ class Passing(Producing):
 _OF_GOING_QUEUES = frozenset(
     {ErrorCode.QUEUE_NOT_FOUND, ErrorCode.QUEUE_DELETING, ErrorCode.NAMESPACE_NOT_FOUND}
 )
+
+
+class Wayward(Producing):
+    """Of a client whose clock is wrong by years: its producer ids say that they are older than any
+    partition remembers, or not born yet. It is refused, and disturbs nobody.
+    """
+
+    async def act(self) -> None:
+        years = self._chance.choice((-40, -1, 1, 40))
+        born_ms = EPOCH_MS + years * YEAR_MS
+        self._producer = born_ms.to_bytes(6, "big") + self._chance.randbytes(10)
+        self._sequence = 0
+        before = self.acknowledged
+        await super().act()
+        if self.acknowledged > before:
+            self._ground.found(f"{self.name}: was taken for a producer, {years} years wrong")
+
+    def unexpected(self, what: str, ended: Ended) -> None:
+        refusals = (ErrorCode.PRODUCER_EXPIRED, ErrorCode.INVALID_ARGUMENT)
+        if ended.error is None or ended.error.code not in refusals:
+            super().unexpected(what, ended)
 
 
 class Staging(Program):

@@ -1,0 +1,52 @@
+"""The simulation of whole nodes sees: each way of breaking the service is found by some seeds."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulation.network import Nature
+from tests.simulation.timeline import MS, SECOND
+from tests.simulation.whole import mutants
+from tests.simulation.whole.profile import WholeProfile, draw
+from tests.simulation.whole.world import simulate_whole
+
+# Many clusters pass by in one test, and the machine may be shared.
+pytestmark = pytest.mark.timeout(900)
+
+QUIET = replace(
+    draw(1, random.Random(1)),
+    nodes=3, queues=1, partitions=2, programs=1, pause_us=300 * MS, item_bytes=10, delays=False,
+    faulty_us=3 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
+    offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
+    wayward=False, passing=False, patient=False,
+)  # fmt: skip
+CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
+DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "profile"),
+    [
+        (mutants.swallows_answers, QUIET),
+        (mutants.lets_waiters_sleep, QUIET),
+        (mutants.drops_grants, QUIET),
+        (mutants.keeps_stale_views, CRASHES),
+        (mutants.skips_what_moves, DEATHS),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "-",
+)
+def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProfile):
+    with mutant():
+        for seed in range(1, 60):
+            if simulate_whole(seed, profile=profile).violations:
+                return
+    pytest.fail("nothing was found")
+
+
+@pytest.mark.parametrize("profile", [QUIET, CRASHES, DEATHS])
+def test_a_sound_service_is_not(profile: WholeProfile):
+    for seed in range(1, 3):
+        assert simulate_whole(seed, profile=profile).violations == []

@@ -1,0 +1,89 @@
+"""The rooms above the raft room, broken on purpose: the simulator must see each.
+
+A mutant is a context: within it the real classes do one thing wrong.
+"""
+
+from typing import Any
+
+import msgspec
+
+from querator.model.commands import LeaseGrant, LeaseResult
+from querator.partition.outbox import outbox_batch
+from querator.server.node_calls import NodeCalls
+from querator.service import moves
+from querator.service.router import Router
+from querator.service.waiters import LeaseDesk
+from tests.simulation.mutants import replaced
+
+
+def swallows_answers() -> Any:
+    """Every fifth answer to another node is not sent."""
+    answer, counted = NodeCalls._answer, [0]
+
+    def swallow(self: NodeCalls, said: Any) -> None:
+        counted[0] += 1
+        if counted[0] % 5:
+            answer(self, said)
+        else:
+            self._asked -= 1
+
+    return replaced(NodeCalls, "_answer", swallow)
+
+
+def lets_waiters_sleep() -> Any:
+    """Who waits hears nothing of what becomes ready."""
+
+    def look(self: LeaseDesk, view: Any) -> None:
+        if view.ready and view.led and not view.leases_asked:
+            self._open.setdefault(view)
+        else:
+            self._open.pop(view, None)
+
+    return replaced(LeaseDesk, "look", look)
+
+
+def drops_grants() -> Any:
+    """What another node has granted is neither delivered nor given back."""
+    answered = LeaseDesk._answered
+
+    def drop(self: LeaseDesk, view: Any, asked: str, asks: Any, asked_s: float, came: Any) -> None:
+        if asked and isinstance(came, LeaseResult):
+            grants = tuple(
+                msgspec.structs.replace(grant, lease=0) if isinstance(grant, LeaseGrant) else grant
+                for grant in came.grants
+            )
+            came = msgspec.structs.replace(came, grants=grants)
+        answered(self, view, asked, asks, asked_s, came)
+
+    return replaced(LeaseDesk, "_answered", drop)
+
+
+def keeps_stale_views() -> Any:
+    """The first leader that is heard of is taken for the leader for ever."""
+    follow = Router._follow
+
+    def keep(self: Router, view: Any, node: str) -> None:
+        if view.leader:
+            self._look(view)
+        else:
+            follow(self, view, node)
+
+    return replaced(Router, "_follow", keep)
+
+
+def skips_what_moves() -> Any:
+    """The first of several items that move is passed over, and counts as moved."""
+
+    def skip(*args: Any, **more: Any) -> Any:
+        batch = outbox_batch(*args, **more)
+        if batch is None or len(batch.items) < 2:
+            return batch
+        return msgspec.structs.replace(
+            batch,
+            first_move=batch.first_move + 1,
+            lengths=batch.lengths[4:],
+            items=batch.items[1:],
+            attachment=batch.attachment[int.from_bytes(batch.lengths[:4], "little") :],
+        )
+
+    return replaced(moves, "outbox_batch", skip)
