@@ -9,9 +9,10 @@ gets no more leases than it can be told of.
 
 import asyncio
 import time
+from functools import partial
 from typing import Final
 
-from querator.model.calls import CompleteCall, ExtendCall, RetryCall, SubscribeCall
+from querator.model.calls import CompleteCall, ExtendCall, LeaseReply, RetryCall, SubscribeCall
 from querator.model.errors import QueratorError
 from querator.server.answers import DRAINING, Context, now_ms, refusal_of
 from querator.server.call_counts import OK, CallCounts
@@ -127,7 +128,9 @@ class LeaseStream:
         try:
             while True:
                 await self._outbox.until(self._outbox.has_room_for_delivery)
-                self._outbox.deliver(frames.encode_delivery(await subscription.next()))
+                reply = await subscription.next()
+                size = sum(len(batch.loaded.items) for batch in reply.batches)
+                self._outbox.deliver(size, partial(_frame, subscription, reply))
         except Exception as error:  # noqa: BLE001 - the top of the pump's task
             self._end(refusal_of(error, request_id=self._request_id, method=_METHOD))
 
@@ -179,3 +182,9 @@ class LeaseStream:
         refusal = refusal_of(error, request_id=request_id, method=method)
         self._counts.refused(method, refusal, began_s)
         self._outbox.answer(frames.encode_lease_error(number, refusal, request_id=request_id), size)
+
+
+def _frame(subscription: Subscription, reply: LeaseReply) -> bytes | None:
+    """A delivery as of when it is written: its leases have gone on while it has waited."""
+    left = subscription.as_of_now(reply)
+    return None if left is None else frames.encode_delivery(left)

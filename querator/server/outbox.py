@@ -19,7 +19,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._answers: deque[tuple[bytes, int]] = deque()
-        self._deliveries: deque[bytes] = deque()
+        self._deliveries: deque[tuple[int, Callable[[], bytes | None]]] = deque()
         self._deliveries_bytes = 0
         self._unanswered = 0
         self._unanswered_bytes = 0
@@ -37,9 +37,12 @@ class Outbox:
         self._answers.append((frame, request_bytes))
         self._writing.set()
 
-    def deliver(self, frame: bytes) -> None:
-        self._deliveries.append(frame)
-        self._deliveries_bytes += len(frame)
+    def deliver(self, size: int, make: Callable[[], bytes | None]) -> None:
+        """A delivery of about `size` bytes. `make` makes its frame just before it is written; None:
+        there is nothing to be delivered any more.
+        """
+        self._deliveries.append((size, make))
+        self._deliveries_bytes += size
         self._writing.set()
 
     def drop_deliveries(self) -> None:
@@ -81,9 +84,11 @@ class Outbox:
                 self._unanswered_bytes -= request_bytes
                 self._written.set()
             elif self._deliveries:
-                frame = self._deliveries.popleft()
-                self._deliveries_bytes -= len(frame)
-                await write(frame)
+                size, make = self._deliveries.popleft()
+                self._deliveries_bytes -= size
+                delivery = make()
+                if delivery is not None:
+                    await write(delivery)
                 self._written.set()
             elif self._closed:
                 return

@@ -89,6 +89,20 @@ class HeldLeases:
         if self._auto_extend:
             self._set_timer(held.extend_s)
 
+    def remaining_s(self, lease_id: str) -> float:
+        """How long the lease lasts at least; 0 or less: it has ended, or nothing of it is left."""
+        group, _, lease = parse_lease_id(lease_id, field="lease_id")
+        held = self._held.get((group, lease))
+        return 0.0 if held is None else held.expires_s - self._clock.monotonic_s()
+
+    def give_back(self, lease_id: str) -> None:
+        """Forgets a lease that its consumer will not be told of; what is left of it is released."""
+        group, _, lease = parse_lease_id(lease_id, field="lease_id")
+        held = self._held.pop((group, lease), None)
+        if held is not None:
+            command = Retry((LeaseItems(lease),), count_attempt=False)
+            self._router.post(held.view, command, then=_released, patient=True)
+
     def has_room(self) -> bool:
         """Whether there may be one more. If not, `on_room` is called when it is worth asking."""
         if len(self._held) < STREAM_LEASES_MAX:

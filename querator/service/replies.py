@@ -126,7 +126,7 @@ def load(
             remaining_s = grant.expires_s - now_s
             group = grant.view.group
             is_late = remaining_s * 2 < grant.length_s and not grant.repeated
-            if is_late or group not in queue.groups:
+            if is_late or remaining_s <= 0 or group not in queue.groups:
                 late.append(grant)
                 continue
             view = generations.view(txn, group)

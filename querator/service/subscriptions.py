@@ -167,6 +167,23 @@ class Subscription:
             finally:
                 self._next = None
 
+    def as_of_now(self, reply: LeaseReply) -> LeaseReply | None:
+        """A delivery that has waited to be written: with what remains of its leases, and without
+        those that have ended, which are given back; None: nothing is left.
+        """
+        batches = []
+        for batch in reply.batches:
+            remaining_s = self._held.remaining_s(batch.lease_id)
+            if remaining_s > 0:
+                left_ms = int(remaining_s * 1000)
+                batches.append(msgspec.structs.replace(batch, remaining_ms=left_ms))
+            else:
+                self._held.give_back(batch.lease_id)
+                self._refund(batch.loaded.count, len(batch.loaded.items))
+        if len(batches) < len(reply.batches):
+            self._pump()
+        return LeaseReply(tuple(batches), reply.durable) if batches else None
+
     def _take(self) -> list[Grant]:
         """Takes from the head of what is ready as much as one delivery may have."""
         taken: list[Grant] = []

@@ -88,6 +88,9 @@ class Subscription:
         await self.changes.note("delivered")
         return reply
 
+    def as_of_now(self, reply: LeaseReply) -> LeaseReply:
+        return reply
+
     async def complete(self, call: CompleteCall) -> SettleReply:
         await self.changes.note("settling")
         await self.settle_gate.wait()

@@ -419,3 +419,25 @@ async def test_the_stream_names_its_terms():
         assert other.lease_timeout_ms == 9_000
         await stream.close(polite=True)
         await other.close(polite=True)
+
+
+async def test_a_delivery_that_waited_tells_what_remains_and_not_of_leases_that_have_ended():
+    clock = SimulatedClock()
+    async with serving(clock=clock) as node:
+        await node.create()
+        await node.produce(b"x", b"y")
+        stream = await node.subscribe(max_items=2, lease_timeout_ms=10_000)
+        stream.grant(2, 0)
+        reply = await stream.next()
+        clock.advance(4_000)
+        told = stream.as_of_now(reply)
+        assert told is not None
+        assert [batch.remaining_ms for batch in told.batches] == [6_000]
+        clock.advance(6_000)
+        assert stream.as_of_now(reply) is None
+        again = await stream.next()
+        assert payloads(*again.batches) == [b"x", b"y"], (
+            "they are leased anew, and the credit is back"
+        )
+        assert (await node.total()).leases == 1
+        await stream.close(polite=True)
