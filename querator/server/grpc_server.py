@@ -115,11 +115,13 @@ class GrpcServer:
         request_limits: RequestLimits = DEFAULT_LIMITS,
         forwarding: Forwarding | None = None,
         credentials: grpc.ServerCredentials | None = None,
+        connections_max: int = limits.CONNECTIONS_MAX,
     ) -> None:
         """`forwarding` None: a node that is alone, and that other nodes cannot ask anything.
-        `credentials` None: in the clear.
+        `credentials` None: in the clear. Connections beyond `connections_max` are ended.
         """
         self._credentials = credentials
+        self._connections_max = connections_max
         self._forwarding = forwarding
         self._queue_service = queue_service
         self._admin_service = admin_service
@@ -139,7 +141,8 @@ class GrpcServer:
     async def start(self) -> str:
         """Listens and serves; the address with its real port. Raises `ListenError`."""
         assert self._server is None, "started once"
-        server = grpc.aio.server(options=_OPTIONS)
+        most = ("grpc.max_allowed_incoming_connections", self._connections_max)
+        server = grpc.aio.server(options=(*_OPTIONS, most))
         queue_handlers = self._unary(queue_calls(self._queue_service, self._limits))
         queue_handlers["ProduceStream"] = self._stream("ProduceStream", self._produce_stream)
         queue_handlers["LeaseStream"] = self._stream("LeaseStream", self._lease_stream)

@@ -158,6 +158,22 @@ async def test_a_port_in_use_is_said_clearly() -> None:
         await other.stop(0)
 
 
+async def test_connections_beyond_the_limit_are_ended() -> None:
+    async with running(connections_max=3) as there:
+        host, _, port = there.address.rpartition(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        for reader, _writer in opened:
+            assert await reader.read(1), "the settings of HTTP/2"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read(1) == b""
+        # There is room again when one has gone.
+        for _reader, one in (*opened, (reader, writer)):
+            one.close()
+            await one.wait_closed()
+        produced = await there.stub.Produce(produce(), wait_for_ready=True)
+        assert produced.batches[0].count == 1
+
+
 async def health(there: Running, service: str) -> int:
     stub = health_pb2_grpc.HealthStub(there.channel)
     answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
