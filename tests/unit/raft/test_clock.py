@@ -1,9 +1,12 @@
 """State time: goes on, never back, steered towards the wall clock."""
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.raft.clock import SimulatedClock, StateTime
+from querator.raft.clock import RealClock, SimulatedClock, StateTime
 
 
 def begun(clock: SimulatedClock, *, last_ms: int) -> StateTime:
@@ -63,3 +66,19 @@ def test_who_waits_as_told_is_never_late_by_more_than_a_moment(step_ms, ahead_ms
     while (wait_s := time.wait_s(due_ms)) > 0:
         clock.advance(int(wait_s * 1000) + 1)
     assert due_ms <= time.now_ms() <= due_ms + 3
+
+
+def test_a_machine_that_was_suspended_has_not_stood_still(monkeypatch: pytest.MonkeyPatch):
+    clock = RealClock()
+    state_time = StateTime(clock, last_ms=0, believed_ms=lambda _: clock.wall_ms())
+    began_ms = state_time.now_ms()
+    # Of the kernel's clocks these two count the time in which the machine is suspended.
+    night_ns, real_ns = 8 * 3600 * 10**9, time.time_ns
+    boot_s = time.clock_gettime
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + night_ns)
+    monkeypatch.setattr(
+        time,
+        "clock_gettime",
+        lambda which: boot_s(which) + (8 * 3600 if which == time.CLOCK_BOOTTIME else 0),
+    )
+    assert state_time.now_ms() >= began_ms + 8 * 3600 * 1000
