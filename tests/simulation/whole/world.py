@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from querator.model.ids import GroupId
+from querator.model.limits import ROUTING_AGAIN_MS, ROUTING_CLOSED_MS_MAX
 from querator.model.nodes import NodeKey, node_key
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
@@ -57,6 +58,8 @@ CALM_US = 30 * SECOND
 """Within so long after the last fault everything is served again, and all that is left has been
 delivered: no lease lasts longer than 6 s, and no item is due later than in 2 s.
 """
+SETTLED_US = CALM_US + (ROUTING_CLOSED_MS_MAX + ROUTING_AGAIN_MS) * MS
+"""After which changes and deletions have ended: one that was undone begins again after a while."""
 CLOSING_US = 20 * 60 * SECOND
 """Closing partitions stay for the 15 min in which the outcomes of their leases are remembered."""
 QUIET_US = 3 * SECOND
@@ -358,6 +361,10 @@ class WholeWorld:
         self._run_for(SECOND)
         for program in self.programs:
             program.stopped = True
+        if not self._until(self._nobody_waits, within_us=CALM_US):
+            self.found("clients still wait for answers")
+            return
+        healed_us = self.timeline.now_us
         for queue in self.queue_names:
             for node in self.whole_nodes():
                 self._add(Draining, f"{queue}.{node.name}", queue)
@@ -370,12 +377,10 @@ class WholeWorld:
             return
         for program in self.programs:
             program.stopped = True
-        if not self._until(
-            lambda: not any(program.busy for program in self.programs), within_us=CALM_US
-        ):
+        if not self._until(self._nobody_waits, within_us=CALM_US):
             self.found("clients still wait for answers")
         self._probe()
-        if not self._until(lambda: not self._remains(), within_us=CALM_US):
+        if not self._until(lambda: not self._remains(), within_us=SETTLED_US):
             self.found(f"it does not come to its end: {self._remains()}")
         if self.profile.patient and not self._until(self._none_closing, within_us=CLOSING_US):
             self.found("a closing partition does not go")
@@ -434,6 +439,9 @@ class WholeWorld:
                 if placed.placed(GroupId(group)) is None:
                     return f"{node.name} has something of group {group}, which is no more"
         return ""
+
+    def _nobody_waits(self) -> bool:
+        return not any(program.busy for program in self.programs)
 
     def _all_serve(self) -> bool:
         return all(node.serves and not node.paused for node in self.whole_nodes())
