@@ -8,6 +8,7 @@ from querator.storage.tables import ATTACHMENTS
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
+from tests.simulation.whole.node import WholeNode
 
 DAY_MS = 86_400_000
 
@@ -40,6 +41,12 @@ class WholeFaults(Faults):
     def heal(self) -> None:
         super().heal()
         self._jump_back()
+
+    def _leave(self) -> None:
+        """A process is stopped in order, and started again."""
+        node = self._node()
+        assert isinstance(node, WholeNode)
+        node.leave()
 
     def _jump_clock(self) -> None:
         """The clock of one node jumps by days, and comes back."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from querator.model.ids import GroupId
+from querator.model.limits import STOP_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.formation import Description
@@ -32,12 +33,13 @@ from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk, PowerLoss
 from tests.simulation.network import Network
 from tests.simulation.node import REQUEST_US, SimulatedNode
-from tests.simulation.timeline import Timeline
+from tests.simulation.timeline import MS, Timeline
 from tests.simulation.whole.loop import VirtualLoop
 from tests.simulation.whole.wires import AcceptedStream, Frame, LinkPort
 
 TOKEN = b"of the simulated cluster"
 CLUSTER_ID = "simulated"
+HAND_OVER_S = 5.0
 
 
 class Lost(Exception):
@@ -171,7 +173,7 @@ class WholeNode(SimulatedNode):
         self._founders = founders
         self._deliver: Deliver | None = None
         self._stopped: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._stopping = self._leaving = False
         self._running = AsyncExitStack()
         self._answering: dict[_Answering, None] = {}
 
@@ -189,7 +191,7 @@ class WholeNode(SimulatedNode):
         self._timeline.tell(self.name, f"starts for the {self.boots}. time")
         self.paused = False
         self.clock.within_us = 0
-        self._stopping = False
+        self._stopping = self._leaving = False
         self._running = AsyncExitStack()
         try:
             identity = self._claim()
@@ -286,6 +288,31 @@ class WholeNode(SimulatedNode):
         for each in answering:
             each.answer(None, Lost(self.name))
 
+    def leave(self) -> None:
+        """The process ends in order: as it does when somebody stops it."""
+        if self.serves and not self.paused and not self._leaving:
+            self._timeline.note("leave", self.name)
+            self._timeline.tell(self.name, "stops in order")
+            self._leaving = True
+            self.loop.start(self._leave())
+
+    async def _leave(self) -> None:
+        rooms = self.rooms
+        assert rooms is not None
+        await rooms.placement.hand_over(HAND_OVER_S)
+        self.serves = False
+        self.port.drain()
+        await rooms.service.stop()
+        await self._running.aclose()
+        boots = self.boots
+
+        def gone() -> None:
+            if self.boots == boots and self.up:
+                self.crash()
+                self._watcher.stopped(self)
+
+        self._timeline.after(0, gone)
+
     def pause(self) -> None:
         if self.listening:
             self.loop.pause()
@@ -311,6 +338,8 @@ class WholeNode(SimulatedNode):
     def put(self, request: Request) -> None:
         if isinstance(request, Stop):
             self._stopping = True
+            boots = self.boots
+            self._timeline.after(STOP_WAIT_MS_MAX * MS, lambda: self._end_turns(boots))
         else:
             self._requests.append(request)
         self._wake(self._timeline.now_us + REQUEST_US)
@@ -335,11 +364,15 @@ class WholeNode(SimulatedNode):
                 return
             if outcome:
                 self._hand_over(outcome)
-            stopped = self._stopped
-            if self._stopping and self.turns.answered and stopped and not stopped.done():
-                self.loop.call_soon(stopped.set_result, None)
+            if self._stopping and self.turns.answered:
+                self._end_turns(boots)
 
         self._timeline.at(self._free_us, deliver)
+
+    def _end_turns(self, boots: int) -> None:
+        stopped = self._stopped
+        if self.boots == boots and self.up and stopped is not None and not stopped.done():
+            stopped.set_result(None)
 
     # --- calls from outside ------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from tests.simulation.timeline import MS, SECOND
 FAULTS = (
     "cut", "cut links", "part", "block", "slow link", "crash", "crash at sync", "pause",
     "restart all", "power loss", "step clock", "drift", "slow disk", "away", "jump clock",
-    "damage",
+    "damage", "leave",
 )  # fmt: skip
 
 

@@ -109,6 +109,7 @@ class AcceptedStream:
 
     def __init__(self, port: "LinkPort", peer: str, number: int, loop: VirtualLoop) -> None:
         self.task: asyncio.Task[None] | None = None
+        self.calls: NodeCalls | None = None
         self._port = port
         self._peer = peer
         self._number = number
@@ -199,6 +200,12 @@ class LinkPort:
             if self._dialed.pop((peer, number), None) is not None and self._serving is serving:
                 self.send(peer, Frame("cancel", number))
 
+    def drain(self) -> None:
+        """Other nodes are told that nothing more is taken on."""
+        for accepted in list(self._accepted.values()):
+            if accepted.calls is not None:
+                accepted.calls.drain()
+
     def has_room(self, peer: str) -> bool:
         return self._network.room_bytes(self._key, peer) > 0 or not self._network.connected(
             self._key, peer
@@ -267,6 +274,7 @@ class LinkPort:
             self.send(peer, Frame("broken", number))
             return
         self._accepted[peer, number] = context
+        context.calls = calls
         context.task = serving.loop.start(context.serve(calls, serving.failed))
 
 
