@@ -67,6 +67,9 @@ class WholeFaults(Faults):
 
     def _damage(self) -> None:
         """Some bits of payloads on one disk turn round."""
+        if len(self._grounds.all_nodes()) < 3:
+            # Nobody else has it whole.
+            return
         if self.damaged is None:
             self.damaged = self._node()
         environment = self.damaged.disk.environment

@@ -354,6 +354,8 @@ class WholeWorld:
 
     def _come_to_rest(self) -> None:
         self.faults.heal()
+        # Answers that get lost are a fault too.
+        self.loss = 0.0
         healed_us = self.timeline.now_us
         if not self._until(self._all_serve, within_us=CALM_US):
             self.found("not every node serves after the faults have ended")
@@ -390,7 +392,6 @@ class WholeWorld:
 
     def _probe(self) -> None:
         """Who waits at a node gets what is produced through another one."""
-        self.loss = 0.0
         for queue in self.queue_names:
             for node in self.whole_nodes():
                 if queue == "w.dead":
