@@ -2,13 +2,14 @@
 
 A stream leases only what its consumer has room for: within the credit it has granted, and at most
 BATCHES_AHEAD_MAX batches ahead of the reader, so that one turn of a partition can lease several.
-Credit is spent when a waiter is posted, and what was not granted comes back. So many waiters of a
-stream are parked as full batches are ready, and one in any case: with more, an arriving batch would
-be cut in pieces; for the same reason credit for less than a batch waits while another batch is on
-its way. How many bytes a batch will have is judged by the last one. When a batch that nobody
-takes has half of its time over, all that is ready is released, and nothing is leased ahead until
-`next` is awaited again: the leases of a reader that has stopped reading must not lapse, which would
-cost its items an attempt. What a partition has granted is delivered in its order.
+Credit is spent when a waiter is posted, and what was not granted comes back. Of each stream one
+waiter is parked, and more while full batches are ready beside what all parked waiters of the queue
+want: with more, a batch would be cut in pieces. For the same reason credit for less than a batch
+waits while another batch is on its way. How many bytes a batch will have is judged by the last one.
+When a batch that nobody takes has half of its time over, all that is ready is released, and nothing
+is leased ahead until `next` is awaited again: the leases of a reader that has stopped reading must
+not lapse, which would cost its items an attempt. What a partition has granted is delivered in its
+order.
 """
 
 import asyncio
@@ -268,10 +269,10 @@ class Subscription:
         return max(-(-items // self._items_max), -(-size // self._bytes_max))
 
     def _has_batch_for(self, parked: int) -> bool:
-        """Whether a full batch is ready for one more waiter than are parked; the first needs none,
-        for it is the one that waits.
+        """Whether a full batch is ready for one more waiter than all that are parked at the desk, of
+        other streams as well; the first of a stream needs none, for it is the one that waits.
         """
-        wanted = (parked + 1) * self._items_max
+        wanted = self._desk.wanted + self._items_max
         return not parked or self._desk.ready(most=wanted) >= wanted
 
     def _post(self) -> bool:

@@ -175,6 +175,11 @@ class LeaseDesk:
                 break
         return ready
 
+    @property
+    def wanted(self) -> int:
+        """Items that those who are parked want, and may have from any partition."""
+        return self._parked.wanted
+
     def demand(self) -> tuple[int, int]:
         """How many wait and are not being asked for, and how many items they want."""
         waiters, items = len(self._parked), self._parked.wanted

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from querator.model.calls import CompleteCall, LeasedBatch
 from querator.service.subscriptions import BATCHES_AHEAD_MAX, Subscription
-from tests.unit.service.serving import Node, seqs, serving, whole
+from tests.unit.service.serving import Node, payloads, seqs, serving, whole
 
 STEPS = st.lists(
     st.one_of(
@@ -104,3 +104,31 @@ async def play(steps: list[tuple[Any, ...]], *, partitions: int, max_items: int)
 @given(steps=STEPS, partitions=st.sampled_from([1, 3]), max_items=st.sampled_from([1, 4, 10]))
 def test_credit_is_kept_and_none_is_lost(steps, partitions, max_items):
     asyncio.run(play(steps, partitions=partitions, max_items=max_items))
+
+
+async def test_many_streams_do_not_cut_a_small_backlog_in_pieces():
+    async with serving() as node:
+        await node.create(partitions=8)
+        for _ in range(8):
+            await node.produce(*[b"x"] * 10)
+        streams = [await node.subscribe(max_items=10) for _ in range(10)]
+        for stream in streams:
+            stream.grant(1_000, 0)
+        leases: set[str] = set()
+        items = 0
+        async with asyncio.TaskGroup() as tasks:
+
+            async def read(stream: Subscription) -> None:
+                nonlocal items
+                while items < 80:
+                    for batch in (await stream.next()).batches:
+                        leases.add(batch.lease_id)
+                        items += len(payloads(batch))
+                for reader in readers:
+                    reader.cancel()
+
+            readers = [tasks.create_task(read(stream)) for stream in streams]
+        assert items == 80
+        assert len(leases) <= 40, "one for each partition and stream that it has batches for"
+        for stream in streams:
+            await stream.close(polite=False)
