@@ -33,7 +33,7 @@ from querator.partition import facts, queries
 from querator.partition.facts import FactsQuery
 from querator.service.produce import Part, batch_of, cut, identified_partition, whole
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.partition.harness import Log
+from tests.unit.partition.harness import START_MS, Log
 
 PARTITIONS_MAX = 7
 Place = tuple[int, int]
@@ -82,7 +82,7 @@ class Shares(RuleBasedStateMachine):
         keyed = any(keys)
         ordered = ordered and not keyed
         name = (b"o" if ordered else b"u") + bytes([producer])
-        producer_id = name.rjust(16, b"\xff")
+        producer_id = START_MS.to_bytes(6, "big") + name.rjust(10, b"\xff")
         self.sequences[producer_id] = sequence = self.sequences.get(producer_id, 0) + 1
         count = max(1, len(keys))
         slots = [slot_of_key(key) if key else NO_SLOT for key in keys]
