@@ -269,8 +269,8 @@ class Subscription:
         return max(-(-items // self._items_max), -(-size // self._bytes_max))
 
     def _has_batch_for(self, parked: int) -> bool:
-        """Whether a full batch is ready for one more waiter than all that are parked at the desk, of
-        other streams as well; the first of a stream needs none, for it is the one that waits.
+        """Whether a full batch is ready for one more waiter than are parked, those of other streams
+        among them. The first of a stream needs none, for it is the one that waits.
         """
         wanted = self._desk.wanted + self._items_max
         return not parked or self._desk.ready(most=wanted) >= wanted
