@@ -166,7 +166,7 @@ sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transc
 
 .PHONY: integration
 integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
-	$(BIN)/pytest tests/integration $(PYTEST)
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 .PHONY: kill9
 kill9: export KILLS ?= 50

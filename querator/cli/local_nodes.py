@@ -181,11 +181,13 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody listens at, all different, and none of those that the system gives to who
     dials: a node that comes back finds its own again.
     """
+    # Programs that draw the same numbers must not draw the same ports.
+    chance = random.SystemRandom()
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < count:
             one = stack.enter_context(socket.socket())
-            port = random.randint(*_PORTS)
+            port = chance.randint(*_PORTS)
             with contextlib.suppress(OSError):
                 one.bind(("127.0.0.1", port))
                 ports.append(port)

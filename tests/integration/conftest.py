@@ -1,4 +1,6 @@
-"""What the image of cluster/image holds, made once for all tests that run it."""
+"""What the image of cluster/image holds, made once for all tests that run it; and ports that two
+workers do not take from each other.
+"""
 
 import os
 import subprocess
@@ -7,9 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.pod_users import Seen
+from querator.cli import local_nodes
 from tests.integration.pods import need_namespaces
 from tests.kustomize import ROOT
+
+WORKERS = 2
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+_least, _most = vars(local_nodes)["_PORTS"]
+_share = (_most - _least) // WORKERS
+# A port is free when it is looked for, and taken by its node a moment later.
+vars(local_nodes)["_PORTS"] = (_least + _worker * _share, _least + (_worker + 1) * _share - 1)
 
 _OF_THE_NETWORK = ("HOME", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
@@ -49,16 +58,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-RESTARTED = pytest.StashKey[Seen]()
-"""What users saw while pods were restarted."""
+TOLD = "told"
+"""The name of a test's property with a line for the summary, which comes from any worker."""
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    seen = config.stash.get(RESTARTED, None)
-    if seen is not None:
-        terminalreporter.write_line(
-            f"rolling restart of pods: {seen.produced} items, longest produce {seen.stall_ms} ms, "
-            f"batches completed too late {seen.late}"
-        )
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for name, line in report.user_properties:
+            if name == TOLD and report.when == "call":
+                terminalreporter.write_line(str(line))
