@@ -20,7 +20,7 @@ other leaders. `HostEvents.on_hang` tells, so that those who wait can be sent to
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from querator import telemetry
@@ -142,6 +142,10 @@ class Host:
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
         # All that the two have ever held and that is not done: what is overtaken leaves them early.
         self._unanswered: set[asyncio.Future[None]] = set()
+        self._steady: set[asyncio.Future[None]] = set()
+        """Of these, those that wait until a thread that hangs goes on: groups opened, closed and
+        deleted. A group is opened by one request at a time.
+        """
         self._led: set[GroupId] = set()
         self._leaders: dict[GroupId, NodeKey] = {}
         self.on_damage: Callable[[GroupId, int, int], None] | None = None
@@ -193,7 +197,7 @@ class Host:
         """
         opened = self._opened.get(group)
         if opened is None:
-            opened = self._request_future()
+            opened = self._request_future(steady=True)
             self._opened[group] = opened
             alone = (Replica(1, self.node),)
             self._put(Open(group, machine, opened, alone if replicas is None else replicas))
@@ -209,7 +213,7 @@ class Host:
         votes nor acknowledges anything in it, also after a crash. Its rows stay until
         `delete_group`.
         """
-        closed = self._request_future()
+        closed = self._request_future(steady=True)
         self._opened.pop(group, None)
         self._put(Remove(group, closed, rows=False))
         await closed
@@ -221,7 +225,7 @@ class Host:
         """
         removed = self._removed.get(group)
         if removed is None or removed.done():
-            removed = self._request_future()
+            removed = self._request_future(steady=True)
             self._removed[group] = removed
             self._opened.pop(group, None)
             self._put(Remove(group, removed))
@@ -350,17 +354,20 @@ class Host:
             return endings.full(self._waiting, group, size, "bytes", "wait")
         return None
 
-    def _request_future(self) -> "asyncio.Future[None]":
+    def _request_future(self, *, steady: bool = False) -> "asyncio.Future[None]":
         assert self._loop is not None
         if self._closed is not None:
             raise self._closed
         future: asyncio.Future[None] = self._loop.create_future()
         self._unanswered.add(future)
         future.add_done_callback(self._unanswered.discard)
+        if steady:
+            self._steady.add(future)
+            future.add_done_callback(self._steady.discard)
         return future
 
-    def _refuse_unanswered(self, refused: QueratorError) -> None:
-        for future in tuple(self._unanswered):
+    def _refuse(self, futures: Iterable["asyncio.Future[None]"], refused: QueratorError) -> None:
+        for future in tuple(futures):
             if not future.done():
                 future.set_exception(refused)
 
@@ -378,7 +385,8 @@ class Host:
         tell("host.hangs" if hangs else "host.goes_on", stalled_s=round(stalled_s, 1))
         if hangs:
             message = "the raft thread of this node hangs; not executed"
-            self._refuse_unanswered(QueratorError(ErrorCode.UNAVAILABLE, message))
+            refused = QueratorError(ErrorCode.UNAVAILABLE, message)
+            self._refuse(self._unanswered - self._steady, refused)
         self._events.on_hang(hangs)
 
     def give_up(self, which: Callable[[Any], bool]) -> None:
@@ -466,4 +474,4 @@ class Host:
             if self._answered(call):
                 assert call.future is not None
                 call.future.set_exception(unknown if call.appended else refused)
-        self._refuse_unanswered(refused)
+        self._refuse(self._unanswered, refused)

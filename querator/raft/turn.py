@@ -220,7 +220,6 @@ class Turns:
             return False
         if self._meetings.pending:
             return False
-            return False
         return not (self.traffic.calls or self._mail.calls)
 
     @property

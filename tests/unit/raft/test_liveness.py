@@ -1,5 +1,7 @@
 """How long the raft thread has owed the end of what it began."""
 
+import asyncio
+
 import pytest
 
 from querator.model.errors import ErrorCode, QueratorError
@@ -94,6 +96,39 @@ async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() 
             assert (await held[1])[0] == 11
             await owner.until(lambda: owner.hangs == [True, False])
             assert not host.hangs
+
+
+async def test_a_group_whose_opening_meets_a_hang_is_opened_when_the_thread_goes_on() -> None:
+    environment, clock = MemoryEnvironment(), SimulatedClock()
+    gate, owner = Gate(environment), Owner()
+    station = Station(info("a"), clock=clock)
+    with stations(station):
+        async with hosting(
+            environment, RegisterMachine(1), owner=owner, clock=clock, peers=station.peers
+        ) as host:
+            await owner.until(lambda: (GroupId(1), True) in owner.leadership)
+            gate.close()
+            held = host.propose(GroupId(1), 1)
+            await gate.reached()
+            machine = RegisterMachine(2)
+            made = asyncio.gather(
+                host.create_group(GroupId(2), machine), host.close_group(GroupId(3))
+            )
+            read = asyncio.gather(host.confirm_read(GroupId(1)))
+            await asyncio.sleep(0)
+            clock.advance(int(HANGS_S * 1000) + 1)
+            await owner.until(lambda: owner.hangs == [True])
+            assert await code_of(read) is ErrorCode.UNAVAILABLE
+            # Who opens the groups of a map may come again.
+            again = asyncio.gather(host.create_group(GroupId(2), machine))
+            await asyncio.sleep(0)
+            gate.open()
+            await held
+            await asyncio.wait((made, again))
+            assert owner.failures == []
+            await made
+            await again
+            assert (await host.propose(GroupId(2), 5))[0] == 5
 
 
 async def test_a_host_that_is_alone_waits_for_its_disk() -> None:
