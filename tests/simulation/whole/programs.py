@@ -396,7 +396,8 @@ class Consuming(Program):
             history.Outcome(each.lease_id, each.done, each.repeated, each.lost)
             for each in reply.outcomes
         )
-        pending.ended(history.Settled(outcomes, again=ended.tries > 1))
+        # The node may have repeated it by itself.
+        pending.ended(history.Settled(outcomes, again=True))
         return True
 
     async def extend(self, lease_id: str) -> None:

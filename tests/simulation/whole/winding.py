@@ -38,6 +38,8 @@ class StreamStub:
 
     def __init__(self, ground: Ground, node: WholeNode, call: SubscribeCall) -> None:
         self.subscription: Subscription | None = None
+        self.rooms: Rooms | None = None
+        """Of the process that the stream is of."""
         self.node = node
         self._ground = ground
         self._call = call
@@ -93,7 +95,7 @@ class StreamStub:
 
     async def _serve(self, rooms: Rooms) -> None:
         subscription = await rooms.service.subscribe(self._call)
-        self.subscription = subscription
+        self.subscription, self.rooms = subscription, rooms
         subscription.grant(CREDIT_ITEMS, 0)
         try:
             while True:
@@ -171,7 +173,7 @@ class Streaming(Consuming):
 
     def completing(self, rooms: Rooms, call: CompleteCall) -> Any:
         stream = self._stream
-        if stream is not None and stream.subscription is not None and stream.node.rooms is rooms:
+        if stream is not None and stream.subscription is not None and stream.rooms is rooms:
             return stream.subscription.complete(call)
         return super().completing(rooms, call)
 

@@ -8,6 +8,7 @@ the end               every replica is equal, every log is read from disk once m
                       histories of the clients are checked
 """
 
+import asyncio
 import gc
 import logging
 import random
@@ -348,7 +349,11 @@ class WholeWorld:
         pause_us = self.profile.pause_us * slower
         program = kind(self, name, queue, chance, pause_us=pause_us, **more)
         self.programs.append(program)
-        self.client_loop.start(program.run())
+        self.client_loop.start(program.run()).add_done_callback(self._program_ended)
+
+    def _program_ended(self, task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._client_failed("its task has ended", error)
 
     # --- after the faults ----------------------------------------------------------------
 
@@ -364,7 +369,7 @@ class WholeWorld:
         for program in self.programs:
             program.stopped = True
         if not self._until(self._nobody_waits, within_us=CALM_US):
-            self.found("clients still wait for answers")
+            self.found(f"clients still wait for answers: {self._busy()}")
             return
         healed_us = self.timeline.now_us
         for queue in self.queue_names:
@@ -380,7 +385,7 @@ class WholeWorld:
         for program in self.programs:
             program.stopped = True
         if not self._until(self._nobody_waits, within_us=CALM_US):
-            self.found("clients still wait for answers")
+            self.found(f"clients still wait for answers: {self._busy()}")
         self._probe()
         if not self._until(lambda: not self._remains(), within_us=SETTLED_US):
             self.found(f"it does not come to its end: {self._remains()}")
@@ -441,8 +446,11 @@ class WholeWorld:
                     return f"{node.name} has something of group {group}, which is no more"
         return ""
 
+    def _busy(self) -> list[str]:
+        return [program.name for program in self.programs if program.busy]
+
     def _nobody_waits(self) -> bool:
-        return not any(program.busy for program in self.programs)
+        return not self._busy()
 
     def _all_serve(self) -> bool:
         return all(node.serves and not node.paused for node in self.whole_nodes())
