@@ -47,7 +47,7 @@ class Vicinity(Protocol):
         ...
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
-        """The other nodes of the map to which there is no connection."""
+        """The other nodes of the map to which there is no connection, or which are not heard."""
         ...
 
     def old_copies(self) -> Mapping[str, str]:
@@ -165,7 +165,7 @@ class Rooms:
         return await self.service.router.read(group, query)
 
     def _out_of_reach(self) -> frozenset[str]:
-        """The other nodes of the map to which the peer port has no connection."""
+        """The other nodes of the map that the peer port cannot reach, or does not hear."""
         if self._vicinity is None:
             return frozenset()
         return self._vicinity.out_of_reach(self.placement.map)

@@ -28,7 +28,9 @@ NEWCOMERS_MAX: Final = 64
 
 
 class Greeter:
-    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may."""
+    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may. Any thread
+    may read `old_copies`.
+    """
 
     def __init__(self, own: PeerInfo, token: bytes, starts: StartMemory) -> None:
         """`token` is not empty: that would prove nothing."""

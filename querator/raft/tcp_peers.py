@@ -8,14 +8,14 @@ yet dials nobody and answers only queries (`raft.query`).
     dialed ─► connecting ─┘                          one line in the log, and nothing else happens
 
 All sockets are in one epoll, whose descriptor is readable while there is something to do. Only
-`set_peers`, `set_cluster_id`, `set_description`, `connected`, `newcomers` and `old_copies` may be
-called by other threads.
+`set_peers`, `set_cluster_id`, `set_description`, `connected`, `quiet`, `newcomers` and `old_copies`
+may be called by other threads.
 
 A connection ends when what arrives is damaged, when nothing arrives for PEER_SILENCE_MS_MAX (a node
 with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its
 node is `Quiet`: when nothing has arrived for PEER_QUIET_MS, and for three times the longest gap of
 late, so that a link that stutters does not make it so each time. The time that this node itself was
-held up does not count as silence: what has arrived is read first.
+held up does not count as silence: what has arrived is read first. It counts as a gap.
 """
 
 import os

@@ -78,7 +78,7 @@ class Router:
         born: str = "",
     ) -> None:
         """`forwarder` None: a node that is alone. `out_of_reach` names the nodes that this node's
-        raft room has no connection to. `born` is in the names that it gives to leases, and unlike
+        raft room cannot reach, or does not hear. `born` is in the names that it gives to leases, and unlike
         that of any other start of any node; empty: one is made.
         """
         self._host = host
