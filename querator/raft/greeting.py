@@ -28,8 +28,8 @@ NEWCOMERS_MAX: Final = 64
 
 
 class Greeter:
-    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may. Any thread
-    may read `old_copies`.
+    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may. Any
+    thread may read `old_copies`.
     """
 
     def __init__(self, own: PeerInfo, token: bytes, starts: StartMemory) -> None:

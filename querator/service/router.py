@@ -78,8 +78,8 @@ class Router:
         born: str = "",
     ) -> None:
         """`forwarder` None: a node that is alone. `out_of_reach` names the nodes that this node's
-        raft room cannot reach, or does not hear. `born` is in the names that it gives to leases, and unlike
-        that of any other start of any node; empty: one is made.
+        raft room cannot reach, or does not hear. `born` is in the names that it gives to leases,
+        and unlike that of any other start of any node; empty: one is made.
         """
         self._host = host
         self._placed = placed
