@@ -4,6 +4,7 @@ When requests are shared out among another number of partitions, what this one r
 by the partitions to which repeats of it will go (`owners`). It is read in pages, first while the
 partition still takes requests, then once more, after it has stopped, what has come since then
 (`since_ms`): so requests wait only for the rest. The reader brings it to the others with Adopt.
+Where state time went back since then, "since" begins at the instant to which it went back.
 
 A producer whose outcomes are forgotten must be known wherever any request of it may go: partition p
 of n shares its requests with those of n' whose numbers are p modulo gcd(n, n').
@@ -97,9 +98,10 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     """How far a partition is with closing, as of version `routing`. `outcomes`: some of ended
     leases are remembered, which repeats may ask for. `next_seq`: what its next item would get.
     `targets`: groups to which moves are on their way. `pinned`: items wait for the decision on a
-    transaction, or to be published after it. `changes`: those that are not over for keys, as
-    (version, whether the partition has passed, a mask of those that it waits for): see `holds`.
-    `sources`: of one that is closing, the groups that it has taken moves from.
+    transaction, or to be published after it; or what is remembered is being dated anew. `changes`:
+    those that are not over for keys, as (version, whether the partition has passed, a mask of those
+    that it waits for): see `holds`. `sources`: of one that is closing, the groups that it has taken
+    moves from.
     """
 
     routing: int
@@ -142,7 +144,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
         outcomes,
         state.next_seq,
         outbox_targets(txn, group),
-        state.pinned > 0,
+        state.pinned > 0 or state.redating is not None,
         ()
         if row is None
         else tuple((one.version, done, one.waits) for one, done in passed(row, state)),
@@ -177,6 +179,8 @@ def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
     state = State() if raw is None else decode_state(raw)
     if settings is None:
         return FactsPage((), b"", state.now_ms)
+    if state.back_to_ms < query.since_ms <= state.back_from_ms:
+        query = msgspec.structs.replace(query, since_ms=state.back_to_ms)
     page = _Page(query, decode_settings(settings).settings.partition)
     stage, start = query.after[:1] or b"p", query.after[1:]
     after = b""

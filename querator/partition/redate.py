@@ -53,6 +53,11 @@ def repair_time(turn: Turn, command: RepairTime) -> Done:
         return Done(0)
     forgotten_ms = min(command.to_ms, turn.now_ms - PRODUCER_RETENTION_MS)
     state.displaced_ms = max(state.displaced_ms, forgotten_ms)
+    if command.to_ms > state.back_from_ms:
+        state.back_from_ms, state.back_to_ms = turn.now_ms, command.to_ms
+    else:
+        state.back_from_ms = max(state.back_from_ms, turn.now_ms)
+        state.back_to_ms = min(state.back_to_ms, command.to_ms)
     state.now_ms = turn.now_ms = command.to_ms
     state.redating = Redating()
     state.cleanup_head_ms = command.to_ms

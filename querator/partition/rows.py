@@ -63,7 +63,8 @@ class State(msgspec.Struct, array_like=True):
     `crowded_until_ms` no producer is looked for that could make room.
     `staged` and `pinned` count items, which are not among the partition's `items` yet. `ahead`
     counts, for each of the share's `changes`, the items before its boundary that are READY, HELD,
-    LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed.
+    LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed. State time
+    went back from `back_from_ms` to `back_to_ms`, in several steps perhaps; 0: it did not.
     """
 
     index: int = 0
@@ -116,6 +117,8 @@ class State(msgspec.Struct, array_like=True):
     crowded_until_ms: int = 0
     dedup_keys: int = 0
     redating: Redating | None = None
+    back_from_ms: int = 0
+    back_to_ms: int = 0
 
     @property
     def items(self) -> int:

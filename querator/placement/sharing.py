@@ -17,9 +17,10 @@ remembered of a request must be where its repeat will go. So, with n partitions 
 
 After 3 nothing is stored by the old number, whoever still believes in it, so that what is read in 4
 is all there is; and nothing is stored by the new one before 6. Nothing is pinned after 3 either,
-and what was pinned brings its keys before they are read. Every step may be done again, and by
-several nodes at once: what is known is only added to, and a partition does not go back. A node that
-dies leaves the rest to the next leader of group 0.
+and what was pinned brings its keys before they are read. What is being dated anew, because time was
+put back (`partition.redate`), counts as pinned. Every step may be done again, and by several nodes
+at once: what is known is only added to, and a partition does not go back. A node that dies leaves
+the rest to the next leader of group 0.
 
 Each step needs all partitions. One that cannot be reached holds up 1 and 2, while requests go on.
 From 3 to 6 requests wait, so these steps have ROUTING_CLOSED_MS_MAX. If they take longer, because a

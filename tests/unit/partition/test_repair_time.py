@@ -19,7 +19,8 @@ from querator.model.limits import (
     MINUTE_MS,
     PRODUCER_RETENTION_MS,
 )
-from querator.partition import queries
+from querator.partition import facts, queries
+from querator.partition.facts import ClosureQuery, FactsQuery
 from querator.partition.rows import decode_lease, decode_state
 from querator.storage.tables import LEASES, STATE
 from tests.unit.partition.harness import START_MS, Log, lease_of
@@ -49,6 +50,27 @@ def deadlines(log: Log) -> list[int]:
 
 def born(at_ms: int, number: int = 1) -> bytes:
     return at_ms.to_bytes(6, "big") + number.to_bytes(10, "big")
+
+
+def told(log: Log, since_ms: int) -> tuple[set[int], set[bytes], int]:
+    """What the partition tells another one that comes, of all since then: sequences of requests,
+    keys, and the state time at which it was read.
+    """
+    after, sequences, keys = b"", set[int](), set[bytes]()
+    while True:
+        with log.environment.snapshot() as txn:
+            page = facts.facts(txn, FactsQuery(log.group, 1, 2, after, since_ms))
+        for _, found in page.facts:
+            sequences |= {one.sequence for each in found.producers for one in each.outcomes}
+            keys |= {one.key for one in found.keys}
+        after = page.after
+        if not after:
+            return sequences, keys, page.now_ms
+
+
+def is_pinned(log: Log) -> bool:
+    with log.environment.snapshot() as txn:
+        return facts.closure(txn, ClosureQuery(log.group)).pinned
 
 
 def test_leases_are_not_cut_short_and_do_not_last_for_ever():
@@ -169,3 +191,36 @@ def test_much_goes_back_in_bounded_steps():
         steps += 1
     assert steps >= 4
     assert set(deadlines(log)) == {START_MS + 31_000}
+
+
+def test_what_is_stored_after_the_repair_is_handed_over_since_a_time_before_it():
+    log = log_of()
+    log.now_ms += DAY_MS
+    producer_id = born(log.now_ms)
+    log.produce(1, producer_id=producer_id, sequence=1)
+    ahead_ms = told(log, 0)[2]
+    repair(log, START_MS + 1_000)
+    log.now_ms += 1_000
+    for sequence in range(2, 10):
+        special = ItemSpecial(0, dedup_key=b"%d" % sequence)
+        log.produce(1, producer_id=producer_id, sequence=sequence)
+        log.produce(1, specials=(special,))
+    everything = told(log, 0)
+    assert everything[0] == {2, 4, 6, 8}
+    assert everything[1]
+    assert told(log, ahead_ms) == everything
+    log.now_ms += 2 * DAY_MS
+    log.produce(1)
+    assert told(log, log.now_ms) == (set(), set(), log.now_ms), "time has passed it again"
+
+
+def test_partitions_do_not_change_while_rows_are_dated_anew():
+    log = log_of()
+    log.now_ms += DAY_MS
+    log.produce(1)
+    assert not is_pinned(log)
+    log.now_ms = START_MS + 1_000
+    log.one(RepairTime(log.now_ms))
+    assert is_pinned(log)
+    log.advance(0)
+    assert not is_pinned(log)
