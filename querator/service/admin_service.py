@@ -258,7 +258,7 @@ class AdminService:
         this node's; those partitions. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
-        queue = await self._live(namespace, name)
+        queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
         found = []
         for partition, stats in enumerate(
             await self._reads.stats(queue.groups, stale=False, deadline=deadline)

@@ -58,9 +58,9 @@ class PartitionView:
         self.stored = 0
         """Items that can be leased, as this node's own replica has it."""
         self.outbox = 0
+        """Items on their way to other partitions, as this node's own replica has it."""
         self.occupied = 0
         """Items that count for the queue's limit, as this node's own replica has it."""
-        """Items on their way to other partitions, as this node's own replica has it."""
         self.txns = 0
         """Transactions that it coordinates and that are not finished, as this node's replica has
         it; and staged items that are pinned for some."""

@@ -11,6 +11,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.raft.clock import Clock, SimulatedClock
 from querator.service import reads
 from querator.service.admin_service import AdminService
 from querator.service.forwarder import LettersQuery, PeekQuery
@@ -185,7 +186,7 @@ async def test_what_is_moved_to_a_queue_that_is_not_known_yet_is_not_taken_back(
         assert not [one for one in stage.proposed if isinstance(one[2], MoveReturn)]
 
 
-async def grown(stage: Stage) -> AdminService:
+async def grown(stage: Stage, clock: Clock | None = None) -> AdminService:
     """What operators ask at `a`, which has not heard of the second partition, where an item is."""
     service = stage.members["a"]
     admin = AdminService(
@@ -193,7 +194,7 @@ async def grown(stage: Stage) -> AdminService:
         router=service.router,
         reads=service.reads,
         durable=False,
-        clock=stage.base.clock,
+        clock=clock or stage.base.clock,
     )
     await stage.grow(2, behind="a", leader="b")
     for number in range(2):
@@ -206,6 +207,13 @@ async def test_counts_through_an_old_map_have_all_partitions():
         admin = await grown(stage)
         stats = await admin.queue_stats("default", "q")
         assert (len(stats.partitions), stats.total.ready) == (2, 2)
+
+
+async def test_time_is_put_back_through_an_old_map_in_all_partitions():
+    async with staged("a", "b") as stage:
+        admin = await grown(stage, SimulatedClock())
+        found = await admin.repair_time("default", "q", dry_run=True)
+        assert [one.partition for one in found] == [0, 1]
 
 
 async def test_counts_through_an_old_map_that_nobody_can_renew_are_those_of_that_map():
