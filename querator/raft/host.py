@@ -20,7 +20,7 @@ other leaders. `HostEvents.on_hang` tells, so that those who wait can be sent to
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from querator import telemetry
@@ -142,9 +142,9 @@ class Host:
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
         # All that the two have ever held and that is not done: what is overtaken leaves them early.
         self._unanswered: set[asyncio.Future[None]] = set()
-        self._steady: set[asyncio.Future[None]] = set()
-        """Of these, those that wait until a thread that hangs goes on: groups opened, closed and
-        deleted. A group is opened by one request at a time.
+        self._hasty: dict[asyncio.Future[None], ErrorCode] = {}
+        """Of these, those that a thread that hangs ends, and how. Groups that are opened, closed
+        and deleted wait until it goes on: a group is opened by one request at a time.
         """
         self._led: set[GroupId] = set()
         self._leaders: dict[GroupId, NodeKey] = {}
@@ -197,7 +197,7 @@ class Host:
         """
         opened = self._opened.get(group)
         if opened is None:
-            opened = self._request_future(steady=True)
+            opened = self._request_future()
             self._opened[group] = opened
             alone = (Replica(1, self.node),)
             self._put(Open(group, machine, opened, alone if replicas is None else replicas))
@@ -213,7 +213,7 @@ class Host:
         votes nor acknowledges anything in it, also after a crash. Its rows stay until
         `delete_group`.
         """
-        closed = self._request_future(steady=True)
+        closed = self._request_future()
         self._opened.pop(group, None)
         self._put(Remove(group, closed, rows=False))
         await closed
@@ -225,7 +225,7 @@ class Host:
         """
         removed = self._removed.get(group)
         if removed is None or removed.done():
-            removed = self._request_future(steady=True)
+            removed = self._request_future()
             self._removed[group] = removed
             self._opened.pop(group, None)
             self._put(Remove(group, removed))
@@ -257,7 +257,7 @@ class Host:
         """Returns when a snapshot taken from then on shows all that was acknowledged before the
         call. Raises QueratorError: NOT_LEADER, UNAVAILABLE, INTERNAL.
         """
-        future = self._request_future()
+        future = self._request_future(hung=ErrorCode.UNAVAILABLE)
         self._put(Read(group, future))
         await future
 
@@ -265,9 +265,9 @@ class Host:
         """Hands the leadership over; returns when this node leads the group no more.
 
         Raises QueratorError: NOT_LEADER, INVALID_ARGUMENT, UNAVAILABLE when the other did not take
-        it in time: then this node goes on.
+        it in time: then this node goes on; OUTCOME_UNKNOWN when the raft thread hangs.
         """
-        future = self._request_future()
+        future = self._request_future(hung=ErrorCode.OUTCOME_UNKNOWN)
         self._put(Transfer(group, to, future))
         await future
 
@@ -285,7 +285,7 @@ class Host:
 
         Raises QueratorError: STORAGE_FULL, INTERNAL, UNAVAILABLE.
         """
-        future = self._request_future()
+        future = self._request_future(hung=ErrorCode.OUTCOME_UNKNOWN)
         self._put(Mend(group, index, part, data, is_wanted, future))
         await future
 
@@ -296,7 +296,7 @@ class Host:
         Raises QueratorError: NOT_LEADER, INVALID_ARGUMENT, UNAVAILABLE while another change is on
         its way or a learner is not caught up, OUTCOME_UNKNOWN.
         """
-        future = self._request_future()
+        future = self._request_future(hung=ErrorCode.OUTCOME_UNKNOWN)
         self._put(Reconfigure(group, change, future))
         await future
 
@@ -354,20 +354,24 @@ class Host:
             return endings.full(self._waiting, group, size, "bytes", "wait")
         return None
 
-    def _request_future(self, *, steady: bool = False) -> "asyncio.Future[None]":
+    def _request_future(self, *, hung: ErrorCode | None = None) -> "asyncio.Future[None]":
+        """`hung`: what it ends with when the thread hangs; None: it waits until that goes on."""
         assert self._loop is not None
         if self._closed is not None:
             raise self._closed
+        if hung is not None and self.hangs:
+            message = "the raft thread of this node hangs; not executed"
+            raise QueratorError(ErrorCode.UNAVAILABLE, message)
         future: asyncio.Future[None] = self._loop.create_future()
         self._unanswered.add(future)
         future.add_done_callback(self._unanswered.discard)
-        if steady:
-            self._steady.add(future)
-            future.add_done_callback(self._steady.discard)
+        if hung is not None:
+            self._hasty[future] = hung
+            future.add_done_callback(self._hasty.pop)
         return future
 
-    def _refuse(self, futures: Iterable["asyncio.Future[None]"], refused: QueratorError) -> None:
-        for future in tuple(futures):
+    def _refuse_unanswered(self, refused: QueratorError) -> None:
+        for future in tuple(self._unanswered):
             if not future.done():
                 future.set_exception(refused)
 
@@ -384,9 +388,10 @@ class Host:
         tell = _log.warning if hangs else _log.info
         tell("host.hangs" if hangs else "host.goes_on", stalled_s=round(stalled_s, 1))
         if hangs:
-            message = "the raft thread of this node hangs; not executed"
-            refused = QueratorError(ErrorCode.UNAVAILABLE, message)
-            self._refuse(self._unanswered - self._steady, refused)
+            message = "the raft thread of this node hangs; it has not said what became of this"
+            for future, code in list(self._hasty.items()):
+                if not future.done():
+                    future.set_exception(QueratorError(code, message))
         self._events.on_hang(hangs)
 
     def give_up(self, which: Callable[[Any], bool]) -> None:
@@ -474,4 +479,4 @@ class Host:
             if self._answered(call):
                 assert call.future is not None
                 call.future.set_exception(unknown if call.appended else refused)
-        self._refuse(self._unanswered, refused)
+        self._refuse_unanswered(refused)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,7 +44,7 @@ async def hosting(
         await host.stop()
 
 
-async def code_of(future: "asyncio.Future[Any]") -> ErrorCode:
+async def code_of(future: Awaitable[Any]) -> ErrorCode:
     with pytest.raises(QueratorError) as caught:
         await future
     return caught.value.code

@@ -84,13 +84,24 @@ async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() 
             gate.close()
             held = [host.propose(GroupId(1), amount) for amount in (1, 10)]
             await gate.reached()
-            clock.advance(int(HANGS_S * 1000) + 1)
-            await owner.until(lambda: owner.hangs == [True])
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(code_of(host.confirm_read(GroupId(1))))
+                handing = tasks.create_task(code_of(host.transfer(GroupId(1), host.node)))
+                await asyncio.sleep(0)
+                clock.advance(int(HANGS_S * 1000) + 1)
+                await owner.until(lambda: owner.hangs == [True])
+            assert reading.result() is ErrorCode.UNAVAILABLE
+            assert handing.result() is ErrorCode.OUTCOME_UNKNOWN
             assert host.hangs
             host.give_up(lambda command: command == 1)
             assert await code_of(held[0]) is ErrorCode.OUTCOME_UNKNOWN
             assert not held[1].done()
             assert host.leads(GroupId(1))
+            # What comes while it hangs is not kept waiting either.
+            for asked in (host.confirm_read(GroupId(1)), host.transfer(GroupId(1), host.node)):
+                with pytest.raises(QueratorError) as refused:
+                    await asked
+                assert refused.value.code is ErrorCode.UNAVAILABLE
             gate.open()
             # What was given up has been carried out all the same.
             assert (await held[1])[0] == 11
