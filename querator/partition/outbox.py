@@ -11,7 +11,7 @@ import msgspec
 from querator.model.commands import MovedItem
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import masks
-from querator.partition.payloads import read_payload
+from querator.partition.payloads import BlockDamaged, read_payload
 from querator.partition.rows import (
     Block,
     DeadReason,
@@ -59,7 +59,8 @@ def outbox_batch(
 ) -> OutboxBatch | None:
     """The next moves to a target (None: to the first that has some); None if there are none.
 
-    At most `items_max` items and MOVE_BATCH_BYTES_MAX bytes, but one item at least.
+    At most `items_max` items and MOVE_BATCH_BYTES_MAX bytes, but one item at least. Ends before a
+    block that is damaged; raises BlockDamaged when that is the first one.
     """
     txn = generations.view(txn, group)
     raw = SETTINGS.get(txn, group)
@@ -79,7 +80,12 @@ def outbox_batch(
         first_move = first_move or int.from_bytes(key[-8:], "big")
         block = load_block(txn, group, row.first_seq)
         mask = masks.first(masks.from_bytes(row.mask), items_max - len(items))
-        stored = read_payload(txn, group, row.first_seq, block)
+        try:
+            stored = read_payload(txn, group, row.first_seq, block)
+        except BlockDamaged:
+            if not items:
+                raise
+            break
         for ordinal in masks.ordinals(mask):
             data = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
             if items and size + len(data) > MOVE_BATCH_BYTES_MAX:

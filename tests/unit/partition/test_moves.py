@@ -1,5 +1,7 @@
 """Moves between partitions: dead letters out, redrives home, each exactly once."""
 
+import pytest
+
 from querator.model.commands import (
     Complete,
     DeadTarget,
@@ -18,8 +20,9 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import queries
+from querator.partition.payloads import BlockDamaged
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import OUTBOX_TARGETS
+from querator.storage.tables import ATTACHMENTS, OUTBOX_TARGETS
 from tests.unit.partition.harness import GROUP, START_MS, Log, dead_to, lease_of, produce
 
 DEAD = 9
@@ -170,6 +173,24 @@ def test_batches_are_bounded():
     kill(work, [b"y" * (2 * MOVE_BATCH_BYTES_MAX)])
     assert len(batch_of(work).items) == 2
     assert carry(work, dead) == 4
+
+
+def test_letters_before_a_damaged_one_are_not_held_up_by_it():
+    source, target = pair()
+    for item in (b"whole", b"damaged", b"behind"):
+        kill(source, [item])
+    txn = source.environment.begin()
+    rows = list(ATTACHMENTS.rows(txn, source.group))
+    [(key, row)] = [(key, row) for key, row in rows if b"damaged" in row]
+    txn.put(key, row[:-1] + bytes([row[-1] ^ 1]))
+    txn.commit(sync=False)
+    sent = batch_of(source)
+    assert sent.attachment == b"whole"
+    send(source, target)
+    source.checked = False
+    source.one(MoveDone(target.group, sent.first_move))
+    with pytest.raises(BlockDamaged):
+        batch_of(source)
 
 
 def test_a_target_takes_what_it_has_room_for_and_then_refuses():
