@@ -164,8 +164,9 @@ APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more goes on in further entri
 ASIDE_SEGMENTS_MAX = 4_096
 PRODUCERS_MAX = 100_000  # Per partition.
 # How far after the partition's time a new producer may have been born: it is remembered that much
-# longer. State time may be behind true time for a while, and clients' clocks are not checked else.
-PRODUCER_AHEAD_MS_MAX = 1 * HOUR_MS
+# longer. It is generous, for state time may be behind true time: when a leader's wall clock steps
+# forward, as after a pause of its virtual machine, state time follows by a tenth of what passes.
+PRODUCER_AHEAD_MS_MAX = 7 * DAY_MS
 # Per partition, in the queue's dedup window: 1,400 items with a key each second for an hour. About
 # 1 GB with short keys, 3 GB with the longest.
 DEDUP_KEYS_MAX = 5_000_000

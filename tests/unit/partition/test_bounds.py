@@ -112,7 +112,9 @@ def test_producers_of_which_nothing_is_remembered_make_room(monkeypatch):
     assert count(log, PRODUCERS) == 3
 
 
-@pytest.mark.parametrize("ahead_ms", [PRODUCER_AHEAD_MS_MAX + 1, DAY_MS, 2**48 - 1 - START_MS])
+@pytest.mark.parametrize(
+    "ahead_ms", [PRODUCER_AHEAD_MS_MAX + 1, 365 * DAY_MS, 2**48 - 1 - START_MS]
+)
 def test_a_producer_that_was_born_in_the_future_is_refused(ahead_ms):
     log = Log()
     log.configure()
@@ -125,12 +127,19 @@ def test_a_producer_that_was_born_in_the_future_is_refused(ahead_ms):
     assert count(log, PRODUCERS) == 1
 
 
-def test_producers_whose_clocks_are_a_little_ahead_are_taken_and_forgotten():
+def test_a_partition_whose_time_is_days_behind_takes_new_producers():
+    log = Log()
+    log.configure()
+    born_days_later = (START_MS + 3 * DAY_MS).to_bytes(6, "big") + bytes(10)
+    assert log.entry(request(1, born_days_later))[0].count == 1
+
+
+def test_producers_whose_clocks_are_ahead_are_taken_and_forgotten():
     log = Log()
     log.configure()
     ahead = (START_MS + PRODUCER_AHEAD_MS_MAX).to_bytes(6, "big") + bytes(10)
     assert log.entry(request(1, ahead))[0].count == 1
-    log.advance(7 * DAY_MS)
+    log.advance(PRODUCER_AHEAD_MS_MAX + 7 * DAY_MS - HOUR_MS)
     assert count(log, PRODUCERS) == 1
     log.advance(2 * HOUR_MS)
     assert count(log, PRODUCERS) == 0
