@@ -1,7 +1,7 @@
 """The simulator sees: each way of breaking the core is found by some seeds, or by a schedule."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,6 +144,11 @@ def an_old_ack_comes_late() -> list[str]:
     return world.checks.violations
 
 
+def led_by(world: World, nodes: Sequence[SimulatedNode]) -> bool:
+    found = world.leader(G)
+    return found is not None and found[0] in nodes
+
+
 def leading(world: World) -> tuple[SimulatedNode, Any]:
     found = world.leader(G)
     assert found is not None
@@ -178,7 +183,7 @@ def a_change_of_the_replicas_is_taken_back() -> list[str]:
     added = Ticket("change", lambda _, __: None)
     first.request(Reconfigure(G, AddLearner(4, spare.key), added.future))
     assert world._until(lambda: has(first, status.log_last + 1), within_us=SECOND)
-    assert world._until(lambda: leading(world)[0] in others, within_us=5 * SECOND)
+    assert world._until(lambda: led_by(world, others), within_us=5 * SECOND)
     for node in others:
         world.network.unblock(first.key, node.key)
         world.network.unblock(node.key, first.key)
