@@ -7,6 +7,8 @@ waits.
 
 Every node does what the map asks of its own replicas; what concerns the whole cluster (forming it,
 giving partitions their settings) is done by the node that leads group 0.
+
+Longer than 500 lines: a change and the wait for what follows from it are read together.
 """
 
 import asyncio

@@ -30,6 +30,9 @@ stored. A restart begins at the applied index, which is a committed one, and Raf
 To the library the log is a list of (command, index, term) whose position 0 is the sentinel: the
 entry before the first one kept. It asks for indexes and terms only; commands are read by
 `record`.
+
+Longer than 500 lines: whatever changes the log changes its sizes, terms and configurations too, and
+that is checked by reading these places together.
 """
 
 from bisect import bisect_right

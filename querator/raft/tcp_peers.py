@@ -16,6 +16,9 @@ with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. 
 node is `Quiet`: when nothing has arrived for PEER_QUIET_MS, and for three times the longest gap of
 late, so that a link that stutters does not make it so each time. The time that this node itself was
 held up does not count as silence: what has arrived is read first. It counts as a gap.
+
+Longer than 500 lines: how connections begin, go on and end stands side by side, for each of the
+three may end what another one began.
 """
 
 import os

@@ -12,6 +12,9 @@ OUTCOME_UNKNOWN. Cancelling a call cancels the waiting, never the command.
 reached) goes again within its deadline, without one for LEADER_WAIT_MS_MAX. One whose outcome is
 not known goes again only when a repeat is safe (`repeatable`): the partition remembers what it has
 done. So callers see neither, unless time runs out. Calls for one partition keep their order.
+
+Longer than 500 lines: all ways of a command out of this node stand here, since each has to keep the
+order of calls and the rules of repeats above.
 """
 
 import asyncio
