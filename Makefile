@@ -98,6 +98,11 @@ bench-spark: setup $(VENV)/.spark ## measure scans, archives and ingests of a qu
 failover: setup ## measure how long clients stand still when a node of three dies or hands off
 	$(PY) -m scripts.bench.failover
 
+PAIRS ?= 5
+.PHONY: beside
+beside: setup ## measure what a healthy queue keeps of its rate beside stuck ones (PAIRS=5)
+	$(PY) -m scripts.bench.beside --pairs $(PAIRS)
+
 PARTITIONS ?= 1000
 .PHONY: idle
 idle: setup ## measure what PARTITIONS (1000) cost on three nodes in which nothing happens
@@ -163,6 +168,12 @@ export SEED_START
 .PHONY: sim
 sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transcript
 	$(PY) -m tests.simulation $(if $(WHOLE),--whole) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(SEED_START))
+
+# The mends that are taken back, one at a time, and a few mutants: MUTANT=name for one alone.
+.PHONY: mutants
+mutants: MUTANT ?=
+mutants: setup ## count the seeds that find each mended defect again (SEEDS=300 MUTANT=name)
+	$(PY) -m tests.simulation.defects $(MUTANT) --seeds $(if $(filter file,$(origin SEEDS)),300,$(SEEDS))
 
 .PHONY: integration
 integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine

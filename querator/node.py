@@ -38,7 +38,7 @@ import uuid_utils
 
 from querator import telemetry
 from querator.config import ClusterSettings, TlsSettings, with_port
-from querator.model.limits import LOG_BYTES_KEPT
+from querator.model.limits import LOG_BYTES_KEPT, SCRUB_BYTES_PER_S
 from querator.model.placement_map import PlacedNode
 from querator.placement.membership import Membership, stored_map
 from querator.placement.placement import Placement
@@ -96,6 +96,7 @@ class Node:
         tls: TlsSettings | None = None,
         storage_quota_bytes: int = 0,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
         trust_clock: bool = False,
         shutdown_timeout_ms: int = 5_000,
         switch_interval_s: float | None = None,
@@ -122,6 +123,7 @@ class Node:
         self._tls = tls
         self._quota_bytes = storage_quota_bytes
         self._log_bytes_kept = log_bytes_kept
+        self._scrub_bytes_per_s = scrub_bytes_per_s
         self._trust_clock = trust_clock
         self._shutdown_timeout_ms = shutdown_timeout_ms
         self._switch_interval_s = switch_interval_s
@@ -237,9 +239,11 @@ class Node:
             vicinity=self._membership,
             forwarding=forwarding,
             log_bytes_kept=self._log_bytes_kept,
+            scrub_bytes_per_s=self._scrub_bytes_per_s,
         )
         placement, service = rooms.placement, rooms.service
         observed.host, observed.placement, observed.service = rooms.host, placement, service
+        observed.conditions, observed.scrub = rooms.conditions, rooms.scrub
         if self._trust_clock:
             rooms.host.trust_clock()
         await rooms.start(self._running)

@@ -29,7 +29,9 @@ from querator.raft.thread import TurnLoop
 from querator.server.forwarding import Forwarding
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
+from querator.service.conditions import Conditions
 from querator.service.queue_service import QueueService
+from querator.service.scrub import Scrub
 from querator.storage.environment import Environment
 
 _log = telemetry.logger(__name__)
@@ -80,12 +82,14 @@ class Rooms:
         forwarding: Forwarding | None = None,
         machine_for: MachineFactory = PartitionMachine,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        scrub_bytes_per_s: int = 0,
         born: str = "",
     ) -> None:
         """`peers`, `turn_loop` and `log_bytes_kept` as of `Host`, `on_hand_off` as of
-        `ClusterService`, `born` as of `Router`. `vicinity` and `forwarding` None: a node that is
-        alone. `on_failure` is told of what has stopped the raft room, or the work behind the map,
-        for good, and ends the rest of that work (`Placement.end`).
+        `ClusterService`, `scrub_bytes_per_s` as of `Scrub`, `born` as of `Router`. `vicinity` and
+        `forwarding` None: a node that is alone. `on_failure` is told of what has stopped the raft
+        room, or the work behind the map, for good, and ends the rest of that work
+        (`Placement.end`).
         """
         self._on_failure = on_failure
         self._vicinity = vicinity
@@ -134,6 +138,12 @@ class Rooms:
             durable=environment.durable,
             clock=clock,
         )
+        self.scrub = Scrub(
+            environment, self.service.damage, clock=clock, bytes_per_s=scrub_bytes_per_s
+        )
+        self.conditions = Conditions(
+            host=self.host, placement=placement, service=self.service, clock=clock
+        )
         self.cluster = ClusterService(
             host=self.host,
             environment=environment,
@@ -143,6 +153,8 @@ class Rooms:
             on_hand_off=on_hand_off,
             damaged=self.service.damage.items,
             old_copies=dict if vicinity is None else vicinity.old_copies,
+            conditions=lambda: self.conditions.present,
+            scrub=self.scrub.told,
         )
 
     async def start(self, running: AsyncExitStack) -> None:
@@ -155,6 +167,10 @@ class Rooms:
             running.push_async_callback(self._forwarding.close)
         running.push_async_callback(self.placement.stop)
         await self.placement.start()
+        self.conditions.start()
+        running.callback(self.conditions.stop)
+        self.scrub.start()
+        running.push_async_callback(self.scrub.stop)
 
     # --- to the leader of a group, wherever that is ----------------------------------------
 
@@ -176,6 +192,7 @@ class Rooms:
         if group == PLACEMENT_GROUP:
             self.placement.on_effects(effects)
         else:
+            self.placement.on_partition(group, effects)
             self.service.on_effects(group, effects)
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:

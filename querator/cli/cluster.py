@@ -98,18 +98,19 @@ def plan(target: Target, as_json: bool) -> None:
         write_picture(plan_picture(planned))
 
 
-@cluster.command("repair-time", short_help="Put time in a queue back to the clock.")
+@cluster.command("repair-time", short_help="Put time in a queue to the clock.")
 @click.argument("queue")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @server_options
 @output_option
 def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
-    """Put time in the partitions of QUEUE back to the clock, where a wrong clock has moved it
-    ahead.
+    """Put time in the partitions of QUEUE to the clock: back where a wrong clock has moved it
+    ahead, forward where clocks were set forward and it is behind.
 
-    Shows the partitions first, and asks. Leases last as long as they were meant to. What has
-    expired, lapsed or come due too early is not brought back. Set all clocks before.
+    Shows the partitions first, and asks. Where time goes back leases last as long as they were
+    meant to, and what has expired, lapsed or come due too early is not brought back. Where it goes
+    forward leases that end by the clock lapse. Set all clocks before.
 
     \b
     Examples:
@@ -122,7 +123,7 @@ def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: b
         _write_times(queue, found)
     if found and not dry_run:
         if not yes:
-            click.confirm("Put time back to the clock there?", abort=True, err=True)
+            click.confirm("Put time to the clock there?", abort=True, err=True)
         found = target.run(lambda client: client.repair_time(queue))
         if not as_json:
             click.echo(f"Time is right in {count(len(found), 'partition')} of {queue}.")
@@ -146,13 +147,22 @@ def _write_times(queue: str, found: Sequence[PartitionTime]) -> None:
     if not found:
         click.echo(f"Time is right in all partitions of {queue}.")
         return
-    write_table(
-        ("PARTITION", "AHEAD", "LEASES", "SCHEDULED", "EXPIRED"),
-        [(one.partition, str(one.ahead), one.leases, one.scheduled, one.expired) for one in found],
-    )
-    note(
-        "Leases that were granted or extended by the time ahead last their whole timeout from the "
-        "repair on. Schedules stay. Keys, outcomes and producers are remembered for their usual "
-        "time from the repair on. Items that were produced by the time ahead expire as much later. "
-        "Producers that are not known there and that may have been forgotten too early are refused."
-    )
+    rows = [(one.partition, _off(one), one.leases, one.scheduled, one.expired) for one in found]
+    write_table(("PARTITION", "TIME", "LEASES", "SCHEDULED", "EXPIRED"), rows)
+    if any(one.ahead > timedelta(0) for one in found):
+        note(
+            "Where time is ahead: leases that were granted or extended by the time ahead last "
+            "their whole timeout from the repair on. Schedules stay. Keys, outcomes and producers "
+            "are remembered for their usual time from the repair on. Items that were produced by "
+            "the time ahead expire as much later. Producers that are not known there and that may "
+            "have been forgotten too early are refused."
+        )
+    if any(one.ahead < timedelta(0) for one in found):
+        note(
+            "Where time is behind: what is due by the clock comes due at once. Leases that have "
+            "ended by the clock lapse two seconds later, unless they are extended."
+        )
+
+
+def _off(one: PartitionTime) -> str:
+    return f"{abs(one.ahead)} {'ahead' if one.ahead > timedelta(0) else 'behind'}"

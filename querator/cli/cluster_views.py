@@ -8,19 +8,27 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from querator.cli.output import count, make_table
-from querator.client.cluster import ClusterPicture, SeenDamage, SeenNode
-from querator.model.cluster import ClusterGroup, ClusterPending, ClusterPlan, ClusterReplica
-from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
+from querator.client.cluster import ClusterPicture, SeenCondition, SeenDamage, SeenNode
+from querator.model.cluster import (
+    ClusterGroup,
+    ClusterPending,
+    ClusterPlan,
+    ClusterReplica,
+    ClusterScrub,
+)
+from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB, STATE_TIME_JUMP_MS_MAX
 
 LAG_ENTRIES_MAX = 10_000
 """A replica that is further behind is worth a word."""
+WORDED = frozenset({"clock_wrong", "clock_not_believed", "time_ahead", "blocks_damaged"})
+"""Kinds of conditions of nodes for which there are sentences here, about all nodes together."""
 NAMED_MAX = 5
 MAP_NAME = "(map)"
 
 
 class NodeView(msgspec.Struct, frozen=True):
     """`state`: up, handed off, or down, and whether it is draining or leaving. `leads` and
-    `replicas` are numbers of partitions.
+    `replicas` are numbers of partitions. `scrub`: how it looks for damage in its payloads.
     """
 
     name: str
@@ -34,6 +42,7 @@ class NodeView(msgspec.Struct, frozen=True):
     leads: int
     replicas: int
     lag_entries: int | None
+    scrub: ClusterScrub = ClusterScrub()
 
 
 class PartitionView(msgspec.Struct, frozen=True):
@@ -159,6 +168,7 @@ def _node(
         leads=sum(one.leader == node.name for one in partitions),
         replicas=sum(node.name in one.nodes for one in partitions),
         lag_entries=max(lags, default=None),
+        scrub=seen.scrub,
     )
 
 
@@ -167,25 +177,7 @@ def _node(
 
 def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
     for seen in picture.nodes:
-        if seen.node.state != "active":
-            yield _retiring(seen, partitions)
-        elif seen.silent:
-            yield (
-                f"Node {seen.node.name} is down: {seen.silent.rstrip('.')}. If its data is lost, "
-                "start it with an empty directory and then: "
-                f"querator node replace {seen.node.name}"
-            )
-        elif seen.node.handed_off:
-            yield f"Node {seen.node.name} has handed off and leads nothing until it starts again."
-        elif not seen.node.connected:
-            yield (
-                f"Node {seen.node.name} answers, and the node that was asked has no connection to "
-                f"it at {seen.node.peer_address}."
-            )
-        if seen.old_copy:
-            yield f"A process that came as node {seen.node.name} was refused: {seen.old_copy}."
-        if abs(seen.clock_ahead_ms) > CLOCK_SKEW_MS_MAX:
-            yield _clock(seen)
+        yield from _node_problems(seen, partitions)
     leaderless = [one for one in partitions if not one.leader]
     lost = [one for one in leaderless if 2 * len(one.silent) >= len(one.nodes)]
     if lost:
@@ -213,9 +205,38 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
         )
     yield from _replica_problems(picture, partitions)
     yield from map(_damage, picture.damage)
+    yield from (one.condition.sentence for one in picture.conditions if _is_news(one, picture))
     yield from _ahead(partitions)
     yield from _held(partitions)
     yield from map(_pending, picture.pending)
+
+
+def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Iterable[str]:
+    name = seen.node.name
+    if seen.node.state != "active":
+        yield _retiring(seen, partitions)
+    elif seen.silent and seen.node.connected:
+        yield (
+            f"Node {name} does not answer ({seen.silent.rstrip('.')}), and other nodes are "
+            "connected to it. Its event loop may hang, or the network between here and there is "
+            "cut; if it stays so, restart the node."
+        )
+    elif seen.silent:
+        yield (
+            f"Node {name} is down: {seen.silent.rstrip('.')}. If its data is lost, start it with "
+            f"an empty directory and then: querator node replace {name}"
+        )
+    elif seen.node.handed_off:
+        yield f"Node {name} has handed off and leads nothing until it starts again."
+    elif not seen.node.connected:
+        yield (
+            f"Node {name} answers, and the node that was asked has no connection to it at "
+            f"{seen.node.peer_address}."
+        )
+    if seen.old_copy:
+        yield f"A process that came as node {name} was refused: {seen.old_copy}."
+    if abs(seen.clock_ahead_ms) > CLOCK_SKEW_MS_MAX:
+        yield _clock(seen)
 
 
 def _ahead(partitions: Sequence[PartitionView]) -> Iterable[str]:
@@ -270,9 +291,6 @@ def _replica_problems(
         yield f"Node {name} is getting replicas: {count(number, 'partition')} to go."
     for name, number in sorted(leaving.items()):
         yield f"Old replicas of node {name} are being removed: {count(number, 'partition')} to go."
-    stopped = [one for one, group in zip(partitions, picture.groups, strict=True) if group.stopped]
-    if stopped:
-        yield f"{_named(stopped)} has been stopped by a defect on a node; see its log."
     behind: dict[str, int] = {}
     for group in picture.groups:
         for replica in group.replicas if group.leads else ():
@@ -283,11 +301,20 @@ def _replica_problems(
         yield f"Node {name} is behind, by up to {lag:,} log entries; it catches up by itself."
 
 
+def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
+    """Whether nothing else says what the node says. That one that is down is behind is clear."""
+    condition = seen.condition
+    if condition.kind == "copy_behind":
+        return not any(one.node.name == condition.about and one.silent for one in picture.nodes)
+    return condition.kind not in WORDED
+
+
 def _damage(seen: SeenDamage) -> str:
     return (
         f"{seen.queue}/{seen.partition}: {count(seen.items, 'item')} in "
         f"{count(seen.blocks, 'block')} damaged on node {seen.node}. It does not deliver them "
-        "until another replica has sent them whole; its log says what became of that."
+        "until another replica has sent them whole; its log says what became of that. If none has "
+        f"them whole: querator queue give-up {seen.queue}"
     )
 
 
@@ -391,7 +418,17 @@ def plan_picture(plan: ClusterPlan) -> RenderableType:
 
 def _nodes_table(view: ClusterView) -> RenderableType:
     return make_table(
-        ["node", "state", "clients at", "nodes at", "zone", "leads", "replicas", "behind"],
+        [
+            "node",
+            "state",
+            "clients at",
+            "nodes at",
+            "zone",
+            "leads",
+            "replicas",
+            "behind",
+            "checked",
+        ],
         [
             [
                 node.name,
@@ -402,10 +439,21 @@ def _nodes_table(view: ClusterView) -> RenderableType:
                 node.leads,
                 node.replicas,
                 _lag(node.lag_entries),
+                _checked(node),
             ]
             for node in view.nodes
         ],
     )
+
+
+def _checked(node: NodeView) -> str:
+    """When the node had last compared the checksums of all its payloads, as far as it has."""
+    scrub = node.scrub
+    if node.why or not scrub.on:
+        return ""
+    if scrub.rounds:
+        return f"{scrub.age_ms // 60_000:,} min ago"
+    return f"{scrub.round_bytes / MIB:,.0f} MiB so far"
 
 
 def _queues_table(view: ClusterView) -> RenderableType:

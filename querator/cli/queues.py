@@ -1,15 +1,15 @@
-"""`querator queue`: create, list, info, update, delete."""
+"""`querator queue`: create, list, info, update, delete, give-up."""
 
 import sys
 from typing import Any
 
 import click
 
-from querator.cli.output import write_details, write_json, write_table
+from querator.cli.output import count, note, write_details, write_json, write_table
 from querator.cli.parameters import DURATION, format_duration
 from querator.cli.target import Target, output_option, server_options
 from querator.cli.views import queue_view
-from querator.client import Client, QueueInfo
+from querator.client import Client, GivenUp, QueueInfo
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
 
@@ -242,3 +242,53 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
         write_json({"deleted": name})
     else:
         click.echo(f"Deleted queue {name}.")
+
+
+@queue.command("give-up", short_help="Give up items that are damaged on all replicas.")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+@output_option
+def give_up(name: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
+    """Give up the items of the queue NAME whose payload is damaged, and on no replica whole.
+
+    Asks all replicas, shows the damaged blocks, and asks you. What is given up is dropped and
+    counted; it cannot be brought back. Blocks that a replica may have whole that does not answer
+    are kept, and items that are leased or in a reader's batch.
+
+    \b
+    Examples:
+      querator queue give-up mail --dry-run
+      querator queue give-up mail --yes
+    """
+
+    found = target.run(lambda client: client.give_up_damaged(name, dry_run=True))
+    if not as_json:
+        _write_damage(name, found)
+    items = sum(one.items - one.kept for one in found.blocks if one.lost)
+    if items and not dry_run:
+        if not yes:
+            click.confirm(f"Give up {count(items, 'item')} of {name}?", abort=True, err=True)
+        found = target.run(lambda client: client.give_up_damaged(name))
+        if not as_json:
+            click.echo(f"Gave up {count(found.items, 'item')} of {name}.")
+    if as_json:
+        write_json(found)
+
+
+def _write_damage(name: str, found: GivenUp) -> None:
+    if not found.blocks:
+        click.echo(f"No damaged block of {name} is known that cannot be mended.")
+        return
+    write_table(
+        ("PARTITION", "BLOCK", "ITEMS", "KEPT", "LOST", "NODE", "WHY"),
+        [
+            (one.partition, one.first_seq, one.items, one.kept, one.lost, one.node, one.reason)
+            for one in found.blocks
+        ],
+    )
+    note(
+        "Items of lost blocks can be given up, but those that are kept: they are leased or in a "
+        "reader's batch. A block that is not lost may be whole on a replica that does not answer."
+    )

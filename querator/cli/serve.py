@@ -133,6 +133,7 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         tls=tls_settings(config),
         storage_quota_bytes=config.storage_quota_bytes,
         log_bytes_kept=config.log_bytes_kept,
+        scrub_bytes_per_s=config.scrub_bytes_per_s,
         trust_clock=config.trust_clock,
         shutdown_timeout_ms=config.shutdown_timeout_ms,
         switch_interval_s=SWITCH_INTERVAL_S,

@@ -197,6 +197,14 @@ def _picture(
         for one in found
         if one.total.damaged
     ]
+    parts += [
+        Text(
+            f"{one.queue.name}: {one.total.given_up:,} ever given up: their payload was damaged, "
+            "and on no replica whole."
+        )
+        for one in found
+        if one.total.given_up
+    ]
     if not all(one.durable for one in found):
         parts.append(Text("Not durable: the server keeps everything in memory."))
     return Group(*parts)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
         SyncProducer,
     )
     from querator.client.values import (
+        DamagedBlock,
         DeadLetter,
         DeadReason,
         ExtendOutcome,
+        GivenUp,
         Item,
         ItemId,
         ItemState,
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "Consumer",
+    "DamagedBlock",
     "DeadLetter",
     "DeadReason",
     "ExtendOutcome",
+    "GivenUp",
     "Item",
     "ItemId",
     "ItemState",

@@ -9,6 +9,8 @@ from querator.client.items import duration
 from querator.client.nodes import Nodes
 from querator.client.results import peeked_item, queue_info, queue_stats
 from querator.client.values import (
+    DamagedBlock,
+    GivenUp,
     ItemId,
     ItemState,
     PartitionTime,
@@ -178,3 +180,24 @@ class Admin:
             )
             for one in response.partitions
         )
+
+    async def give_up_damaged(self, name: str, *, dry_run: bool) -> GivenUp:
+        request = pb.GiveUpDamagedItemsRequest(
+            namespace=self._namespace, queue=name, dry_run=dry_run
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.admin.GiveUpDamagedItems(request, timeout=left)
+        )
+        blocks = tuple(
+            DamagedBlock(
+                one.partition,
+                one.first_seq,
+                one.items,
+                one.kept,
+                one.lost,
+                one.node,
+                one.reason,
+            )
+            for one in response.blocks
+        )
+        return GivenUp(blocks, int(response.given_up))

@@ -29,6 +29,7 @@ from querator.client.single import Held, SingleHolder, extend, raise_lost, settl
 from querator.client.transactions import Aborted, StagedBatches, Transactions
 from querator.client.values import (
     ExtendOutcome,
+    GivenUp,
     ItemId,
     ItemState,
     PartitionTime,
@@ -225,6 +226,14 @@ class Client:
         clocks of a majority do not agree.
         """
         return await self._admin().repair_time(name, dry_run=dry_run)
+
+    async def give_up_damaged(self, name: str, *, dry_run: bool = False) -> GivenUp:
+        """Gives up the items of the queue `name` whose payload is damaged and on no replica whole;
+        `dry_run`: only tells. They are dropped and counted (`PartitionStats.given_up`). Items that
+        are leased or in a reader's batch stay, and what a replica may have whole that does not
+        answer.
+        """
+        return await self._admin().give_up_damaged(name, dry_run=dry_run)
 
     async def staged_batches(self, name: str) -> StagedBatches:
         """What is staged for the queue `name` by transactions, and not visible yet, by batch."""

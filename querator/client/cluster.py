@@ -14,10 +14,12 @@ from querator.client.channel import Connection
 from querator.client.errors import ConnectionFailed, RequestError
 from querator.client.values import split_addresses
 from querator.model.cluster import (
+    ClusterCondition,
     ClusterGroup,
     ClusterNode,
     ClusterPending,
     ClusterPlan,
+    ClusterScrub,
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
@@ -35,14 +37,16 @@ NODE_SECONDS = 2.0
 
 
 class SeenNode(msgspec.Struct, frozen=True):
-    """A node, and why it does not answer; empty: it does. `clock_ahead_ms` is what it says as the
-    node that tells (`ClusterStatus`). `old_copy`: why some node has refused a process of its name.
+    """A node, and why it does not answer; empty: it does. `clock_ahead_ms` and `scrub` are what it
+    says as the node that tells (`ClusterStatus`). `old_copy`: why some node has refused a process
+    of its name.
     """
 
     node: ClusterNode
     silent: str
     clock_ahead_ms: int = 0
     old_copy: str = ""
+    scrub: ClusterScrub = ClusterScrub()
 
 
 class SeenDamage(msgspec.Struct, frozen=True):
@@ -54,6 +58,13 @@ class SeenDamage(msgspec.Struct, frozen=True):
     partition: int
     blocks: int
     items: int
+
+
+class SeenCondition(msgspec.Struct, frozen=True):
+    """What a node says is wrong."""
+
+    node: str
+    condition: ClusterCondition
 
 
 class ClusterPicture(msgspec.Struct, frozen=True):
@@ -69,6 +80,7 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     groups: tuple[ClusterGroup, ...]
     pending: tuple[ClusterPending, ...]
     damage: tuple[SeenDamage, ...] = ()
+    conditions: tuple[SeenCondition, ...] = ()
 
 
 class ClusterAdmin:
@@ -130,6 +142,7 @@ class ClusterAdmin:
         newest = max(views, key=lambda view: view.epoch)
         refused = {node.name: node for view in views for node in view.nodes if node.old_copy}
         ahead = {view.node: view.clock_ahead_ms for view in views}
+        scrubs = {view.node: view.scrub for view in views}
         return ClusterPicture(
             cluster_id=newest.cluster_id,
             epoch=newest.epoch,
@@ -139,6 +152,7 @@ class ClusterAdmin:
                     silent.get(node.name, ""),
                     ahead.get(node.name, 0),
                     refused[node.name].old_copy if node.name in refused else "",
+                    scrubs.get(node.name, ClusterScrub()),
                 )
                 for node in newest.nodes
             ),
@@ -156,6 +170,9 @@ class ClusterAdmin:
                 for view in views
                 for group in view.groups
                 if group.damaged_blocks
+            ),
+            conditions=tuple(
+                SeenCondition(view.node, one) for view in views for one in view.conditions
             ),
         )
 

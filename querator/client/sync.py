@@ -27,6 +27,7 @@ from querator.client.sync_leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.transactions import Aborted, StagedBatches
 from querator.client.values import (
     ExtendOutcome,
+    GivenUp,
     ItemId,
     ItemState,
     LeaseRef,
@@ -310,6 +311,9 @@ class SyncClient:
 
     def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
         return self._runner.run(self._client.repair_time(name, dry_run=dry_run))
+
+    def give_up_damaged(self, name: str, *, dry_run: bool = False) -> GivenUp:
+        return self._runner.run(self._client.give_up_damaged(name, dry_run=dry_run))
 
     def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
         return self._runner.run(self._client.redrive(name, item_ids))

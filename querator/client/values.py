@@ -240,8 +240,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class PartitionTime(msgspec.Struct, frozen=True):
-    """A partition whose time is `ahead` of the clock, or was, when it is `repaired`; with its live
-    leases, its scheduled items, and how many have ever expired.
+    """A partition whose time is `ahead` of the clock, or far behind it (less than 0), or was, when
+    it is `repaired`; with its live leases, its scheduled items, and how many have ever expired.
     """
 
     partition: int
@@ -250,6 +250,28 @@ class PartitionTime(msgspec.Struct, frozen=True):
     leases: int
     scheduled: int
     expired: int
+
+
+class DamagedBlock(msgspec.Struct, frozen=True):
+    """Items with one payload that `node`, which leads the partition, cannot read; `kept` of them
+    are leased or in a reader's batch. `lost`: no replica has it whole; `reason`: why it is not
+    mended.
+    """
+
+    partition: int
+    first_seq: int
+    items: int
+    kept: int
+    lost: bool
+    node: str
+    reason: str
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """The damaged blocks as they were before, and how many items were given up."""
+
+    blocks: tuple[DamagedBlock, ...]
+    items: int
 
 
 class PartitionStats(msgspec.Struct, frozen=True):
@@ -262,7 +284,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     the numbers of the partitions in which earlier items of keys are, for which others are held. Of
     one partition: `first_seq`, the sequence of the oldest item that is there (0: none is), and
     `head_seq`, the last one that was given. `damaged` items are not delivered, for their payload is
-    damaged on the leader's node; they are in the other counts as well.
+    damaged on the leader's node; they are in the other counts as well. Items that were `given_up`
+    are among the `dropped`.
     """
 
     partition: int
@@ -298,6 +321,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     first_seq: int = 0
     head_seq: int = 0
     damaged: int = 0
+    given_up: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

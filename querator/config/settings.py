@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from querator.config.addresses import parse_peers
 from querator.config.errors import ConfigError
-from querator.model.limits import LOG_BYTES_KEPT, LOG_BYTES_KEPT_MIN
+from querator.model.limits import LOG_BYTES_KEPT, LOG_BYTES_KEPT_MIN, SCRUB_BYTES_PER_S
 
 ENVIRONMENT_PREFIX: Final = "QUERATOR_"
 
@@ -194,11 +194,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=LOG_BYTES_KEPT_MIN,
-            description="Bytes of log that a copy of a partition keeps behind its state; up to "
-            "four times as much while a node that answers needs it. A node that was away while "
-            "more went through a partition gets the partition's whole state.",
+            description="Bytes of log that the node keeps behind the state of its partitions, "
+            "which share them; one partition keeps at most 64 MiB. Up to four times as much while "
+            "nodes that answer need it. A node that was away while more went through a partition "
+            "gets the partition's whole state.",
         ),
     ] = LOG_BYTES_KEPT
+    scrub_bytes_per_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of payload per second whose checksums are read in the background, "
+            "to find damage before a consumer does; less while the node is busy. 0: none.",
+        ),
+    ] = SCRUB_BYTES_PER_S
     shutdown_timeout_ms: Annotated[
         int,
         Meta(

@@ -201,7 +201,8 @@ class SubscribeCall(msgspec.Struct, frozen=True):
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts of one partition at one applied index; field by field as in the protocol.
     `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms`,
-    which is not in the protocol, is state time.
+    which is not in the protocol, is state time. Items that were `given_up` are among the
+    `dropped`.
     """
 
     partition: int
@@ -239,6 +240,9 @@ class PartitionStats(msgspec.Struct, frozen=True):
     damaged: int = 0
     """Items that the node that tells cannot read; they are in the other counts as well."""
     state_ms: int = 0
+    behind_ms: int = 0
+    """How far state time is behind the clock of the leader's node, if that was set forward."""
+    given_up: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -249,7 +253,9 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class PartitionTime(msgspec.Struct, frozen=True):
-    """A partition whose time is ahead of the clock, or was: it is `repaired`."""
+    """A partition whose time is ahead of the clock, or far behind it (less than 0), or was: then it
+    is `repaired`.
+    """
 
     partition: int
     ahead_ms: int
@@ -257,6 +263,21 @@ class PartitionTime(msgspec.Struct, frozen=True):
     leases: int
     scheduled: int
     expired: int
+
+
+class DamagedBlock(msgspec.Struct, frozen=True):
+    """A block that `node`, which leads the partition, cannot read; of its items `kept` are leased
+    or in a reader's batch. `lost`: every replica has said that it does not have it whole; else
+    `reason` says why it is not mended.
+    """
+
+    partition: int
+    first_seq: int
+    items: int
+    kept: int
+    lost: bool
+    node: str
+    reason: str
 
 
 class PeekedItem(msgspec.Struct, frozen=True):

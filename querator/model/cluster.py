@@ -82,9 +82,31 @@ class ClusterPending(msgspec.Struct, frozen=True):
     waits_for: tuple[str, ...]
 
 
+class ClusterCondition(msgspec.Struct, frozen=True):
+    """What makes items late or copies doubtful on the node that tells. `kind` is one of
+    `service.conditions.KINDS`; `about` names the queue or the node that it is about.
+    """
+
+    kind: str
+    about: str
+    sentence: str
+
+
+class ClusterScrub(msgspec.Struct, frozen=True):
+    """How far a node is with comparing the checksums of its payloads, since its start: whole
+    `rounds`, bytes of the one under way or of the last one, and how long ago that was over, or the
+    node was started. `on`: whether it does so at all.
+    """
+
+    on: bool = False
+    rounds: int = 0
+    round_bytes: int = 0
+    age_ms: int = 0
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """`node` is the name of the node that tells; `clock_ahead_ms` tells how far its wall clock is
-    ahead of the median of all, negative: behind.
+    ahead of the median of all, negative: behind. `conditions` and `scrub` are those of that node.
     """
 
     cluster_id: str
@@ -94,6 +116,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     groups: tuple[ClusterGroup, ...]
     pending: tuple[ClusterPending, ...]
     clock_ahead_ms: int = 0
+    conditions: tuple[ClusterCondition, ...] = ()
+    scrub: ClusterScrub = ClusterScrub()
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ Item sequences travel as ranges `(first_seq, count)`.
 
 import msgspec
 
+from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.specials import ItemSpecial as ItemSpecial
@@ -158,6 +159,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     origin_seq: int
     attempts: int
     reason: int
+    """A `DeadReason` of the rows; VOID: nothing arrives under this number."""
     errors: tuple[str, ...]
     produced_at_ms: int
     died_at_ms: int
@@ -311,15 +313,27 @@ class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
     passed: bytes
 
 
-class RepairTime(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=17):
-    """Puts state time back to the clock, if it is ahead of it. The leader writes `to_ms`: the time
-    from here on; 0: nothing is to be done.
-
-    What is dated after that is dated anew (`partition.redate`). Done tells by how many ms time went
-    back.
+class RepairTime(TimeBack, frozen=True, array_like=True, gc=False, tag=17):
+    """Puts state time to the clock. Where it goes back, what is dated after that is dated anew
+    (`partition.redate`), and Done tells by how many ms it went back.
     """
 
-    to_ms: int = 0
+
+class GiveUp(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=18):
+    """Drops the items of the blocks that begin at `blocks`, at most GIVE_UP_BLOCKS_MAX of them:
+    their payload is on no replica whole, and an operator says so. Those that are leased or in a
+    reader's batch stay.
+    """
+
+    blocks: tuple[int, ...]
+
+
+class ForgetGroups(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=19):
+    """The groups from first to last of each of `ranges`, ascending, have left the map for ever: no
+    move of theirs counts any more, nor the number of the last move to them (bounded per command).
+    """
+
+    ranges: tuple[tuple[int, int], ...]
 
 
 Command = (
@@ -340,6 +354,8 @@ Command = (
     | MoveElsewhere
     | Unhold
     | RepairTime
+    | GiveUp
+    | ForgetGroups
     | ReaderCommand
     | TxnCommand
 )
@@ -484,3 +500,5 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Items that count for the queue's limit."""
     stages: int = 0
     """Stages, of all kinds."""
+    drained: int = 0
+    """Changes of the number of partitions that are not over here, and that no item is ahead of."""

@@ -2,6 +2,7 @@
 other.
 """
 
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -14,6 +15,30 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
 
     command: Any
     attachment: bytes = b""
+
+
+class Tier(IntEnum):
+    """What a command does to the disk; when space is short, the higher ones are refused first."""
+
+    FREES = 0
+    LEASES = 1
+    ADDS = 2
+
+
+class Need(msgspec.Struct, frozen=True, gc=False):
+    """`bytes`: what applying a command may put at most, besides what its size tells."""
+
+    tier: Tier
+    bytes: int
+
+
+class TimeBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A command that puts a group's time to the clock, if it is ahead of it, or far behind. The
+    leader writes `to_ms` when it packs the command: the time from here on; 0: nothing is to be
+    done. Where time is behind, the entry is the first of that time, as any other may be.
+    """
+
+    to_ms: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

@@ -98,8 +98,17 @@ PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
 # Blocks of a partition that are set aside because their payload is damaged: each lease command
 # names them. With more, the partition is not leased from on this node until some are mended.
 ASIDE_BLOCKS_MAX = 256
+# Blocks of a partition that a node knows to be damaged; more are found when these are mended.
+DAMAGED_BLOCKS_MAX = 1_024
+# Payloads are read in the background to find damage: so much of them at a time, for a look at a row
+# costs some microseconds; and not all of them again within an hour, for a node may have few.
+SCRUB_BYTES_PER_S = 2 * MIB
+SCRUB_PIECE_BYTES = 256 * KIB
+SCRUB_PIECE_ROWS = 64
+SCRUB_ROUND_MS_MIN = HOUR_MS
 # A damaged block is asked of each other replica in turn, one block of the node at a time; when none
 # has it whole, again after a pause that is doubled each time.
+GIVE_UP_BLOCKS_MAX = 7  # Of one command, whose work is bounded like that of the others.
 MEND_ANSWER_MS = 5 * SECOND_MS
 MEND_PAUSE_MS_MIN = 500
 MEND_PAUSE_MS_MAX = 60 * SECOND_MS
@@ -200,13 +209,18 @@ APPEND_BYTES_MAX = 1 * MIB  # Entries of one message to a follower, unless one e
 REPLICATION_WINDOW_BYTES = 8 * MIB  # Sent to a follower and not acknowledged.
 REPLICATION_MESSAGES_MAX = 64
 PROPOSAL_TIMEOUT_MS = 10 * SECOND_MS  # Then its outcome is unknown.
-LOG_BYTES_KEPT = 64 * MIB  # Window of the log behind the applied index, per group.
+LOG_BYTES_KEPT = 256 * MIB  # Of logs behind what is applied, per node; its groups share it.
 LOG_BYTES_KEPT_MIN = 1 * MIB
+LOG_PART_BYTES_MAX = (
+    64 * MIB
+)  # What one group keeps of it, and what a young data file has room for.
+LOG_PART_BYTES_MIN = 256 * KIB  # What it may keep however many are busy: some seconds of work.
 LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory besides the unapplied ones.
 LOG_UNAPPLIED_CACHE_BYTES = 4 * MIB  # As above, with those that are on disk and not applied.
 LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.
 LOG_TERMS_MAX = 1_024  # Elections in the window: their list is rewritten at each.
 PROPOSAL_OVERHEAD_BYTES = 256  # What a proposal counts for besides its attachment.
+TURN_ROWS_MAX = 50_000  # Written by one turn; groups that have not applied theirs wait.
 APPLY_ENTRIES_TURN_MAX = 256  # Per group: a long tail is applied over many turns.
 TRUNCATE_ENTRIES_TURN_MAX = 64  # Per group: more than a turn appends, so that the window is kept.
 DELETE_ROWS_TURN_MAX = 2_000  # A group is deleted over many turns.

@@ -66,6 +66,7 @@ class NamedBatch(msgspec.Struct, frozen=True, gc=False):
 class ReaderResult(msgspec.Struct, frozen=True, gc=False):
     """A reader as a command has left it. `position`: the last place in line that any item has got;
     `now_ms` the state time. `dead_seq`: the last batch whose items were made to die; 0: none.
+    `routing`: the last version of the queue's number of partitions that this one was told.
     """
 
     epoch: int
@@ -74,3 +75,4 @@ class ReaderResult(msgspec.Struct, frozen=True, gc=False):
     position: int
     now_ms: int
     dead_seq: int = 0
+    routing: int = 0

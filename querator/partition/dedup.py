@@ -1,8 +1,10 @@
 """Dedup keys: a second item with a key within the queue's window is not stored.
 
 The window counts from the first item's produce, whatever became of that item since. There are at
-most DEDUP_KEYS_MAX keys: items with others are refused until keys have left the window. Keys that
-another partition hands over are taken in any case.
+most DEDUP_KEYS_MAX keys: items with others are refused until keys have left the window. A
+transaction reserves room for the keys of its stages when it prepares, for it must not be refused
+after that: each item with a key counts, also one that repeats a key. Keys that another partition
+hands over are taken in any case.
 """
 
 from hashlib import blake2b
@@ -54,17 +56,30 @@ def too_many_keys(
     turn: Turn, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
 ) -> Refusal | None:
     """Why the keys of a command cannot be remembered."""
-    if not specials or turn.queue.dedup_window_ms <= 0:
+    if not specials:
         return None
-    fresh = sum(1 for special in specials if special.dedup_key) - len(duplicates)
-    held = turn.state.dedup_keys
-    if fresh <= 0 or held + fresh <= DEDUP_KEYS_MAX:
+    repeated = {duplicate[0] for duplicate in duplicates}
+    return no_room_for_keys(
+        turn, sum(1 for one in specials if one.dedup_key and one.ordinal not in repeated)
+    )
+
+
+def keys_of(specials: tuple[ItemSpecial, ...]) -> int:
+    """How many items have a key."""
+    return sum(1 for special in specials if special.dedup_key)
+
+
+def no_room_for_keys(turn: Turn, fresh: int) -> Refusal | None:
+    """Why so many more keys cannot be remembered."""
+    held = turn.state.dedup_keys + turn.state.pinned_keys
+    if not fresh or turn.queue.dedup_window_ms <= 0 or held + fresh <= DEDUP_KEYS_MAX:
         return None
     return Refusal(
         ErrorCode.TOO_MANY_DEDUP_KEYS,
-        f"the partition remembers {held} dedup keys; {fresh} more would exceed the limit of "
-        f"{DEDUP_KEYS_MAX}. A key is forgotten {turn.queue.dedup_window_ms // 1000} s after its "
-        "first item: wait, shorten the queue's dedup_window, or use more partitions",
+        f"the partition remembers {held} dedup keys, including those reserved by transactions; "
+        f"{fresh} more would exceed the limit of {DEDUP_KEYS_MAX}. A key is forgotten "
+        f"{turn.queue.dedup_window_ms // 1000} s after its first item: wait, shorten the queue's "
+        "dedup_window, or use more partitions",
         field="dedup_key",
         limit=str(DEDUP_KEYS_MAX),
         value=str(held + fresh),

@@ -30,6 +30,7 @@ from querator.model.commands import (
 from querator.model.limits import KIB, PRODUCER_ID_BYTES
 from querator.model.routing import SLOTS, partition_of_producer, slot_of_key
 from querator.partition import places
+from querator.partition.departed import sources
 from querator.partition.holds import passed
 from querator.partition.outbox import outbox_targets
 from querator.partition.rows import (
@@ -50,7 +51,6 @@ from querator.storage.tables import (
     DEDUP_KEYS,
     DEDUP_ORDER,
     ENDED,
-    MOVED_UPTO,
     PRODUCER_OUTCOMES,
     PRODUCERS,
     SETTINGS,
@@ -80,12 +80,19 @@ class FactsQuery(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 class FactsPage(msgspec.Struct, frozen=True, array_like=True):
     """Facts by the number of the partition that needs them. `after` is where the next page starts,
-    empty: there is none; `now_ms` the state time at which the page was read.
+    empty: there is none; `now_ms` the state time at which the page was read. `back`: from when to
+    when state time went back (0, 0: it did not); `redating`: rows are still dated anew for that.
     """
 
     facts: tuple[tuple[int, Facts], ...]
     after: bytes
     now_ms: int
+    back: tuple[int, int] = (0, 0)
+    redating: bool = False
+
+    def is_after(self, earlier: "FactsPage") -> bool:
+        """Whether time did not go back between the two: rows keep their order then."""
+        return self.back == earlier.back and self.now_ms >= earlier.now_ms
 
 
 class ClosureQuery(msgspec.Struct, frozen=True, array_like=True, tag="c"):
@@ -136,7 +143,6 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
     row = None if settings is None else decode_settings(settings)
     outcomes = next(iter(ENDED.rows(txn, group)), None) is not None
     closing = row is not None and row.open and row.closing
-    sources = [key[-8:] for key, _ in MOVED_UPTO.rows(txn, group)] if closing else []
     return Closure(
         0 if row is None else row.routing,
         closing,
@@ -148,7 +154,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
         ()
         if row is None
         else tuple((one.version, done, one.waits) for one, done in passed(row, state)),
-        tuple(int.from_bytes(source, "big") for source in sources),
+        sources(txn, group) if closing else (),
     )
 
 
@@ -193,7 +199,13 @@ def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
     else:
         resume = _txn_producers(txn, query, page, start)
         after = b"" if resume is None else b"t" + resume
-    return FactsPage(page.result(0 if after else state.displaced_ms), after, state.now_ms)
+    return FactsPage(
+        page.result(0 if after else state.displaced_ms),
+        after,
+        state.now_ms,
+        (state.back_from_ms, state.back_to_ms),
+        state.redating is not None,
+    )
 
 
 class _Page:

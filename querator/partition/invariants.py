@@ -6,6 +6,7 @@ runs after every step of the tests, in the simulator, and as `querator verify`.
 
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
+from querator.partition.departed import check_departed
 from querator.partition.holds import is_waiting
 from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
@@ -89,6 +90,7 @@ def check(txn: ReadTransaction, group: int) -> list[str]:
         *_memories(txn, group, state),
         *_heads(txn, group, state),
         *check_staging(txn, group, state),
+        *check_departed(txn, group),
     ]
 
 

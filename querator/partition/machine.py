@@ -22,12 +22,13 @@ from querator.model.commands import (
     Expire,
     Extend,
     ExtendResult,
+    ForgetGroups,
+    GiveUp,
     Lease,
     Move,
     MoveDone,
     MoveElsewhere,
     MoveReturn,
-    PartitionEffects,
     Produce,
     ProduceResult,
     Redrive,
@@ -39,7 +40,7 @@ from querator.model.commands import (
     SettleResult,
     Unhold,
 )
-from querator.model.entries import Applied, Entry, Proposal
+from querator.model.entries import Applied, Entry, Need, Proposal
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
@@ -55,11 +56,14 @@ from querator.model.transactions import (
 from querator.partition import digest as digests
 from querator.partition import holds
 from querator.partition.adoption import adopt
+from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
+from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
+from querator.partition.needs import need
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
 from querator.partition.redate import repair_time
@@ -89,6 +93,9 @@ class PartitionMachine:
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         """Many commands into one entry. Attachments of produces and moves become blocks."""
         return pack(proposals, now_ms)
+
+    def need(self, txn: ReadTransaction, command: Any) -> Need:
+        return need(txn, self.group, command)
 
     def apply(
         self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
@@ -139,17 +146,11 @@ class PartitionMachine:
         self._expire_ms = _earliest(state.expiry_head_ms, state.cleanup_head_ms)
         prompt_ms = _earliest(self._expire_ms, self._activate_ms)
         due_ms = _earliest(prompt_ms, self._lapse_ms)
-        effects = PartitionEffects(
-            ready=state.ready,
-            outbox=state.moving,
-            txns=state.txns,
-            pinned=state.pinned,
-            stages=state.stages,
-            occupied=state.occupied,
-        )
         # Moves and transactions are read from the tables as soon as they are told of.
         early = not (state.moving or state.txns or txns)
-        return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
+        return Applied(
+            results, state.effects, due_ms or None, early=early, prompt_ms=prompt_ms or None
+        )
 
 
 def _earliest(*heads_ms: int) -> int:
@@ -231,20 +232,30 @@ def _one(turn: Turn, command: Command) -> Result:
             return expire(turn, lapses=command.lapses)
         case Activate():
             return activate(turn)
-        case MoveDone():
-            return move_done(turn, command)
-        case MoveReturn():
-            return move_return(turn, command)
-        case MoveElsewhere():
-            return move_elsewhere(turn, command)
+        case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
+            return _of_moves(turn, command)
         case Redrive():
             return redrive(turn, command)
         case _:
             return _of_reader(turn, command)
 
 
+def _of_moves(turn: Turn, command: MoveDone | MoveReturn | MoveElsewhere | ForgetGroups) -> Done:
+    match command:
+        case MoveDone():
+            return move_done(turn, command)
+        case MoveReturn():
+            return move_return(turn, command)
+        case MoveElsewhere():
+            return move_elsewhere(turn, command)
+        case ForgetGroups():
+            return forget_groups(turn, command)
+
+
 def _of_reader(turn: Turn, command: Command) -> Result:
     match command:
+        case GiveUp():
+            return give_up(turn, command)
         case OpenReader():
             return open_reader(turn, command)
         case AdvanceReader():

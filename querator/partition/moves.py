@@ -2,11 +2,13 @@
 
 The source numbers its moves to each target from 1 without gaps and keeps them in its outbox until
 the target has them (MoveDone). The target remembers the last move of each source (`moved_upto`) and
-takes only what follows; a batch that is sent again is skipped as far as it is known. Of a batch for
+takes only what follows; a batch that is sent again is skipped as far as it is known. From a source
+that is known to be gone it takes nothing (`partition.departed`). Of a batch for
 which there is not enough room the target takes the first items, and its answer says how far it has
 got. No item is too large for a target: only the number of items is limited. Nothing depends on
-time. A partition that is closing takes no moves, for ever, and says up to which it has
-them: so what follows can go to another partition of its queue (MoveElsewhere) and not arrive twice.
+time. A move can be void (`partition.give_up`): nothing arrives under its number. A partition that
+is closing takes no moves, for ever, and says up to which it has them: so what follows can go to
+another partition of its queue (MoveElsewhere) and not arrive twice.
 
 A dead letter arrives with an overlay that says where it came from. A redriven item arrives fresh.
 """
@@ -27,6 +29,8 @@ from querator.model.errors import ErrorCode
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
 from querator.partition import masks
 from querator.partition.dead import NO_TARGET, become_ready, send
+from querator.partition.departed import moved_upto, note_moved
+from querator.partition.give_up import drop
 from querator.partition.produce import add_block, expire_at, shorter
 from querator.partition.rows import (
     DeadReason,
@@ -51,7 +55,7 @@ from querator.partition.segments import (
 from querator.partition.states import Event
 from querator.partition.turn import Turn, unconfigured
 from querator.storage import attachments
-from querator.storage.tables import MOVED_UPTO, OUTBOX, OUTBOX_TARGETS, OVERLAYS
+from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS
 
 
 def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved | Refusal:
@@ -59,10 +63,12 @@ def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved |
     txn, group, state = turn.txn, turn.group, turn.state
     judged = _judge(turn, command)
     count = len(command.items)
-    upto = 0 if isinstance(judged, Refusal) else judged
-    known = moved_upto(turn, command.source_group)
+    known, upto = (0, 0) if isinstance(judged, Refusal) else judged
     alive = masks.full(min(count, max(0, upto - command.first_move + 1)))
     alive &= ~masks.full(max(0, known - command.first_move + 1))
+    for ordinal, item in enumerate(command.items):
+        if item.reason == DeadReason.VOID:
+            alive &= ~(1 << ordinal)
     base = state.next_seq
     state.next_seq = base + count
     start = 0
@@ -79,19 +85,14 @@ def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved |
     if isinstance(judged, Refusal):
         return judged
     taken = alive.bit_count()
-    if taken:
-        MOVED_UPTO.put(txn, group, command.source_group, value=upto.to_bytes(8, "big"))
+    if upto > known:
+        note_moved(turn, command.source_group, upto)
         state.moved_in += taken
     return Moved(taken, upto)
 
 
-def moved_upto(turn: Turn, source_group: int) -> int:
-    row = MOVED_UPTO.get(turn.txn, turn.group, source_group)
-    return 0 if row is None else int.from_bytes(row, "big")
-
-
-def _judge(turn: Turn, command: Move) -> Refusal | int:
-    """Why the batch is refused, or up to which move the partition has them after it."""
+def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
+    """Why the batch is refused, or up to which moves the partition has them before and after."""
     if turn.row is None:
         return unconfigured()
     count = len(command.items)
@@ -99,7 +100,14 @@ def _judge(turn: Turn, command: Move) -> Refusal | int:
         return Refusal(
             ErrorCode.INVALID_ARGUMENT, "a move has one length per item", field="lengths"
         )
-    known = moved_upto(turn, command.source_group)
+    known = moved_upto(turn.txn, turn.group, command.source_group)
+    if known is None:
+        return Refusal(
+            ErrorCode.QUEUE_NOT_FOUND,
+            f"group {command.source_group} has left the map: its moves are over",
+            field="source_group",
+            value=str(command.source_group),
+        )
     if turn.row.moves_closed and command.first_move + count > known + 1:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
@@ -126,7 +134,7 @@ def _judge(turn: Turn, command: Move) -> Refusal | int:
             limit=str(items_max),
             value=str(held + fresh),
         )
-    return known + (min(fresh, items_max - held) if items_max > 0 else fresh)
+    return known, known + (min(fresh, items_max - held) if items_max > 0 else fresh)
 
 
 def _take_block(
@@ -169,10 +177,8 @@ def move_done(turn: Turn, command: MoveDone) -> Done:
         mask = masks.from_bytes(row.mask)
         arrived = masks.first(mask, command.upto_move - first_move + 1)
         _leave_outbox(turn, command.target_group, first_move, row, arrived)
-        check(ItemState.MOVING, Event.MOVED, None)
-        remove(turn, row.first_seq, block_of(turn, row.first_seq), arrived)
+        _leave(turn, row, arrived)
         gone += arrived.bit_count()
-    turn.state.moved_out += gone
     if gone:
         _note_done(turn, command.target_group, rows[0][0] + gone - 1)
     return Done(gone)
@@ -188,10 +194,13 @@ def move_return(turn: Turn, command: MoveReturn) -> Done:
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
         _leave_outbox(turn, command.target_group, first_move, row, mask)
-        become_ready(
-            turn, row.first_seq, block_of(turn, row.first_seq), mask,
-            Event.RETURN, came_from=ItemState.MOVING, attempt=0, releases=0,
-        )  # fmt: skip
+        if row.reason == DeadReason.VOID:
+            _leave(turn, row, mask)
+        else:
+            become_ready(
+                turn, row.first_seq, block_of(turn, row.first_seq), mask,
+                Event.RETURN, came_from=ItemState.MOVING, attempt=0, releases=0,
+            )  # fmt: skip
         returned += mask.bit_count()
     if rows:
         _note_done(turn, command.target_group, rows[0][0] + returned - 1)
@@ -211,6 +220,8 @@ def move_elsewhere(turn: Turn, command: MoveElsewhere) -> Done:
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
         arrived = masks.first(mask, max(0, upto_move - first_move + 1))
+        if row.reason == DeadReason.VOID:
+            arrived = mask
         _leave_outbox(turn, target, first_move, row, mask)
         if mask & ~arrived:
             check(ItemState.MOVING, Event.REROUTE, ItemState.MOVING)
@@ -219,9 +230,7 @@ def move_elsewhere(turn: Turn, command: MoveElsewhere) -> Done:
                 target_group=command.to_group, died_at_ms=row.died_at_ms,
             )  # fmt: skip
         if arrived:
-            check(ItemState.MOVING, Event.MOVED, None)
-            remove(turn, row.first_seq, block_of(turn, row.first_seq), arrived)
-            turn.state.moved_out += arrived.bit_count()
+            _leave(turn, row, arrived)
         left += mask.bit_count()
     if rows:
         _note_done(turn, target, rows[0][0] + left - 1)
@@ -258,6 +267,16 @@ def _leave_outbox(
             row.first_seq, masks.to_bytes(rest), row.attempt, row.reason, row.died_at_ms
         )
         OUTBOX.put(txn, group, target_group, first_move + leaving.bit_count(), value=encode(left))
+
+
+def _leave(turn: Turn, row: OutboxRow, mask: int) -> None:
+    """Items that have left the outbox are gone: they have arrived, or were given up."""
+    if row.reason == DeadReason.VOID:
+        drop(turn, row.first_seq, mask, came_from=ItemState.MOVING)
+        return
+    check(ItemState.MOVING, Event.MOVED, None)
+    remove(turn, row.first_seq, block_of(turn, row.first_seq), mask)
+    turn.state.moved_out += mask.bit_count()
 
 
 def _note_done(turn: Turn, target_group: int, upto_move: int) -> None:

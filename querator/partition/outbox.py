@@ -80,14 +80,15 @@ def outbox_batch(
         first_move = first_move or int.from_bytes(key[-8:], "big")
         block = load_block(txn, group, row.first_seq)
         mask = masks.first(masks.from_bytes(row.mask), items_max - len(items))
+        void = row.reason == DeadReason.VOID
         try:
-            stored = read_payload(txn, group, row.first_seq, block)
+            stored = b"" if void else read_payload(txn, group, row.first_seq, block)
         except BlockDamaged:
             if not items:
                 raise
             break
         for ordinal in masks.ordinals(mask):
-            data = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
+            data = b"" if void else stored[block.offset(ordinal) : block.offset(ordinal + 1)]
             if items and size + len(data) > MOVE_BATCH_BYTES_MAX:
                 break
             overlay = load_overlay(txn, group, row.first_seq + ordinal)

@@ -4,7 +4,7 @@ A flipped bit cannot be told from where it is in the block, so all items of the 
 together. Another replica of the partition may have the same bytes whole.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from querator.partition import masks
 from querator.partition.rows import Block, ItemState, decode_block, decode_segment
@@ -52,6 +52,24 @@ def find_block(txn: ReadTransaction, group: int, first_seq: int) -> Block | None
     return None if row is None else decode_block(row)
 
 
+def named_blocks(
+    txn: ReadTransaction, group: int, damaged: Iterable[AttachmentDamaged]
+) -> list[BlockDamaged | AttachmentDamaged]:
+    """The same as errors of their blocks, if they have any: they may be staged, or of the log
+    alone. Looks at all blocks of the partition.
+    """
+    left = {(error.index, error.part): error for error in damaged}
+    found: list[BlockDamaged | AttachmentDamaged] = []
+    for key, row in BLOCKS.rows(txn, group):
+        block = decode_block(row)
+        error = left.pop((block.index, block.part), None)
+        if error is not None:
+            found.append(BlockDamaged(group, int.from_bytes(key[-8:], "big"), block, error))
+            if not left:
+                break
+    return [*found, *left.values()]
+
+
 def ready_items(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
     """How many items of these blocks are ready, in a view of the generation in use."""
     count = 0
@@ -63,13 +81,19 @@ def ready_items(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
     return count
 
 
-def items_left(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
-    """How many items of these blocks are there, in whatever state."""
-    return sum(
-        decode_segment(row).mask.bit_count()
+def items_left(
+    txn: ReadTransaction,
+    group: int,
+    blocks: Iterable[int],
+    states: Collection[ItemState] = frozenset(ItemState),
+) -> int:
+    """How many items of these blocks are there, in these states."""
+    segments = (
+        decode_segment(row)
         for first_seq in blocks
         for _, row in SEGMENTS.rows(txn, group, first_seq)
     )
+    return sum(segment.mask.bit_count() for segment in segments if segment.state in states)
 
 
 def ranges_of(first_seq: int, mask: int) -> tuple[tuple[int, int], ...]:

@@ -139,6 +139,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
         first_seq=_first_seq(txn, group),
         head_seq=state.next_seq - 1,
         state_ms=state.now_ms,
+        given_up=state.given_up,
     )
 
 
@@ -164,10 +165,7 @@ def _first_seq(txn: ReadTransaction, group: int) -> int:
 def effects(txn: ReadTransaction, group: int) -> PartitionEffects:
     """What the partition would say of itself now, in a view of the generation in use."""
     raw = STATE.get(txn, group)
-    state = State() if raw is None else decode_state(raw)
-    return PartitionEffects(
-        ready=state.ready, outbox=state.moving, txns=state.txns, pinned=state.pinned
-    )
+    return (State() if raw is None else decode_state(raw)).effects
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:

@@ -36,13 +36,15 @@ from querator.storage.tables import READY, RESERVED, SETTINGS, STATE
 
 class Outlook(msgspec.Struct, frozen=True):
     """What an `AdvanceReader` would come to: a refusal; or `result`, when nothing would change; or
-    it would acknowledge the open batch, or reserve some of `ready` items, or both.
+    it would acknowledge the open batch, or reserve some of `ready` items, or both. `routing`: as of
+    `ReaderResult`.
     """
 
     refusal: Refusal | None = None
     result: ReaderResult | None = None
     acknowledges: bool = False
     ready: int = 0
+    routing: int = 0
 
 
 class BatchPart(msgspec.Struct, frozen=True):
@@ -78,19 +80,20 @@ def outlook(txn: ReadTransaction, group: int, command: AdvanceReader) -> Outlook
     state = _state(txn, group)
     row = load_reader(txn, group, command.reader_id)
     raw = SETTINGS.get(txn, group)
-    regrown = raw is not None and decode_settings(raw).settings.first_seq > 0
-    refusal = refuses(row, command, regrown=regrown)
+    share = None if raw is None else decode_settings(raw)
+    refusal = refuses(row, command, regrown=share is not None and share.settings.first_seq > 0)
     if refusal is not None:
         return Outlook(refusal)
     assert row is not None
+    assert share is not None, "a partition without settings has no readers"
     open_seq = 0 if row.batch is None else row.batch.seq
     ready = _ready(txn, group, state, command.upto_position)
     acknowledges = command.ack_seq > row.acked_seq
     if command.ack_seq < open_seq or command.max_items <= 0:
         ready = 0
     if acknowledges or ready:
-        return Outlook(acknowledges=acknowledges, ready=ready)
-    return Outlook(result=answer_of(row, state))
+        return Outlook(acknowledges=acknowledges, ready=ready, routing=share.routing)
+    return Outlook(result=answer_of(row, state, share), routing=share.routing)
 
 
 def _ready(txn: ReadTransaction, group: int, state: State, upto_position: int) -> int:

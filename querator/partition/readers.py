@@ -47,6 +47,7 @@ from querator.partition.rows import (
     ReaderRow,
     ReservedItems,
     Segment,
+    SettingsRow,
     State,
     decode_reader,
     decode_reserved,
@@ -88,10 +89,15 @@ def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
     return min((row.batch.opened_at_ms for row in rows if row.batch is not None), default=0)
 
 
-def answer_of(row: ReaderRow, state: State) -> ReaderResult:
-    position = state.next_position - 1
+def answer_of(row: ReaderRow, state: State, share: SettingsRow) -> ReaderResult:
     return ReaderResult(
-        row.epoch, row.acked_seq, batch_of(row), position, state.now_ms, row.dead_seq
+        row.epoch,
+        row.acked_seq,
+        batch_of(row),
+        state.next_position - 1,
+        state.now_ms,
+        row.dead_seq,
+        share.routing,
     )
 
 
@@ -128,7 +134,7 @@ def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
         if batch is not None:
             batch = msgspec.structs.replace(batch, replays=batch.replays + 1)
         row = msgspec.structs.replace(row, epoch=epoch, opened_at_ms=turn.now_ms, batch=batch)
-    return answer_of(_put(turn, row), state)
+    return _answer(turn, row)
 
 
 def advance_reader(turn: Turn, command: AdvanceReader) -> ReaderResult | Refusal:
@@ -152,7 +158,7 @@ def advance_reader(turn: Turn, command: AdvanceReader) -> ReaderResult | Refusal
         batch = _reserve(turn, row, command)
         if batch is not None:
             row = msgspec.structs.replace(row, last_seq=batch.seq, batch=batch)
-    return answer_of(_put(turn, row), turn.state)
+    return _answer(turn, row)
 
 
 def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
@@ -180,6 +186,11 @@ def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
         turn.state.readers -= 1
         turn.state.ended_epoch = max(turn.state.ended_epoch, row.epoch)
     return Done(released)
+
+
+def _answer(turn: Turn, row: ReaderRow) -> ReaderResult:
+    assert turn.row is not None
+    return answer_of(_put(turn, row), turn.state, turn.row)
 
 
 def _put(turn: Turn, row: ReaderRow) -> ReaderRow:

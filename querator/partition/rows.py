@@ -10,7 +10,12 @@ from struct import Struct, unpack
 
 import msgspec
 
-from querator.model.commands import KeyedPlace, MovedItem, PartitionSettings
+from querator.model.commands import (
+    KeyedPlace,
+    MovedItem,
+    PartitionEffects,
+    PartitionSettings,
+)
 from querator.partition import masks
 
 
@@ -26,12 +31,15 @@ class ItemState(IntEnum):
 
 
 class DeadReason(IntEnum):
-    """Why an item became a dead letter; the wire's numbers. NONE marks a redriven item."""
+    """Why an item became a dead letter; the wire's numbers. NONE marks a redriven item, VOID a move
+    under whose number nothing arrives.
+    """
 
     NONE = 0
     ATTEMPTS = 1
     EXPIRED = 2
     REJECTED = 3
+    VOID = 4
 
 
 class Verb(IntEnum):
@@ -61,10 +69,12 @@ class State(msgspec.Struct, array_like=True):
 
     `displaced_ms` is when the youngest producer was born that had to make room for another. Until
     `crowded_until_ms` no producer is looked for that could make room.
-    `staged` and `pinned` count items, which are not among the partition's `items` yet. `ahead`
-    counts, for each of the share's `changes`, the items before its boundary that are READY, HELD,
-    LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed. State time
-    went back from `back_from_ms` to `back_to_ms`, in several steps perhaps; 0: it did not.
+    `staged` and `pinned` count items, which are not among the partition's `items` yet, and
+    `pinned_keys` those of `pinned` with a dedup key: their keys are not among `dedup_keys` yet.
+    `ahead` counts, for each of the share's `changes`, the items before its boundary that are READY,
+    HELD, LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed. State
+    time went back from `back_from_ms` to `back_to_ms`, in several steps perhaps; 0: it did not.
+    What was `given_up` is among the `dropped`.
     """
 
     index: int = 0
@@ -119,6 +129,8 @@ class State(msgspec.Struct, array_like=True):
     redating: Redating | None = None
     back_from_ms: int = 0
     back_to_ms: int = 0
+    given_up: int = 0
+    pinned_keys: int = 0
 
     @property
     def items(self) -> int:
@@ -128,6 +140,19 @@ class State(msgspec.Struct, array_like=True):
     def occupied(self) -> int:
         """Items that count for the queue's limit: with those that are certain to come."""
         return self.items + self.pinned
+
+    @property
+    def effects(self) -> PartitionEffects:
+        """What the owner of the partition must know."""
+        return PartitionEffects(
+            ready=self.ready,
+            outbox=self.moving,
+            txns=self.txns,
+            pinned=self.pinned,
+            occupied=self.occupied,
+            stages=self.stages,
+            drained=self.ahead.count(0),
+        )
 
 
 class ProduceMode(IntEnum):

@@ -41,7 +41,7 @@ from querator.model.transactions import (
     StageResult,
 )
 from querator.partition import holds, masks
-from querator.partition.dedup import known_keys, remember_keys
+from querator.partition.dedup import keys_of, known_keys, no_room_for_keys, remember_keys
 from querator.partition.produce import place_block
 from querator.partition.staging_refusals import closed, full, malformed, name_of
 from querator.partition.staging_rows import (
@@ -98,6 +98,7 @@ def stage(turn: Turn, command: Stage, parts: Sequence[tuple[int, int]]) -> Stage
         turn.state.staged += count
         turn.state.staged_bytes += staged.size
         start = stop
+    row.keys += keys_of(command.specials)
     row.checksum = (row.checksum + command.checksum) % CHECKSUM_MODULUS
     row.since_ms = turn.now_ms
     _put(turn, number, row)
@@ -204,11 +205,15 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
             limit=str(items_max),
             value=str(held + count),
         )
+    refusal = no_room_for_keys(turn, sum(row.keys for row in fresh.values()))
+    if refusal is not None:
+        return refusal
     for number, row in fresh.items():
         _check_at(turn, number, row, 0)
         row.txn, row.since_ms = command.txn, turn.now_ms
         PINNED.put(turn.txn, turn.group, command.txn, row.task, number, value=b"")
         turn.state.pinned += row.count
+        turn.state.pinned_keys += row.keys
         _put(turn, number, row)
     return Done(len(fresh))
 
@@ -268,11 +273,9 @@ def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
         count = len(piece.lengths) >> 2
         txn.delete(key)
         left -= _show(turn, piece, count)
-        row.count -= count
-        row.size -= piece.size
-        state.staged -= count
+        keys = _take_off(turn, row, piece, count)
         state.pinned -= count
-        state.staged_bytes -= piece.size
+        state.pinned_keys -= keys
     if row.count:
         _put(turn, number, row)
         return 0
@@ -322,6 +325,7 @@ def discard(turn: Turn, command: Discard) -> Done:
             continue
         PINNED.delete(turn.txn, turn.group, row.txn, row.task, number)
         turn.state.pinned -= row.count
+        turn.state.pinned_keys -= row.keys
         row.txn, row.since_ms = 0, turn.now_ms
         _check_at(turn, number, row, turn.now_ms + STAGE_TIMEOUT_MS)
         _put(turn, number, row)
@@ -411,6 +415,7 @@ def _doom(turn: Turn, number: int, row: StageRow) -> None:
     """Takes a stage out of reach; its rows go with what becomes due."""
     if row.txn:
         turn.state.pinned -= row.count
+        turn.state.pinned_keys -= row.keys
     _unname(turn, number, row)
     row.txn, row.doomed = 0, True
     _check_at(turn, number, row, turn.now_ms)
@@ -434,6 +439,17 @@ def _check_at(turn: Turn, number: int, row: StageRow, at_ms: int) -> None:
         turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, at_ms)
 
 
+def _take_off(turn: Turn, row: StageRow, piece: StagedPiece, count: int) -> int:
+    """Takes a piece of `count` items off what is staged; how many keys the row counted for it."""
+    keys = min(row.keys, keys_of(piece.specials))
+    row.count -= count
+    row.size -= piece.size
+    row.keys -= keys
+    turn.state.staged -= count
+    turn.state.staged_bytes -= piece.size
+    return keys
+
+
 def _delete(turn: Turn, number: int, row: StageRow, pieces_max: int) -> int:
     """Deletes up to so many pieces of a doomed stage, and it with the last; how many."""
     txn, group, state = turn.txn, turn.group, turn.state
@@ -442,11 +458,7 @@ def _delete(turn: Turn, number: int, row: StageRow, pieces_max: int) -> int:
         piece = decode_piece(raw)
         txn.delete(key)
         attachments.drop(txn, group, piece.index, piece.part, log_first=turn.log_first)
-        count = len(piece.lengths) >> 2
-        row.count -= count
-        row.size -= piece.size
-        state.staged -= count
-        state.staged_bytes -= piece.size
+        _take_off(turn, row, piece, len(piece.lengths) >> 2)
     if row.count:
         _put(turn, number, row)
         return len(rows)

@@ -1,6 +1,7 @@
 """What is always true of stages and transactions; as `partition.invariants`, which asks for it."""
 
 from querator.model.transactions import TxnState
+from querator.partition.dedup import keys_of
 from querator.partition.rows import State
 from querator.partition.staging_rows import (
     StagedPiece,
@@ -43,6 +44,7 @@ def _pieces(txn: ReadTransaction, group: int, stages: dict[int, StageRow]) -> li
     wrong: list[str] = []
     counts = dict.fromkeys(stages, 0)
     sizes = dict.fromkeys(stages, 0)
+    keys = dict.fromkeys(stages, 0)
     for key, raw in STAGED.rows(txn, group):
         number, _, _ = STAGED.parts(key)
         assert isinstance(number, int)
@@ -52,6 +54,7 @@ def _pieces(txn: ReadTransaction, group: int, stages: dict[int, StageRow]) -> li
             continue
         counts[number] += len(piece.lengths) >> 2
         sizes[number] += piece.size
+        keys[number] += keys_of(piece.specials)
         wrong += _payload(txn, group, number, piece)
     for number, row in stages.items():
         if (row.count, row.size) != (counts[number], sizes[number]):
@@ -59,6 +62,9 @@ def _pieces(txn: ReadTransaction, group: int, stages: dict[int, StageRow]) -> li
                 f"stage {number} counts {row.count} items of {row.size} bytes; a scan finds "
                 f"{counts[number]} of {sizes[number]}"
             )
+        # Rows of versions that did not count keys have less.
+        if row.keys > keys[number]:
+            wrong.append(f"stage {number} counts {row.keys} keys; a scan finds {keys[number]}")
     return wrong
 
 
@@ -107,6 +113,7 @@ def _counts(state: State, stages: dict[int, StageRow]) -> list[str]:
             ("staged", state.staged, sum(row.count for row in rows)),
             ("staged_bytes", state.staged_bytes, sum(row.size for row in rows)),
             ("pinned", state.pinned, sum(row.count for row in rows if row.txn)),
+            ("pinned_keys", state.pinned_keys, sum(row.keys for row in rows if row.txn)),
         )
         if count != found
     ]

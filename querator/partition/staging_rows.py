@@ -16,7 +16,8 @@ __all__ = [
 
 class StageRow(msgspec.Struct, array_like=True):
     """What one attempt at one task has put into the partition. `count` items of `size` bytes are
-    left of it to publish or to delete. `txn`: the transaction that it is pinned for; `since_ms`:
+    left of it to publish or to delete, `keys` of them with a dedup key (0 in rows of versions that
+    did not count them). `txn`: the transaction that it is pinned for; `since_ms`:
     when that was done, or its last request came; `check_at_ms`: when to look at it, 0 while it is
     pinned.
     `doomed`: it has lost its name and is being deleted.
@@ -35,6 +36,7 @@ class StageRow(msgspec.Struct, array_like=True):
     checksum: int = 0
     txn: int = 0
     doomed: bool = False
+    keys: int = 0
 
 
 class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -32,6 +32,7 @@ class Event(IntEnum):
     UNRESERVE = 19
     HOLD = 20
     FOLLOW = 21
+    GIVE_UP = 22
 
 
 ABSENT = None
@@ -45,9 +46,11 @@ TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ItemState.HELD, Event.FOLLOW): ItemState.READY,
     (ItemState.HELD, Event.DIE): ItemState.MOVING,
     (ItemState.HELD, Event.DROP): ABSENT,
+    (ItemState.HELD, Event.GIVE_UP): ABSENT,
     (ItemState.READY, Event.LEASE): ItemState.LEASED,
     (ItemState.READY, Event.DIE): ItemState.MOVING,
     (ItemState.READY, Event.DROP): ABSENT,
+    (ItemState.READY, Event.GIVE_UP): ABSENT,
     (ItemState.READY, Event.REDRIVE): ItemState.MOVING,
     (ItemState.LEASED, Event.COMPLETE): ABSENT,
     (ItemState.LEASED, Event.RETRY): ItemState.READY,
@@ -60,11 +63,13 @@ TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ItemState.SCHEDULED, Event.HOLD): ItemState.HELD,
     (ItemState.SCHEDULED, Event.DIE): ItemState.MOVING,
     (ItemState.SCHEDULED, Event.DROP): ABSENT,
+    (ItemState.SCHEDULED, Event.GIVE_UP): ABSENT,
     (ItemState.MOVING, Event.MOVED): ABSENT,
     (ItemState.MOVING, Event.RETURN): ItemState.READY,
     (ItemState.MOVING, Event.REROUTE): ItemState.MOVING,
     (ItemState.MOVING, Event.DIE): ItemState.MOVING,
     (ItemState.MOVING, Event.DROP): ABSENT,
+    (ItemState.MOVING, Event.GIVE_UP): ABSENT,
     (ItemState.READY, Event.RESERVE): ItemState.RESERVED,
     (ItemState.RESERVED, Event.ACKNOWLEDGE): ABSENT,
     (ItemState.RESERVED, Event.UNRESERVE): ItemState.READY,
@@ -91,6 +96,7 @@ _MEANINGS = {
     Event.HOLD: "ready, but for earlier items of its key in the partition that its slot came from",
     Event.FOLLOW: "those have been leased and settled",
     Event.REROUTE: "the partition of the other queue is closing: to another one of that queue",
+    Event.GIVE_UP: "given up by an operator: its payload is damaged, and on no replica whole",
     Event.RESERVE: "put into a named batch of a reader",
     Event.ACKNOWLEDGE: "its batch was acknowledged",
     Event.UNRESERVE: "its batch was released: to its place, the attempt is counted",

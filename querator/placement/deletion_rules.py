@@ -7,9 +7,12 @@
 Reports bring this about, and so does a node that is replaced or removed: it is waited for no more.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from querator.model.commands import Done
+from querator.model.ids import QueueId
 from querator.model.nodes import NodeKey
 from querator.model.queues import Queue, QueueState
 from querator.placement.commands import ReplicasClosed, ReplicasGone
@@ -49,17 +52,32 @@ def _put(
     )
 
 
-def next_end(view: View) -> Change | None:
+def concerned(view: View, change: Change) -> Iterable[QueueId]:
+    """The queues of which nodes have reported, and that may go on to their end by a change that the
+    view has: its own, those of its groups, and all when nodes have changed.
+    """
+    reported = view.deleted_on.keys() | view.closed_on.keys()
+    if change.nodes:
+        return sorted(reported)
+    owners = map(view.map.by_group, change.groups)
+    found = {owner[0].id for owner in owners if owner is not None}
+    if change.put is not None:
+        found.add(change.put.id)
+    return sorted(found & reported)
+
+
+def next_end(view: View, queue_id: QueueId) -> Change | None:
     """What follows from the map for a queue of which nodes have reported; None: nothing more."""
+    queue = view.map.get(queue_id)
+    if queue is None:
+        return None
+    gone = view.deleted_on.get(queue_id, ())
+    if not queue.closed:
+        reported = {*gone, *view.closed_on.get(queue_id, ())}
+        if open_groups(view.map, queue, reported):
+            return None
+        return _put(view, msgspec.structs.replace(queue, closed=True))
     alive = {node.key for node in view.map.nodes}
-    for queue_id in sorted(view.deleted_on.keys() | view.closed_on.keys()):
-        queue = view.map.get(queue_id)
-        assert queue is not None, "what is reported of a queue leaves with it"
-        gone = view.deleted_on.get(queue_id, ())
-        if not queue.closed:
-            reported = {*gone, *view.closed_on.get(queue_id, ())}
-            if not open_groups(view.map, queue, reported):
-                return _put(view, msgspec.structs.replace(queue, closed=True))
-        elif view.map.holders(queue) & alive <= {*gone}:
-            return Change(Done(1), gone=queue_id)
+    if view.map.holders(queue) & alive <= {*gone}:
+        return Change(Done(1), gone=queue_id)
     return None

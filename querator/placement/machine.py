@@ -5,17 +5,19 @@ time comes with the entry. The rules are in `placement.rules`, the rows in `plac
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from querator.model.entries import Applied, Entry, Proposal
+from querator.model.entries import Applied, Entry, Need, Proposal, Tier
 from querator.model.ids import QueueId
+from querator.model.limits import KIB, PARTITIONS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.placement import entry, rows
 from querator.placement.commands import Command
-from querator.placement.deletion_rules import next_end
+from querator.placement.deletion_rules import concerned, next_end
 from querator.placement.rules import decide
 from querator.placement.view import View
 from querator.storage.environment import ReadTransaction, WriteTransaction
@@ -65,6 +67,10 @@ class PlacementMachine:
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         return Entry(entry.encode(now_ms, [proposal.command for proposal in proposals]))
 
+    def need(self, txn: ReadTransaction, command: Any) -> Need:
+        """A queue with as many partitions as it may have, and where they are."""
+        return Need(Tier.FREES, PARTITIONS_MAX * KIB)
+
     def apply(
         self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
     ) -> Applied:
@@ -76,8 +82,9 @@ class PlacementMachine:
             change = decide(view, one)
             view = rows.store(txn, view, change)
             results.append(change.result)
-            while (end := next_end(view)) is not None:
-                view = rows.store(txn, view, end)
+            for queue_id in concerned(view, change):
+                while (end := next_end(view, queue_id)) is not None:
+                    view = rows.store(txn, view, end)
         # Time moves with changes only: a replica that restarts must not know less of it.
         self._view = stored if view.map is stored.map else view
         effects = _effects(self._view)

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from querator import telemetry
-from querator.model.commands import Refusal
+from querator.model.commands import PartitionEffects, Refusal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import PLACEMENT_GROUP, QueueId
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import CHANGE_WAIT_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
@@ -39,7 +39,7 @@ from querator.placement.reconcile import MachineFactory, Reconciler, Step
 from querator.placement.sharing import Sharing
 from querator.placement.standing import Ask, Propose, Standing
 from querator.placement.telling import here
-from querator.placement.waiting import Waiting, not_closed, not_followed
+from querator.placement.waiting import Waiting, not_closed, not_decided, not_followed
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 
@@ -111,6 +111,7 @@ class Placement:
         """Set, and replaced, by each of the effects."""
         self._watchers: list[Watcher] = []
         self._settling: dict[QueueId, asyncio.Task[None]] = {}
+        self._failed: dict[QueueId, str] = {}
         self._forming: asyncio.Task[None] | None = None
         self._always: tuple[asyncio.Task[None], ...] = ()
         self._slots = asyncio.Semaphore(SETTLING_MAX)
@@ -143,6 +144,12 @@ class Placement:
         there = {*self._reconciler.unconfigured.get(queue, ()), *self._sharing.missing(queue)}
         return tuple(sorted(there))
 
+    def last_error(self, queue: QueueId) -> str:
+        """Why the last attempt at what is left to do for the queue failed here; empty: it has not
+        failed.
+        """
+        return self._failed.get(queue, "")
+
     def watch(self, callback: Watcher) -> Callable[[], None]:
         """`callback` gets each new map, on the event loop; the returned function ends that."""
         self._watchers.append(callback)
@@ -161,6 +168,10 @@ class Placement:
                 watcher(effects.map)
         self._work(since=before)
         self._waiting.look(effects)
+
+    def on_partition(self, group: GroupId, effects: PartitionEffects) -> None:
+        """What an apply has made of a partition with a replica here."""
+        self._sharing.on_drained(group, effects.drained)
 
     def _on_heard(self, effects: PlacementEffects) -> None:
         if effects.map.epoch > self.map.epoch or not self._known.is_set():
@@ -240,14 +251,15 @@ class Placement:
     async def create_queue(
         self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
     ) -> tuple[Queue, bool]:
-        """The queue, usable, and whether this call made it. `timeout_ms` bounds the wait for the
-        partitions, as CHANGE_WAIT_MS_MAX does; then OUTCOME_UNKNOWN. Raises QueratorError:
+        """The queue, usable, and whether this call made it. `timeout_ms` bounds the whole call, as
+        CHANGE_WAIT_MS_MAX does; then OUTCOME_UNKNOWN. Raises QueratorError:
 
         QUEUE_EXISTS with other settings, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and what is
         wrong with the dead queue (INVALID_ARGUMENT, QUEUE_NOT_FOUND, UNAVAILABLE).
         """
-        result = await self._decided(CreateQueue(namespace, name, settings))
-        return await self._followed(result.queue, timeout_ms), result.created
+        deadline = _deadline(timeout_ms)
+        result = await self._decided(CreateQueue(namespace, name, settings), deadline)
+        return await self._followed(result.queue, deadline), result.created
 
     async def update_queue(
         self,
@@ -266,8 +278,9 @@ class Placement:
         VERSION_CONFLICT, INVALID_ARGUMENT, and as `create_queue` for the dead queue.
         """
         command = UpdateQueue(namespace, name, settings, mask, expected_version)
-        result = await self._decided(command)
-        return await self._followed(result.queue, timeout_ms)
+        deadline = _deadline(timeout_ms)
+        result = await self._decided(command, deadline)
+        return await self._followed(result.queue, deadline)
 
     async def delete_queue(
         self, namespace: str, name: str, *, deadline: float | None = None
@@ -278,7 +291,7 @@ class Placement:
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE; OUTCOME_UNKNOWN
         when that is not certain before the deadline, by the loop's clock.
         """
-        result = await self._decided(DeleteQueue(namespace, name))
+        result = await self._decided(DeleteQueue(namespace, name), deadline)
         try:
             async with asyncio.timeout_at(deadline):
                 await self._waiting.until_closed(result.queue.id, self._effects)
@@ -322,8 +335,12 @@ class Placement:
         """Proposes a command about nodes; its result. Raises QueratorError, also for a refusal."""
         return await self._decided(command)
 
-    async def _decided(self, command: Command) -> Any:
-        result = await self._propose(PLACEMENT_GROUP, command)
+    async def _decided(self, command: Command, deadline: float | None = None) -> Any:
+        try:
+            async with asyncio.timeout_at(deadline):
+                result = await self._propose(PLACEMENT_GROUP, command)
+        except TimeoutError:
+            raise not_decided() from None
         if isinstance(result, Refusal):
             raise QueratorError(
                 result.code,
@@ -334,13 +351,12 @@ class Placement:
             )
         return result
 
-    async def _followed(self, queue: Queue, timeout_ms: int) -> Queue:
+    async def _followed(self, queue: Queue, deadline: float) -> Queue:
         """The queue as it is when the map of this node shows it with nothing left to do."""
         if not self._running:
             raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the node is stopping")
-        wait_ms = min(timeout_ms or CHANGE_WAIT_MS_MAX, CHANGE_WAIT_MS_MAX)
         try:
-            async with asyncio.timeout(wait_ms / 1000):
+            async with asyncio.timeout_at(deadline):
                 await self._waiting.until_settled(queue, self._effects)
         except TimeoutError:
             raise not_followed(queue, self.map, self.missing(queue.id)) from None
@@ -451,6 +467,7 @@ class Placement:
                     async with self._slots:
                         await self._take(step, queue_id)
                 except QueratorError as error:
+                    self._failed[queue_id] = str(error)
                     _log.warning(
                         "placement.again",
                         step=step.value,
@@ -461,6 +478,7 @@ class Placement:
                     await self._rest(queue_id, max(pause_s, (error.retry_delay_ms or 0) / 1000))
                     pause_s = min(pause_s * 2, AGAIN_AFTER_S_MAX)
                     continue
+                self._failed.pop(queue_id, None)
                 if self._step_for(queue_id) is step:
                     # The map of this node may be behind the one that the step has changed.
                     with contextlib.suppress(TimeoutError):
@@ -470,6 +488,7 @@ class Placement:
             _log.exception("placement.failed", queue_id=queue_id)
             self._on_failure(error)
         finally:
+            self._failed.pop(queue_id, None)
             del self._settling[queue_id]
 
     async def _rest(self, queue_id: QueueId, pause_s: float) -> None:
@@ -498,6 +517,11 @@ class Placement:
             self._on_failure(error)
         finally:
             self._forming = None
+
+
+def _deadline(timeout_ms: int) -> float:
+    wait_ms = min(timeout_ms or CHANGE_WAIT_MS_MAX, CHANGE_WAIT_MS_MAX)
+    return asyncio.get_running_loop().time() + wait_ms / 1000
 
 
 _NOTHING = PlacementEffects(PlacementMap(), frozenset(), {}, QueueId(0))

@@ -11,16 +11,18 @@ remembered of a request must be where its repeat will go. So, with n partitions 
        as 2, of what has come since                                 requests wait
     5  all are told to go on by the new number                      Route, open
     6  the map is told, and by it every node                        QueueRouted
-    7  from time to time all are asked whether anything is left in
-       them that was ready before 3; others may hold items of keys
-       for that (`partition.holds`), and are told                   Unhold
+    7  when a replica here has nothing left that was ready before
+       3, and from time to time, all are asked whether anything of
+       that is left in them; others may hold items of keys for it
+       (`partition.holds`), and are told                            Unhold
 
 After 3 nothing is stored by the old number, whoever still believes in it, so that what is read in 4
 is all there is; and nothing is stored by the new one before 6. Nothing is pinned after 3 either,
 and what was pinned brings its keys before they are read. What is being dated anew, because time was
-put back (`partition.redate`), counts as pinned. Every step may be done again, and by several nodes
-at once: what is known is only added to, and a partition does not go back. A node that dies leaves
-the rest to the next leader of group 0.
+put back (`partition.redate`), counts as pinned; if that begins while a partition is read, it is
+read once more. Every step may be done again, and by several nodes at once: what is known is only
+added to, and a partition does not go back. A node that dies leaves the rest to the next leader of
+group 0.
 
 Each step needs all partitions. One that cannot be reached holds up 1 and 2, while requests go on.
 From 3 to 6 requests wait, so these steps have ROUTING_CLOSED_MS_MAX. If they take longer, because a
@@ -139,8 +141,10 @@ class Sharing:
     def __init__(self, *, propose: Propose, ask: Ask) -> None:
         self.telling = Telling(propose=propose, ask=ask)
         self._closing = Closing(self.telling)
-        self._routed = asyncio.Event()
-        """A number was changed."""
+        self._look = asyncio.Event()
+        """A number was changed, or a partition may have passed."""
+        self._drained: dict[GroupId, int] = {}
+        """By partition as `PartitionEffects`, where that is not 0."""
         self._settled: dict[QueueId, int] = {}
         """By queue the version up to which no key waits any more."""
         self._again_s: dict[QueueId, float] = {}
@@ -167,8 +171,9 @@ class Sharing:
         return True
 
     async def change(self, queue: Queue) -> None:
-        """Steps 2 to 6. All groups of the queue have settings. Raises QueratorError; then again,
-        after `retry_delay_ms` if it has one.
+        """Steps 2 to 6. All groups of the queue have settings. Returns when the map says something
+        else of the queue. Raises QueratorError, also when the change was undone; then again, after
+        `retry_delay_ms` if it has one.
         """
         self._check_pause(queue)
         seen = await self._all_seen(queue)
@@ -180,7 +185,13 @@ class Sharing:
             async with asyncio.timeout(ROUTING_CLOSED_MS_MAX / 1000):
                 changed = await self._switch(queue, since_ms)
         except (QueratorError, TimeoutError) as error:
-            await self._undo(queue)
+            if not await self._undo(queue):
+                # The map has the new number, and the answer was lost; or another leader has given
+                # the change up. The map says which.
+                _log.info("placement.routing_decided", queue=queue.name, error=str(error))
+                self._missing.pop(queue.id, None)
+                self._look.set()
+                return
             await self._seen(queue, queue.groups)
             reason = str(error) or f"not all followed within {ROUTING_CLOSED_MS_MAX} ms"
             raise _undone(queue, reason, ROUTING_AGAIN_MS) from error
@@ -193,7 +204,7 @@ class Sharing:
                 before=queue.shares,
                 partitions=queue.settings.partitions,
             )
-            self._routed.set()
+            self._look.set()
 
     async def _switch(self, queue: Queue, since_ms: Sequence[int]) -> bool:
         """Steps 3 to 6; False: the change has been given up meanwhile, or somebody else made it."""
@@ -246,7 +257,7 @@ class Sharing:
             asked=queue.settings.partitions,
             missing=self.missing(queue.id),
         )
-        self._routed.set()
+        self._look.set()
 
     async def _all_seen(self, queue: Queue) -> list[Closure]:
         """What each partition says. Raises UNAVAILABLE, naming those that say nothing."""
@@ -296,17 +307,23 @@ class Sharing:
         )
 
     async def _hand_over_one(self, queue: Queue, group: GroupId, since_ms: int) -> int:
-        after, read_ms = b"", -1
+        first: FactsPage | None = None
+        after = b""
         while True:
             query = FactsQuery(group, queue.shares, queue.settings.partitions, after, since_ms)
             page = await self.telling.ask(group, query)
             assert isinstance(page, FactsPage)
+            if page.redating or (first is not None and not page.is_after(first)):
+                # Rows that were not read may be dated before those that were: from the beginning.
+                await asyncio.sleep(PINNED_S)
+                first, after = None, b""
+                continue
             for partition, facts in page.facts:
                 await self.telling.accepted(queue.groups[partition], Adopt(facts))
-            read_ms = page.now_ms if read_ms < 0 else read_ms
+            first = first or page
             after = page.after
             if not after:
-                return read_ms
+                return first.now_ms
 
     async def _tell(self, queue: Queue, route: Route) -> None:
         await self.telling.all(
@@ -325,15 +342,27 @@ class Sharing:
 
     # --- keys --------------------------------------------------------------------
 
+    def on_drained(self, group: GroupId, changes: int) -> None:
+        """A partition with a replica here says so: keys that have moved from it may go on."""
+        before = self._drained.get(group, 0)
+        if changes == before:
+            return
+        if changes:
+            self._drained[group] = changes
+        else:
+            del self._drained[group]
+        if changes > before:
+            self._look.set()
+
     async def _follow(self, placed: Callable[[], PlacementMap]) -> None:
         """Step 7, again and again."""
         pause_s = FOLLOWING_S_MIN
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await self._routed.wait()
+                    await self._look.wait()
                     pause_s = FOLLOWING_S_MIN
-            self._routed.clear()
+            self._look.clear()
             pause_s = min(2 * pause_s, FOLLOWING_S_MAX)
             for queue in placed():
                 if queue.state is QueueState.ACTIVE and self._is_waiting(queue):
@@ -348,6 +377,7 @@ class Sharing:
         self._settled = {one: at for one, at in self._settled.items() if placed.get(one)}
         self._again_s = {one: at for one, at in self._again_s.items() if placed.get(one)}
         self._missing = {one: those for one, those in self._missing.items() if placed.get(one)}
+        self._drained = {one: n for one, n in self._drained.items() if placed.by_group(one)}
 
     def _is_waiting(self, queue: Queue) -> bool:
         return queue.routing > self._settled.get(queue.id, 0)

@@ -70,6 +70,15 @@ class Waiting:
         self._waiting.clear()
 
 
+def not_decided() -> QueratorError:
+    """For a caller who has waited long enough for the placement group."""
+    return QueratorError(
+        ErrorCode.OUTCOME_UNKNOWN,
+        "the placement group did not answer before the deadline: whether it has taken the change "
+        "is not known; repeat the request",
+    )
+
+
 def not_followed(asked: Queue, placed: PlacementMap, missing: Sequence[int]) -> QueratorError:
     """For a caller who has waited long enough. `missing`: the partitions that are waited for, as
     far as is known.

@@ -16,6 +16,7 @@ from querator.raft.log_rows import Record, put_applied, read_applied
 from querator.raft.machine import Machine
 from querator.raft.member import Member
 from querator.raft.snapshot import Position
+from querator.raft.space import NoRoom, Room
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 
 APPLY_WITHIN_S: Final = 0.02
@@ -61,18 +62,31 @@ class Application:
             return False
         return self._journal.bytes_after(self.index) <= GATHERED_BYTES_MAX
 
-    def apply(self, txn: WriteTransaction, last: int) -> list[tuple[Record, Applied | None]]:
-        """Applies the entries up to `last`, and says so in the same transaction; what came of each.
-        Nothing is changed here before `applied`: the transaction may yet be lost.
+    def apply(
+        self, txn: WriteTransaction, last: int, room: Room | None
+    ) -> list[tuple[Record, Applied | None]]:
+        """Applies the entries up to `last`, or as many as there is room for, and says so in the
+        same transaction; what came of each. Nothing is changed here before `applied`: the
+        transaction may yet be lost.
 
         Raises what the machine raises, StorageCorrupt and StorageFull.
         """
-        done = []
+        done: list[tuple[Record, Applied | None]] = []
         for index in range(self.index + 1, last + 1):
             record = self._journal.record(txn, index)
-            done.append((record, self._apply_one(txn, record)))
-        newest = done[-1][0]
-        put_applied(txn, self._group, (newest.index, newest.term, newest.now_ms))
+            if room is None:
+                done.append((record, self._apply_one(txn, record)))
+                continue
+            try:
+                with txn.child() as child:
+                    applied = self._apply_one(child, record)
+                    room.take(child)
+            except NoRoom:
+                break
+            done.append((record, applied))
+        if done:
+            newest = done[-1][0]
+            put_applied(txn, self._group, (newest.index, newest.term, newest.now_ms))
         return done
 
     def _apply_one(self, txn: WriteTransaction, record: Record) -> Applied | None:

@@ -6,8 +6,9 @@ never read it: the leader stamps `now_ms` on every entry.
 **State time** of a group is what its leader stamps: `base + monotonic time since taking office`,
 with `base = max(now_ms of the last entry, wall clock)`. While in office it is steered towards the
 wall clock by at most a tenth of the time that passes, so that a step of the wall clock neither
-moves it backwards nor makes it jump; forward jumps happen only on taking office. Wherever the wall
-clock counts, it counts as far as it is believed (`raft.skew`).
+moves it backwards nor makes it jump; forward jumps happen only on taking office, and when an
+operator asks for one. Wherever the wall clock counts, it counts as far as it is believed
+(`raft.skew`).
 """
 
 import time

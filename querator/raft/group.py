@@ -19,16 +19,15 @@ own (member, journal, application, arrival, copies, office, pending) is elsewher
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from querator import telemetry
-from querator.model.commands import RepairTime
-from querator.model.entries import Applied, Proposal
+from querator.model.entries import Applied, Need, Proposal, Tier, TimeBack
 from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import APPLY_ENTRIES_TURN_MAX
+from querator.model.limits import APPLY_ENTRIES_TURN_MAX, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, Replicas
 from querator.raft import configuration, endings
 from querator.raft.application import Application
@@ -49,6 +48,8 @@ from querator.raft.handover import (
 )
 from querator.raft.journal import Journal
 from querator.raft.log_rows import Record
+from querator.raft.log_window import LogWindow
+from querator.raft.loop_watch import LoopWatch
 from querator.raft.machine import Machine
 from querator.raft.mail import Mail
 from querator.raft.member import Member
@@ -64,6 +65,7 @@ from querator.raft.office import Office
 from querator.raft.packing import OwnWorkFailed, Packed, pack
 from querator.raft.pending import Backlog, Pending
 from querator.raft.skew import Skew
+from querator.raft.space import Room
 from querator.raft.status import GroupStatus
 from querator.storage import generations
 from querator.storage.attachments import AttachmentDamaged
@@ -77,6 +79,9 @@ from querator.storage.environment import (
 )
 
 _log = telemetry.logger(__name__)
+
+NO_ROOM_S: Final = 0.1
+"""When to look again whether there is room for what is committed."""
 
 
 class Group:
@@ -93,11 +98,12 @@ class Group:
         clock: Clock,
         chance: random.Random,
         skew: Skew,
+        loop_watch: LoopWatch,
         mail: Mail,
         environment: Environment,
         traffic: Traffic,
         backlog: Backlog,
-        log_bytes_kept: int,
+        window: LogWindow,
     ) -> None:
         """Opens what is stored, or a new replica: the one that `replicas` has on this node.
 
@@ -107,6 +113,7 @@ class Group:
         self._machine = machine
         self._clock = clock
         self._skew = skew
+        self._loop_watch = loop_watch
         self._mail = mail
         self._environment = environment
         self._traffic = traffic
@@ -114,9 +121,8 @@ class Group:
         view = generations.view_of(txn, group, self.arrival.generation)
         mine = configuration.of_node(replicas, node)
         assert mine is not None, "a new replica is named by its first configuration"
-        self.journal = Journal.open(
-            view, group, replica=mine.id, replicas=replicas, bytes_kept=log_bytes_kept
-        )
+        self._window = window
+        self.journal = Journal.open(view, group, replica=mine.id, replicas=replicas)
         self.application = Application(group, machine, self.journal, view, clock)
         self.member = Member(
             group,
@@ -125,10 +131,15 @@ class Group:
             clock=clock,
             chance=chance,
             skew=skew,
+            loop_watch=loop_watch,
             mail=mail,
             snapshots=self._snapshot,
         )
         self._pending = Pending(backlog, group)
+        self._no_room_s: float | None = None
+        """When to try again what there was no room to apply, by the monotonic clock."""
+        self._lacks_room = False
+        """Whether there was none lately: another replica should lead."""
         self.office: Office | None = None
         """While it takes calls."""
         self.copies: Copies | None = None
@@ -158,6 +169,8 @@ class Group:
     def unapplied(self) -> bool:
         """Whether there is something to apply in this turn, or an office to take."""
         if self.quarantined is not None or self.application.index >= self.member.commit_index:
+            return False
+        if self._no_room_s is not None:
             return False
         return not self.application.gathers(self.member)
 
@@ -262,13 +275,17 @@ class Group:
             self._leader_told = leader
             outcome.events.append(Leader(self.group, leader))
         now_s = self._clock.monotonic_s()
+        self._lacks_room = self._no_room_s is not None
+        if self._no_room_s is not None and now_s >= self._no_room_s:
+            self._no_room_s = None
         self.arrival.look(now_s)
         outcome.errors.extend(
             (call, self._unknown("its time is over")) for call in self._pending.expired(now_s)
         )
         if self.office is not None:
             self.office.look_at_clock()
-            if self._skew.beyond or self.office.by_others_clocks:
+            unfit = self._skew.beyond or self._loop_watch.hangs or self._lacks_room
+            if unfit or self.office.by_others_clocks:
                 self.office.hand_away()
             self.office.go_on(outcome)
             self.office.end_changes(self._unknown("its time is over"), outcome)
@@ -303,6 +320,8 @@ class Group:
         except StorageCorrupt as error:
             self.quarantine(error, outcome)
             return []
+        finally:
+            self._tell_damage()
 
     def send(self, outcome: Outcome) -> None:
         """What the followers are to have, and the question for those who read."""
@@ -311,9 +330,14 @@ class Group:
         try:
             self._send()
         except StorageCorrupt as error:
-            if isinstance(error, AttachmentDamaged):
-                self._traffic.damaged.append(error)
             self.quarantine(error, outcome)
+        self._tell_damage()
+
+    def _tell_damage(self) -> None:
+        """What could not be sent to a follower is to be mended."""
+        if self.member.damaged:
+            self._traffic.damaged += self.member.damaged
+            self.member.damaged.clear()
 
     def _send(self) -> None:
         office = self.office
@@ -352,32 +376,37 @@ class Group:
         """One entry of all calls that pack, for `append`; None when there is none."""
         assert self.office is not None
         assert self.quarantined is None
-        now_ms, time_back = self.office.now_ms(), False
-        if any(isinstance(call.proposal.command, RepairTime) for call in calls):
-            calls, to_ms = self._repairing(calls, outcome)
+        now_ms, time_back, time_forward = self.office.now_ms(), False, False
+        if any(isinstance(call.proposal.command, TimeBack) for call in calls):
+            calls, to_ms = self._dated(calls, outcome)
             time_back = 0 < to_ms < now_ms
-            now_ms = to_ms if time_back else now_ms
+            time_forward = to_ms > now_ms + STATE_TIME_JUMP_MS_MAX
+            now_ms = to_ms if time_back or time_forward else now_ms
         if not calls:
             return None
         try:
-            return pack(self._machine, calls, now_ms, outcome, time_back=time_back)
+            packed = pack(self._machine, calls, now_ms, outcome, time_back=time_back)
         except OwnWorkFailed as failed:
             self.quarantine(failed.error, outcome)
             return None
+        if packed is not None and time_forward:
+            packed = msgspec.structs.replace(packed, time_forward=True)
+        return packed
 
-    def _repairing(self, calls: list[Call], outcome: Outcome) -> tuple[list[Call], int]:
-        """The calls of which some want time to be put back, and to when; without those, and 0, when
-        nobody can say what time it is.
+    def _dated(self, calls: list[Call], outcome: Outcome) -> tuple[list[Call], int]:
+        """The calls, of which some want time to be put to the clock, and to when; without those,
+        and 0, when nobody can say what time it is.
         """
         assert self.office is not None
-        repairs = [call for call in calls if isinstance(call.proposal.command, RepairTime)]
+        back = [call for call in calls if isinstance(call.proposal.command, TimeBack)]
         try:
             to_ms = self.office.right_ms()
         except QueratorError as error:
-            outcome.errors.extend((call, error) for call in repairs)
-            return [call for call in calls if call not in repairs], 0
-        for call in repairs:
-            call.proposal = Proposal(RepairTime(to_ms))
+            outcome.errors.extend((call, error) for call in back)
+            return [call for call in calls if call not in back], 0
+        for call in back:
+            command = msgspec.structs.replace(call.proposal.command, to_ms=to_ms)
+            call.proposal = msgspec.structs.replace(call.proposal, command=command)
         return calls, to_ms
 
     def append(self, packed: Packed) -> None:
@@ -386,6 +415,9 @@ class Group:
         if packed.stamped.time_back:
             assert self.office is not None
             self.office.put_back(packed.stamped.now_ms)
+        elif packed.time_forward:
+            assert self.office is not None
+            self.office.put_forward(packed.stamped.now_ms)
         for call in packed.calls:
             call.appended = True
         self._pending.add(index, self.member.term, packed.calls)
@@ -441,8 +473,24 @@ class Group:
             calls = self._pending.take_all()
             outcome.errors.extend((call, unknown) for call in calls if not call.ended)
 
-    def apply(self, txn: WriteTransaction, outcome: Outcome, early: Outcome) -> None:
-        """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries, in a child of `txn`.
+    def need(self, calls: Sequence[Call]) -> Need:
+        """What calls need of the disk together: the highest tier, and all bytes."""
+        try:
+            with self._snapshot() as snapshot:
+                needs = [self._machine.need(snapshot, call.proposal.command) for call in calls]
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            # What fails here fails again when it is applied, and that stops the group.
+            _log.warning("need.unknown", group=self.group, error=repr(error))
+            needs = [Need(Tier.FREES, 0)]
+        adds = any(call.proposal.attachment for call in calls)
+        tier = Tier.ADDS if adds else max(one.tier for one in needs)
+        return Need(tier, sum(one.bytes for one in needs))
+
+    def apply(
+        self, txn: WriteTransaction, outcome: Outcome, early: Outcome, room: Room | None
+    ) -> None:
+        """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries and within `room`, in a
+        child of `txn`. What there is no room for waits.
 
         What comes of an entry goes to `early` when it may be known before the sync, else to
         `outcome`.
@@ -454,7 +502,7 @@ class Group:
         last = min(self.member.commit_index, state.index + APPLY_ENTRIES_TURN_MAX)
         try:
             with self._view(txn).child() as child:
-                done = state.apply(child, last)
+                done = state.apply(child, last, room)
                 for record, applied in done:
                     self._check(record, applied)
         except (StorageFull, StorageFailed):
@@ -462,6 +510,11 @@ class Group:
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
             return
+        if not done:
+            self._no_room_s = self._clock.monotonic_s() + NO_ROOM_S
+            _log.warning("apply.no_room", group=self.group, index=state.index + 1)
+            return
+        last = done[-1][0].index
         self.member.applied(last)
         state.applied(done[-1][0])
         for record, applied in done:
@@ -544,12 +597,19 @@ class Group:
         spare = self.application.index - self.journal.first_index
         return 0 if self.quarantined else max(0, spare)
 
+    def measure(self) -> None:
+        """Says how large its log is."""
+        self._window.note(self.group, self.journal.bytes_kept)
+
     def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
-        """Bounds the log behind the applied entries; with `whole` it keeps the last one alone."""
+        """Bounds the log behind the applied entries by the group's part of the node's window; with
+        `whole` it keeps the last one alone.
+        """
         try:
             self.journal.truncate_head(
                 self._view(txn),
                 self.application.index,
+                bytes_max=self._window.part_bytes,
                 needed_from=None if self.copies is None else self.copies.needed_from(),
                 whole=whole,
             )
@@ -563,6 +623,7 @@ class Group:
 
     def settled(self, outcome: Outcome) -> None:
         """The turn is over, with the commit of its transaction unless that may wait."""
+        self.measure()
         if self.office is not None:
             self.office.answer_reads(self.application.stored_index, outcome)
         self.status = self._make_status()
@@ -581,7 +642,8 @@ class Group:
         if self.quarantined is not None:
             return None
         instants = [self.member.wake_s, self._pending.deadline_s]
-        instants += [self.arrival.wake_s, self.application.by_s]
+        waits_s = self._no_room_s
+        instants += [self.arrival.wake_s, self.application.by_s if waits_s is None else waits_s]
         if self.copies is not None:
             instants.append(self.copies.wake_s())
         if self.office is not None:
@@ -593,6 +655,8 @@ class Group:
         if self.quarantined is not None:
             return
         self.quarantined = error
+        if isinstance(error, AttachmentDamaged):
+            self._traffic.damaged.append(error)
         self.status = msgspec.structs.replace(
             self.status, quarantined=True, leads=False, leader=None
         )
@@ -646,4 +710,5 @@ class Group:
             replicas_index=self.journal.replicas_index,
             followers=self.member.followers(),
             waits_for_clock=self.member.waits_for_clock,
+            behind_ms=0 if self.office is None else self.office.behind_ms,
         )

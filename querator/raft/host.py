@@ -113,8 +113,8 @@ class Host:
     ) -> None:
         """`node` is what replicas and their votes name; `peers` reaches the others, is served by
         the raft thread from `start` on, and belongs to the caller. `chance` draws election
-        timeouts; `log_bytes_kept` bounds each group's log behind its state. `turn_loop` makes the
-        turns instead of a thread, with an environment, clock and peers of its own.
+        timeouts; `log_bytes_kept` bounds the logs of all groups behind their state. `turn_loop`
+        makes the turns instead of a thread, with an environment, clock and peers of its own.
         """
         self.node = node
         self._clock = clock
@@ -129,7 +129,7 @@ class Host:
         )
         self._turns = self._turn_loop.turns
         self._put = self._turn_loop.put
-        self._watched = peers is not None
+        self._watched = self._turn_loop.watched
         self._watch: asyncio.TimerHandle | None = None
         self.hangs = False
         """Whether the raft thread hangs; always False on a node that is alone."""
@@ -338,6 +338,11 @@ class Host:
     def trust_clock(self) -> None:
         """An operator says that this node's clock is right (`raft.skew`)."""
         self._turns.skew.trust()
+
+    @property
+    def loop_hangs(self) -> int:
+        """How often the event loop has hung (`raft.loop_watch`); 0 on a node that is alone."""
+        return self._turns.loop_watch.hung
 
     def turn_stats(self) -> TurnStats:
         return self._turns.stats.stats()

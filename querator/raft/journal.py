@@ -46,7 +46,6 @@ import msgspec
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
 from querator.model.limits import (
-    LOG_BYTES_KEPT,
     LOG_CACHE_BYTES,
     LOG_TERMS_MAX,
     LOG_UNAPPLIED_CACHE_BYTES,
@@ -108,14 +107,12 @@ class Journal(LogOfLibrary):
         *,
         replica: int = 1,
         replicas: Replicas = (),
-        bytes_kept: int = LOG_BYTES_KEPT,
     ) -> None:
         """An empty log of this replica, not stored yet. Use `open` for one that may exist."""
         self._group = group
         self.replica = replica
         """Id of this replica in the group."""
         self._configurations: list[tuple[int, Replicas]] = [(0, replicas)]
-        self._bytes_kept = bytes_kept
         self._term = 0
         self._vote: int | None = None
         self._base_index = 0
@@ -145,12 +142,11 @@ class Journal(LogOfLibrary):
         *,
         replica: int = 1,
         replicas: Replicas = (),
-        bytes_kept: int = LOG_BYTES_KEPT,
     ) -> Self:
         """The stored log, whatever replicas it says there are, or an empty one of this replica in
         this first configuration. Raises GroupDeleted, StorageCorrupt.
         """
-        journal = cls(group, replica=replica, replicas=replicas, bytes_kept=bytes_kept)
+        journal = cls(group, replica=replica, replicas=replicas)
         stored = MEMBERS.get(txn, group)
         if stored is None:
             if next(LOG.rows(txn, group), None) is not None:
@@ -216,8 +212,11 @@ class Journal(LogOfLibrary):
     def term_at(self, index: int) -> int:
         """The term of an entry kept, or of the sentinel before them."""
         assert self._base_index <= index <= max(self.last_index, self._base_index)
-        position = bisect_right(self._runs, index, key=itemgetter(0))
-        return self._runs[position - 1][1] if position else self._base_term
+        runs = self._runs
+        if runs and runs[-1][0] <= index:
+            return runs[-1][1]
+        position = bisect_right(runs, index, key=itemgetter(0))
+        return runs[position - 1][1] if position else self._base_term
 
     def record(self, txn: ReadTransaction, index: int) -> Record:
         """An entry kept. Raises StorageCorrupt when its row is damaged or missing."""
@@ -380,12 +379,13 @@ class Journal(LogOfLibrary):
         txn: WriteTransaction,
         applied_index: int,
         *,
+        bytes_max: int,
         needed_from: int | None = None,
         whole: bool = False,
     ) -> None:
-        """Lets the oldest entries go while more than the window is kept, or with `whole` all; never
-        one that is not applied, nor the last that is. From `needed_from` on, where followers need
-        them, `PINNED_WINDOWS` windows are kept.
+        """Lets the oldest entries go while more than a window of `bytes_max` is kept, or with
+        `whole` all; never one that is not applied, nor the last that is. From `needed_from` on,
+        where followers need them, `PINNED_WINDOWS` windows are kept.
 
         At most `TRUNCATE_ENTRIES_TURN_MAX` of them: the rest goes with the next turns.
         """
@@ -393,7 +393,7 @@ class Journal(LogOfLibrary):
             index = self.first_index
             needed = needed_from is not None and index >= needed_from
             windows = PINNED_WINDOWS if needed else 1
-            full = self.bytes_kept > windows * self._bytes_kept or len(self._runs) > LOG_TERMS_MAX
+            full = self.bytes_kept > windows * bytes_max or len(self._runs) > LOG_TERMS_MAX
             if not (full or whole) or index >= applied_index:
                 return
             record = self.record(txn, index)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from querator.model.entries import Applied, Entry, Proposal
+from querator.model.entries import Applied, Entry, Need, Proposal
 from querator.storage.environment import ReadTransaction, WriteTransaction
 
-__all__ = ["Applied", "Entry", "Machine", "Proposal"]
+__all__ = ["Applied", "Entry", "Machine", "Need", "Proposal"]
 
 
 class Machine(Protocol):
@@ -16,10 +16,18 @@ class Machine(Protocol):
         """Leader only: many proposals into one entry, stamped with the leader's time. Pure."""
         ...
 
+    def need(self, txn: ReadTransaction, command: Any) -> Need:
+        """Leader only: what a proposal's command needs of the disk; `txn` shows the state as of a
+        moment ago.
+        """
+        ...
+
     def apply(
         self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
     ) -> Applied:
         """Applies a committed entry. Deterministic; no clock, no chance, no I/O but `txn`.
+
+        What it has written may be undone, and the entry applied again later.
 
         The entry's attachments are in `storage.attachments` under (group, index, part).
         `log_first` is the index of the oldest entry that the log keeps. An exception stops the

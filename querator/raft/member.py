@@ -24,6 +24,7 @@ from querator.raft import configuration
 from querator.raft.clock import Clock
 from querator.raft.following import place, take
 from querator.raft.journal import Journal, Snapshots, Stamped
+from querator.raft.loop_watch import LoopWatch
 from querator.raft.mail import Mail
 from querator.raft.messages import (
     Append,
@@ -39,6 +40,7 @@ from querator.raft.replication import Progress, State, entries_bytes
 from querator.raft.skew import Skew
 from querator.raft.status import ReplicaStatus
 from querator.raft.voter import Voter
+from querator.storage.attachments import AttachmentDamaged
 
 _TOGETHER_S: Final = 0.1
 """Groups that want to be looked at by and by are looked at together, at multiples of this."""
@@ -64,14 +66,25 @@ class Member(Voter):
         clock: Clock,
         chance: random.Random,
         skew: Skew,
+        loop_watch: LoopWatch,
         mail: Mail,
         snapshots: Snapshots,
     ) -> None:
         self._snapshots = snapshots
         self.progress: dict[int, Progress] = {}
         """While it leads: of every other replica."""
+        self.damaged: list[AttachmentDamaged] = []
+        """What could not be sent; whoever takes note of it clears it."""
         self.read_round = 0
-        super().__init__(group, journal, clock=clock, chance=chance, skew=skew, mail=mail)
+        super().__init__(
+            group,
+            journal,
+            clock=clock,
+            chance=chance,
+            skew=skew,
+            loop_watch=loop_watch,
+            mail=mail,
+        )
         assert applied_index <= journal.last_index
         self._certain_index = applied_index
         self._SyncObj__raftCommitIndex = applied_index
@@ -233,16 +246,8 @@ class Member(Voter):
             self._votes = {self.id}
         elif led and not self.leads:
             # No majority answers. Where this leader is still heard nobody would stand for long.
-            heir = max(
-                (
-                    (progress.match, -id_)
-                    for id_, progress in self.progress.items()
-                    if id_ in self._voters
-                ),
-                default=None,
-            )
-            if heir is not None:
-                self._send(-heir[1], TimeoutNow(self.term))
+            if (heir := self.heir()) is not None:
+                self._send(heir, TimeoutNow(self.term))
             self._become_follower()
             self._set_deadline(self._clock.monotonic_s())
         self._stands = False
@@ -291,6 +296,9 @@ class Member(Voter):
                     now_s=now_s,
                     asked=id_ in asked,
                 )
+                if progress.unread is not None:
+                    self.damaged.append(progress.unread)
+                    progress.unread = None
                 for message in messages:
                     size = entries_bytes(message.entries)
                     post(node, Envelope(self.group, id_, self.id, message), bytes_=size)
@@ -325,6 +333,20 @@ class Member(Voter):
             and replica in self._voters
             and progress.match == self._journal.last_index
         )
+
+    def heir(self, *, able: bool = False) -> int | None:
+        """The voter that is most likely to lead next: by what is committed, its clock, whether it
+        is heard, and its log, in this order. `able`: it is heard and its clock is right, or none.
+        """
+        heard_after_s = self._clock.monotonic_s() - self._getConf().leaderFallbackTimeout
+        found = []
+        for id_ in self._voters & self.progress.keys():
+            progress, right = self.progress[id_], self._skew.may_lead(self._nodes[id_])
+            heard = progress.heard_s > heard_after_s
+            complete = progress.match >= self.commit_index
+            if not able or (right and heard and progress.beats):
+                found.append((complete, right, heard, progress.match, -id_))
+        return -max(found)[-1] if found else None
 
     def hand_to(self, replica: int) -> None:
         """Tells the replica to stand for election at once."""

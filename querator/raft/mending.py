@@ -8,6 +8,7 @@ with the turn's synced commit.
 import asyncio
 from collections import deque
 
+from querator.model.entries import Tier
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.handover import Mend
 from querator.raft.space import Space
@@ -49,6 +50,6 @@ class Mending:
             return None
         # Whatever is read here may be what the storage has in memory, not what is on the disk.
         if not self._space.takes_mending(len(request.data)):
-            return self._space.refusal(attached=False)
+            return self._space.refusal(Tier.FREES)
         attachments.write(view, group, index, part, request.data)
         return None

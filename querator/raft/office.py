@@ -65,6 +65,10 @@ class Office:
         self._journal = journal
         self._clock = clock
         self._skew = skew
+        self.behind_ms = 0
+        """How far state time is behind the wall clock, as of the last look; 0: not far, or nobody
+        says that the clock is right.
+        """
         self._begin_time(last_ms)
         self.term = member.term
         self.due_ms = due_ms
@@ -83,6 +87,7 @@ class Office:
 
     def _begin_time(self, last_ms: int) -> None:
         self._since_s = self._clock.monotonic_s()
+        self.behind_ms = 0
         self._time = StateTime(self._clock, last_ms=last_ms, believed_ms=self._believed_ms)
         ahead_ms = last_ms - self._clock.wall_ms()
         if ahead_ms > STATE_TIME_JUMP_MS_MAX:
@@ -97,14 +102,28 @@ class Office:
 
     def look_at_clock(self) -> None:
         """An office that was taken without a clock to believe begins its time once more when there
-        is one: state time then jumps to it, and no lease lapses for a while.
+        is one: state time then jumps to it, and no lease lapses for a while. Notes how far state
+        time is behind a clock that was set forward.
         """
         now_ms = self.now_ms()
         if self.by_others_clocks and self._skew.believes(self._member.other_voters, now_ms):
             self._begin_time(now_ms)
+        behind_ms = self._clock.wall_ms() - self.now_ms()
+        self.behind_ms = behind_ms if self._is_behind(behind_ms) else 0
+
+    def _is_behind(self, behind_ms: int) -> bool:
+        """A clock that is not believed says nothing."""
+        if behind_ms <= STATE_TIME_JUMP_MS_MAX:
+            return False
+        return self._skew.agrees(self._member.other_voters)
+
+    def _look_in_s(self) -> float | None:
+        """When to look at the clock again: at once when it was set since the last look."""
+        is_behind = self._is_behind(self._clock.wall_ms() - self.now_ms())
+        return 0.0 if is_behind != bool(self.behind_ms) else None
 
     def right_ms(self) -> int:
-        """What the wall clock shows, to which state time may be put back. Raises QueratorError."""
+        """What the wall clock shows, to which state time may be put. Raises QueratorError."""
         if self._skew.agrees(self._member.other_voters):
             return self._clock.wall_ms()
         raise QueratorError(
@@ -117,6 +136,13 @@ class Office:
         """An entry that puts state time back is in the log."""
         back_ms = self.now_ms() - now_ms
         _log.warning("time.put_back", group=self._group, by_ms=back_ms)
+        self._begin_time(now_ms)
+
+    def put_forward(self, now_ms: int) -> None:
+        """An entry with which state time jumps to the clock is in the log. No lease lapses for a
+        while.
+        """
+        _log.warning("time.put_forward", group=self._group, by_ms=now_ms - self.now_ms())
         self._begin_time(now_ms)
 
     def note_time(self) -> None:
@@ -164,6 +190,8 @@ class Office:
             instants.append(self._transfer_until_s)
         elif (due_in_s := self.due_in_s()) is not None:
             instants.append(self._clock.monotonic_s() + due_in_s)
+        if (look_in_s := self._look_in_s()) is not None:
+            instants.append(self._clock.monotonic_s() + look_in_s)
         if (note_in_s := self._note_in_s()) is not None and self._transfer is None:
             instants.append(self._clock.monotonic_s() + note_in_s)
         return min(instants, default=None)
@@ -219,21 +247,14 @@ class Office:
         self._begin(request)
 
     def hand_away(self) -> None:
-        """Hands over to whichever replica has most of the log, unless that is under way, or was in
-        vain a moment ago.
+        """Hands over to the replica that is most likely to take it, if one is, unless that is under
+        way, or was without success a moment ago.
         """
         now_s = self._clock.monotonic_s()
         if self._transfer is not None or now_s - self._offered_s < HAND_AWAY_AGAIN_S:
             return
-        best = max(
-            (
-                (progress.match, -id_)
-                for id_, progress in self._member.progress.items()
-                if progress.beats and id_ in configuration.voters(self._journal.replicas)
-            ),
-            default=None,
-        )
-        replica = None if best is None else configuration.find(self._journal.replicas, -best[1])
+        heir = self._member.heir(able=True)
+        replica = None if heir is None else configuration.find(self._journal.replicas, heir)
         if replica is not None:
             self._offered_s = now_s
             self._begin(Transfer(self._group, replica.node, None))

@@ -12,10 +12,13 @@ from querator.raft.machine import Machine
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """An entry that may be appended, and whose calls it carries, in order."""
+    """An entry that may be appended, and whose calls it carries, in order. `time_forward`: with it
+    state time jumps to the clock.
+    """
 
     stamped: Stamped
     calls: list[Call]
+    time_forward: bool = False
 
 
 class OwnWorkFailed(Exception):

@@ -13,6 +13,10 @@
                 up to a window in bytes                 for REPLY_TIMEOUT_S, when next is no longer
                                                         in the log, and after a heartbeat when the
                                                         follower did not take entries
+    both        an empty message with each heartbeat    SNAPSHOT after UNREAD_S, for what is damaged
+                while an entry that is committed        may not be in the state any more
+                cannot be read for its payload is
+                damaged; it is told of and mended
     SNAPSHOT    the state instead of entries, and an    PROBE when it is installed or given up
                 empty message with each heartbeat and
                 question: that it is answered counts,
@@ -43,9 +47,12 @@ from querator.model.limits import (
 )
 from querator.raft.journal import Journal, Snapshots
 from querator.raft.messages import Append, AppendReply, Beat, LogEntry
+from querator.storage.attachments import AttachmentDamaged
 
 REPLY_TIMEOUT_S: Final = 2.0
 """Entries that are not acknowledged for so long are taken as lost."""
+UNREAD_S: Final = 10.0
+"""So long it is waited until what is to be sent and is damaged has been mended."""
 _PROBE_BYTES: Final = 16 * 1024
 """Entries that a probe carries at the most, if it may be refused."""
 
@@ -66,6 +73,7 @@ class Progress:
         "_flying_since_s",
         "_probe",
         "_probe_sequence",
+        "_unread_s",
         "_waits",
         "beat",
         "heard_s",
@@ -74,6 +82,7 @@ class Progress:
         "read_round",
         "sequence",
         "state",
+        "unread",
     )
 
     def __init__(self, *, last_index: int, now_s: float) -> None:
@@ -97,6 +106,10 @@ class Progress:
         """Whether the probe goes with the next heartbeat; questions until then are empty."""
         self._probe_sequence = 1
         """Refusals of earlier messages are old."""
+        self.unread: AttachmentDamaged | None = None
+        """What could not be read to be sent; whoever takes note of it clears it."""
+        self._unread_s: float | None = None
+        """Since when there is such an entry."""
 
     # --- sending -----------------------------------------------------------------
 
@@ -111,7 +124,57 @@ class Progress:
         now_s: float,
         asked: bool,
     ) -> list[Append]:
-        """What to send now; `asked` wants one message at least, so that it is answered."""
+        """What to send now; `asked` wants one message at least, so that it is answered. Raises
+        StorageCorrupt, for a damaged payload only if its entry is not committed.
+        """
+        try:
+            messages = self._appends(
+                journal,
+                snapshots,
+                commit_index=commit_index,
+                read_round=read_round,
+                room_bytes=room_bytes,
+                now_s=now_s,
+                asked=asked,
+            )
+        except AttachmentDamaged as error:
+            if error.index > commit_index:
+                raise
+            self._wait_for_mending(error, now_s)
+            # Nothing of the log is read for these.
+            return self._appends(
+                journal,
+                snapshots,
+                commit_index=commit_index,
+                read_round=read_round,
+                room_bytes=0,
+                now_s=now_s,
+                asked=asked,
+            )
+        if messages and messages[-1].entries:
+            self._unread_s = None
+        return messages
+
+    def _wait_for_mending(self, error: AttachmentDamaged, now_s: float) -> None:
+        self.unread = error
+        self._to_probe(wait=True, at_next=self.state is State.PROBE and not self.match)
+        if self._unread_s is None:
+            self._unread_s = now_s
+        elif now_s - self._unread_s >= UNREAD_S:
+            self._unread_s = None
+            self.state = State.SNAPSHOT
+
+    def _appends(
+        self,
+        journal: Journal,
+        snapshots: Snapshots,
+        *,
+        commit_index: int,
+        read_round: int,
+        room_bytes: int,
+        now_s: float,
+        asked: bool,
+    ) -> list[Append]:
         if self.state is State.REPLICATE and self.next < journal.first_index:
             # The log has let go of it while the window was full.
             self._to_probe()

@@ -93,14 +93,21 @@ class Skew:
 
     def _compare(self) -> None:
         was_beyond = self.beyond
-        self.ms = 0
-        if len(self._samples) >= 2:
-            own_ms = self._clock.wall_ms() - self._monotonic_ms()
-            clocks = [0, *(max(some) - own_ms for some in self._samples.values())]
-            self.ms = min(max(0, median_low(clocks)), median_high(clocks))
+        self.ms = self._median_near(0)
         if self.beyond != was_beyond:
             tell = _log.warning if self.beyond else _log.info
             tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)
+
+    def _median_near(self, ahead_ms: int) -> int:
+        """How far the median that is next to a clock is ahead of this node, as is the clock."""
+        if len(self._samples) < 2:
+            return ahead_ms
+        clocks = [0, *map(self._ahead_ms, self._samples)]
+        return min(max(ahead_ms, median_low(clocks)), median_high(clocks))
+
+    def _ahead_ms(self, node: NodeKey) -> int:
+        """How far the clock of a node is ahead of this node's."""
+        return max(self._samples[node]) - (self._clock.wall_ms() - self._monotonic_ms())
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
@@ -111,6 +118,13 @@ class Skew:
     def beyond(self) -> bool:
         """Whether this node leads only when nobody else can."""
         return abs(self.ms) > CLOCK_SKEW_MS_MAX
+
+    def may_lead(self, node: NodeKey) -> bool:
+        """Whether the clock of another node lets it lead, as far as is known here."""
+        if node not in self._samples:
+            return True
+        ahead_ms = self._ahead_ms(node)
+        return abs(ahead_ms - self._median_near(ahead_ms)) <= CLOCK_SKEW_MS_MAX
 
     def trust(self) -> None:
         """An operator says that this node's clock is right."""

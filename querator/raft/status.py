@@ -38,3 +38,5 @@ class GroupStatus(msgspec.Struct, frozen=True):
     followers: tuple[ReplicaStatus, ...]
     waits_for_clock: bool = False
     """Whether this replica does not stand for election because its node's clock is not believed."""
+    behind_ms: int = 0
+    """How far state time is behind the wall clock of this node, which leads; 0: not far."""

@@ -39,6 +39,11 @@ class TurnLoop(Protocol):
     @property
     def liveness(self) -> Liveness: ...
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody else can do what is to be done while it hangs: on a node of several."""
+        ...
+
     def start(self, deliver: Deliver, failed: Failed) -> None:
         """From here on turns are made, until a `Stop` is put. Both functions are called on the
         running event loop: `deliver` with each outcome, in order; `failed` once, by what ended the
@@ -70,6 +75,7 @@ class RaftThread:
     ) -> None:
         self._clock = clock
         self._peers = peers
+        self.watched = peers is not None
         self.liveness = Liveness(clock)
         self.turns = Turns(
             environment,
@@ -120,6 +126,8 @@ class RaftThread:
         stop_s: float | None = None
         while True:
             self.liveness.begin_turn()
+            if peers is not None:
+                self._look_at_loop()
             requests = inbox.take(REQUESTS_TURN_MAX)
             if requests and isinstance(requests[-1], Stop):
                 stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
@@ -134,6 +142,12 @@ class RaftThread:
                 self.liveness.begin_wait(wait_s)
                 inbox.wait(wait_s)
 
+    def _look_at_loop(self) -> None:
+        assert self._loop is not None
+        watch = self.turns.loop_watch
+        if watch.look(self._clock.monotonic_s()):
+            self._loop.call_soon_threadsafe(watch.beat)
+
     def _hand_over(self, outcome: Outcome) -> None:
         assert self._loop is not None
         assert self._deliver is not None
@@ -143,6 +157,8 @@ class RaftThread:
         waits = [self.turns.wait_s()]
         if self._peers is not None:
             waits.append(self._peers.wait_s())
+            due_s = self.turns.loop_watch.due_s
+            waits.append(max(0.0, due_s - self._clock.monotonic_s()))
         if stop_s is not None:
             waits.append(max(0.0, stop_s - self._clock.monotonic_s()))
         return min((wait for wait in waits if wait is not None), default=None)

@@ -24,9 +24,9 @@ requests gather for the next turn: group commit without a timer.
 All groups that this node leads share one heartbeat to each other node (`raft.heartbeats`): a group
 in which nothing happens costs a few bytes, and no tick.
 
-Space is judged before anything is taken on (`raft.space`). A transaction that fails all the same is
-the end of the process, because memory has moved on and the disk has not; whatever `turn` raises
-means that.
+Space is judged before anything is taken on and, where it is scarce, with each entry that is applied
+(`raft.space`). A transaction that fails all the same is the end of the process, because memory has
+moved on and the disk has not; whatever `turn` raises means that.
 
 Longer than 500 lines: the order of the steps is what keeps the promises, and is read in one place.
 """
@@ -38,12 +38,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from querator.model.entries import Need, Tier
 from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
     LOG_BYTES_KEPT,
     PROPOSAL_BYTES_UNAPPLIED_MAX,
     PROPOSAL_TIMEOUT_MS,
+    TURN_ROWS_MAX,
 )
 from querator.model.nodes import NodeKey
 from querator.raft import endings
@@ -69,6 +71,8 @@ from querator.raft.handover import (
 )
 from querator.raft.heartbeats import Heartbeats
 from querator.raft.journal import GroupDeleted
+from querator.raft.log_window import LogWindow
+from querator.raft.loop_watch import LoopWatch
 from querator.raft.mail import Mail
 from querator.raft.meeting import Meeting
 from querator.raft.mending import Mending
@@ -93,6 +97,8 @@ from querator.raft.status import GroupStatus
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
 
 _Done = tuple["asyncio.Future[None]", QueratorError | None]
+_SMALL_NEED = Need(Tier.FREES, 0)
+_NONE: Mapping[GroupId, Group] = {}
 _TRIM_GROUPS_MAX = 16
 """Logs that give way in one turn, the largest first."""
 
@@ -124,10 +130,12 @@ class Turns:
             StartMemory(node, {}) if starts is None else starts, clock=clock, mail=self._mail
         )
         self._chance = chance
-        self._log_bytes_kept = log_bytes_kept
+        self._window = LogWindow(log_bytes_kept)
         self._groups: dict[GroupId, Group] = {}
         self._heartbeats = Heartbeats(self._groups, clock=clock, mail=self._mail)
         self.skew = Skew(clock)
+        self.loop_watch = LoopWatch()
+        """Looked at by whoever makes the turns, if there are other nodes."""
         self._opening: dict[GroupId, Open] = {}
         self._deletions = Deletions()
         self._batcher = Batcher()
@@ -153,6 +161,9 @@ class Turns:
         for event in events:
             self._deliver(event, outcome)
         self._ring(started, outcome)
+        if self.loop_watch.hangs:
+            # They have something to hand over.
+            self._dirty.update(self._heartbeats.led)
         self._call()
         taken = clock()
         for group in self._dirty.values():
@@ -316,11 +327,12 @@ class Turns:
                     clock=self._clock,
                     chance=self._chance,
                     skew=self.skew,
+                    loop_watch=self.loop_watch,
                     mail=self._mail,
                     environment=self._environment,
                     traffic=self.traffic,
                     backlog=self._backlog,
-                    log_bytes_kept=self._log_bytes_kept,
+                    window=self._window,
                 )
         except GroupDeleted:
             outcome.done.append((request.future, endings.being_deleted(group_id)))
@@ -340,6 +352,7 @@ class Turns:
             gone = refusal(group_id, None)
             outcome.errors.extend((call, gone) for call in self._batcher.remove(group_id))
             group.close(outcome)
+            self._window.forget(group_id)
             self._heartbeats.forget(group_id)
             self._dirty.pop(group_id, None)
         opening = self._opening.pop(group_id, None)
@@ -446,7 +459,7 @@ class Turns:
                 outcome.errors.extend((call, refused) for call in waiting)
                 continue
             packed = group.pack(waiting, outcome)
-            if packed is not None and not self._takes(packed):
+            if packed is not None and not self._takes(packed, self._need(group, packed)):
                 calls = self._with_space(group, packed.calls, outcome)
                 packed = group.pack(calls, outcome) if calls else None
             if packed is None:
@@ -458,25 +471,37 @@ class Turns:
             size += sum(call.bytes for call in packed.calls)
         return entries, commands, size
 
-    def _takes(self, packed: Packed) -> bool:
-        return self._space.takes_calls(packed.stamped.entry, len(packed.calls))
+    def _need(self, group: Group, packed: Packed) -> Need:
+        if self._space.roomy:
+            return _SMALL_NEED
+        return group.need(packed.calls)
+
+    def _takes(self, packed: Packed, need: Need) -> bool:
+        return self._space.takes_calls(packed.stamped.entry, len(packed.calls), need)
 
     def _with_space(self, group: Group, waiting: list[Call], outcome: Outcome) -> list[Call]:
-        """Calls of an entry that has no space, which may be taken on; the others are refused."""
+        """Calls of an entry that has no space, which may be taken on. Those that only this turn has
+        no space for wait for the next one, in their order; the others are refused.
+        """
         calls: list[Call] = []
+        later: list[Call] = []
         for call in waiting:
             alone = group.pack([call], outcome)
             if alone is None:
                 continue
-            if self._takes(alone):
+            need = self._need(group, alone)
+            if not later and self._takes(alone, need):
                 calls.append(call)
                 continue
-            refused = self._space.refusal(attached=bool(call.proposal.attachment))
-            outcome.errors.append((call, refused))
+            if self._space.may_take_later(alone.stamped.entry, 1, need):
+                later.append(call)
+                continue
+            outcome.errors.append((call, self._space.refusal(need.tier)))
             if call.future is None:
                 assert group.office is not None
                 group.office.refused()
                 self._set_alarm(group)
+        self._batcher.add_first(later)
         return calls
 
     # --- 6, 7, 8 write, apply, commit -----------------------------------------------
@@ -497,26 +522,39 @@ class Turns:
             for group in groups:
                 group.flush(txn)
             written = clock()
-            for group in groups:
-                if group.unapplied:
-                    group.apply(txn, outcome, early)
+            later = self._apply(groups, txn, outcome, early)
             self._transaction.written_by(groups)
             if early and self._tell_early is not None:
                 self._tell_early(early)
-            if may_wait and self._may_wait(txn, outcome):
+            if may_wait and not later and self._may_wait(txn, outcome):
                 self._settle(outcome)
                 return None
-            done = self._finish(txn, groups, trimmed, outcome)
+            giving = self._giving_way(groups)
+            done = self._finish(txn, [*groups, *giving], trimmed, outcome)
             applied = clock()
         except BaseException:
             txn.abort()
             raise
         stored = self._transaction.commit(txn)
-        stored.update({group.group: group for group in trimmed})
+        stored.update({group.group: group for group in (*trimmed, *giving)})
         self._stored(stored, outcome)
         outcome.done.extend(done)
-        self._settle(outcome)
+        self._settle(outcome, later)
         return written, applied, clock()
+
+    def _apply(
+        self, groups: Sequence[Group], txn: WriteTransaction, outcome: Outcome, early: Outcome
+    ) -> Mapping[GroupId, Group]:
+        """Lets groups apply what is committed; those that are left to the next turn, because this
+        one has written much.
+        """
+        waiting = [group for group in groups if group.unapplied]
+        room = self._space.room(txn) if waiting else None
+        for place, group in enumerate(waiting):
+            if len(txn.changes()) > TURN_ROWS_MAX:
+                return {left.group: left for left in waiting[place:]}
+            group.apply(txn, outcome, early, room)
+        return {}
 
     def _stored(self, groups: Mapping[GroupId, Group], outcome: Outcome) -> None:
         """What the groups have written is durable."""
@@ -563,9 +601,19 @@ class Turns:
         spare = [group for group in self._groups.values() if group.log_spare]
         return heapq.nlargest(_TRIM_GROUPS_MAX, spare, key=lambda group: group.journal.bytes_kept)
 
-    def _settle(self, outcome: Outcome) -> None:
-        """After the sync: who is done, who goes on with the next turn, and who wakes when."""
-        dirty = {}
+    def _giving_way(self, groups: Sequence[Group]) -> list[Group]:
+        """Says what groups keep of their logs; the groups beside `groups` that give way."""
+        for group in groups:
+            group.measure()
+        self._window.look(self._clock.monotonic_s())
+        giving = (self._groups[group_id] for group_id in self._window.giving_way())
+        return [group for group in giving if group not in groups and group.log_spare]
+
+    def _settle(self, outcome: Outcome, first: Mapping[GroupId, Group] = _NONE) -> None:
+        """After the sync: who is done, who goes on with the next turn (`first` before the others),
+        and who wakes when.
+        """
+        dirty = dict(first)
         for group_id, group in self._dirty.items():
             group.settled(outcome)
             self._settle_opening(group, outcome)

@@ -7,7 +7,8 @@
     votes            once in a term, for a candidate whose log is as complete as its own; never
                      while it leads or has lately heard a leader, unless that has asked for it
     waits            when its wall clock is not to be believed (`raft.skew`): some elections, which
-                     the others may win, or, when there are no others, until it is
+                     the others may win, or, when there are no others, until it is; and while its
+                     node's event loop hangs (`raft.loop_watch`), some elections as well
     follows          whoever shows that it leads, in its own term or a later one
 
 Whom it votes for does not depend on its configuration, which may be older than the candidate's; who
@@ -25,6 +26,7 @@ from querator.raft.clock import Clock
 from querator.raft.following import Diverged
 from querator.raft.journal import Journal
 from querator.raft.library import CANDIDATE, FOLLOWER, LEADER, Node
+from querator.raft.loop_watch import LoopWatch
 from querator.raft.mail import Mail
 from querator.raft.messages import Envelope, GroupMessage, RequestVote, TimeoutNow, VoteReply
 from querator.raft.skew import Skew
@@ -37,8 +39,9 @@ _FIRST_ELECTION_S: Final = 0.05
 _LEADER_GONE_S: Final = 0.25
 """When the connection to the leader breaks, its followers stand within this."""
 _WAIVED_MAX: Final = 10
-"""Elections in a row that a replica on a node with a wrong clock leaves to the others. Those may
-lack what it has, and then nobody else can lead.
+"""Elections in a row that a replica on a node with a wrong clock, or with an event loop that hangs,
+leaves to the others. Those may lack what it has, and then nobody else can lead: it stands, and
+hands over to one that it has brought up to date.
 """
 _AGAIN_S: Final = (0.15, 0.6)
 """An election that came to nothing is tried again after between so many seconds."""
@@ -61,6 +64,7 @@ class Voter(Stock):
         clock: Clock,
         chance: random.Random,
         skew: Skew,
+        loop_watch: LoopWatch,
         mail: Mail,
     ) -> None:
         self.group = group
@@ -69,6 +73,7 @@ class Voter(Stock):
         self._clock = clock
         self._chance = chance
         self._skew = skew
+        self._loop_watch = loop_watch
         self._mail = mail
         self._voters: frozenset[int] = frozenset()
         self._nodes: dict[int, NodeKey] = {}
@@ -239,7 +244,7 @@ class Voter(Stock):
             return
         self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
         self._SyncObj__raftLeader = None
-        if self._skew.beyond and self._waived < _WAIVED_MAX:
+        if self._unfit and self._waived < _WAIVED_MAX:
             self._waived += 1
             return
         # A candidate stays one: votes of its last election may yet come.
@@ -247,6 +252,11 @@ class Voter(Stock):
         self._transferred = False
         for id_ in sorted(self._voters - {self.id}):
             self._request_vote(id_, pre=True)
+
+    @property
+    def _unfit(self) -> bool:
+        """Whether its node leads only when nobody else can."""
+        return self._skew.beyond or self._loop_watch.hangs
 
     def _clock_allows(self) -> bool:
         """Whether it may stand, as far as the wall clock is concerned."""
@@ -339,7 +349,7 @@ class Voter(Stock):
 
     def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
         leader = message.term == self.term and self.leader == sender
-        if leader and self.votes and not self._skew.beyond and self._clock_allows():
+        if leader and self.votes and not self._unfit and self._clock_allows():
             self._transferred = True
             self._stand()
 

@@ -25,6 +25,7 @@ class AdminCalls:
             "ListDeadLetters": self.list_dead_letters,
             "RedriveDeadLetters": self.redrive_dead_letters,
             "RepairTime": self.repair_time,
+            "GiveUpDamagedItems": self.give_up_damaged_items,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -121,3 +122,13 @@ class AdminCalls:
             timeout_ms=answer_within_ms(context),
         )
         return queues.encode_repaired_time(found)
+
+    async def give_up_damaged_items(self, data: bytes, context: Context) -> bytes:
+        queue, dry_run = queues.parse_give_up(data)
+        blocks, given_up = await self._service.give_up_damaged(
+            queue.namespace,
+            queue.name,
+            dry_run=dry_run,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_given_up(blocks, given_up)

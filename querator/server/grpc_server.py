@@ -78,6 +78,8 @@ _QUIET_S = 0.1
 """No call for so long: nobody expects an answer of a node that drains."""
 _REFUSING_S = 0.5
 """How long those are refused who do not go elsewhere."""
+_UNWINDING_S = 5.0
+"""How long handlers that gRPC has cancelled may take to end."""
 
 _OPTIONS = (
     # Two servers on one port would share its connections at random.
@@ -215,6 +217,12 @@ class GrpcServer:
         # What is left sends its last bytes, watches health for ever, or has used up its grace. Not
         # beside another stop: grpc.aio frees the server under the second one.
         await server.stop(min(grace_s, _LAST_BYTES_S))
+        # gRPC cancels the handlers and does not wait for them; what they use is closed behind this.
+        try:
+            async with asyncio.timeout(_UNWINDING_S):
+                await self._calls.idle()
+        except TimeoutError:
+            _log.warning("grpc.handlers_left", waited_s=_UNWINDING_S)
         _log.info("grpc.stopped")
 
     def _browse_stream(self, context: Context, _: str, request: object) -> BrowseStream:

@@ -77,6 +77,19 @@ STALLED = _gauge(
     "beyond 30.",
 )
 
+LOOP_HANGS = _counter(
+    "event_loop_hangs",
+    "How often the event loop has hung since the start: the node answered nobody, and gave its "
+    "leaderships to other nodes. Always 0 on a node that is alone.",
+)
+CONDITIONS = _gauge(
+    "conditions",
+    "What makes items late or copies doubtful on this node, by kind: how many queues or nodes are "
+    "concerned. `querator cluster status` has a sentence for each, and the log its beginning and "
+    "its end.",
+    ("kind",),
+)
+
 # --- turns -------------------------------------------------------------------------------
 
 _US: Final = 1e-6
@@ -189,7 +202,16 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("lapsed", "lapsed", "Items whose lease ran out: a consumer died, or was too slow."),
         ("expired", "expired", "Items that expired before they were leased."),
         ("dead", "dead", "Items that became dead letters, by any reason."),
-        ("dropped", "dropped", "Dead items dropped for want of a dead queue."),
+        (
+            "dropped",
+            "dropped",
+            "Dead items dropped for want of a dead queue, and items that were given up.",
+        ),
+        (
+            "given_up",
+            "given_up",
+            "Items given up because their payload was damaged and on no replica whole.",
+        ),
         ("duplicates", "duplicate", "Items of repeated produces, which were not stored again."),
         ("moved_in", "moved_in", "Items that came from another queue."),
         ("moved_out", "moved_out", "Items that went to another queue."),
@@ -253,6 +275,20 @@ DAMAGE = _counter(
     "damage_blocks",
     "Damaged blocks since the start: found, and mended with what another replica has sent.",
     ("event",),
+)
+SCRUB_BYTES = _counter(
+    "scrub_bytes", "Bytes of payload whose checksums were compared in the background."
+)
+SCRUB_ROUNDS = _counter(
+    "scrub_rounds", "Times that all payloads of the node were read in the background."
+)
+SCRUB_ROUND_BYTES = _gauge(
+    "scrub_round_bytes", "Bytes of payload that were read in the round that is under way."
+)
+SCRUB_AGE = _gauge(
+    "scrub_round_age_seconds",
+    "How long ago the last such round was over, or the process began; grows without end with "
+    "`scrub_bytes_per_s` 0.",
 )
 CLOCK_SKEW = _gauge(
     "clock_skew_seconds",

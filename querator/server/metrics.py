@@ -7,6 +7,7 @@ and text is made in a thread of its own, one scrape after the other.
 import asyncio
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -33,7 +34,9 @@ from querator.server.health import Health
 from querator.server.metric_catalogue import METRICS, Labels, MetricSpec, family, histogram
 from querator.server.observed import Observed
 from querator.server.queue_metrics import QueueMetrics, QueueReading, Statuses, state_of
+from querator.service.conditions import KINDS
 from querator.service.damage import DamageStats
+from querator.service.scrub import ScrubStats
 from querator.storage.environment import Usage
 
 _US = "_us"
@@ -45,6 +48,7 @@ class Look(msgspec.Struct, frozen=True):
     wall_ms: int
     missing: int
     stalled_s: float
+    loop_hangs: int
     node: Labels | None
     turns: TurnStats | None
     snapshots: SnapshotStats | None
@@ -60,6 +64,9 @@ class Look(msgspec.Struct, frozen=True):
     """Names of nodes to which there is a connection."""
     clock_skew_ms: int
     damage: DamageStats | None
+    conditions: Mapping[str, int]
+    """By kind."""
+    scrub: ScrubStats | None
 
 
 def look(observed: Observed, health: Health) -> Look:
@@ -76,6 +83,7 @@ def look(observed: Observed, health: Health) -> Look:
         wall_ms=time.time_ns() // 1_000_000,
         missing=len(health.missing()),
         stalled_s=health.stalled_s(),
+        loop_hangs=0 if host is None else host.loop_hangs,
         node=_node(observed),
         turns=None if host is None else host.turn_stats(),
         snapshots=None if host is None else host.snapshot_stats(),
@@ -92,7 +100,15 @@ def look(observed: Observed, health: Health) -> Look:
         connected=_connected(observed),
         clock_skew_ms=0 if host is None else host.skew_ms,
         damage=None if observed.service is None else observed.service.damage.stats(),
+        conditions=_conditions(observed),
+        scrub=None if observed.scrub is None else observed.scrub.stats(),
     )
+
+
+def _conditions(observed: Observed) -> Mapping[str, int]:
+    present = () if observed.conditions is None else observed.conditions.present
+    counts = Counter(one.kind for one in present)
+    return {kind: counts[kind] for kind in KINDS}
 
 
 def _connected(observed: Observed) -> frozenset[str]:
@@ -176,6 +192,8 @@ def _families(seen: Look, usage: Usage | None, queues: list[QueueReading]) -> It
         yield family(catalogue.NODE, [(seen.node, 1)])
     yield family(catalogue.UNREADY, [((), seen.missing)])
     yield family(catalogue.STALLED, [((), seen.stalled_s)])
+    yield family(catalogue.LOOP_HANGS, [((), seen.loop_hangs)])
+    yield family(catalogue.CONDITIONS, (((kind,), n) for kind, n in seen.conditions.items()))
     if seen.turns is not None:
         yield from _turns(seen.turns)
     yield from _calls(seen)
@@ -256,6 +274,11 @@ def _raft(seen: Look) -> Iterator[Metric]:
     yield family(catalogue.NODES, _others(seen))
     if seen.damage is not None:
         yield from _damage(seen.placed, seen.damage)
+    scrub = ScrubStats(0, 0, 0.0, 0) if seen.scrub is None else seen.scrub
+    yield family(catalogue.SCRUB_BYTES, [((), scrub.bytes)])
+    yield family(catalogue.SCRUB_ROUNDS, [((), scrub.rounds)])
+    yield family(catalogue.SCRUB_ROUND_BYTES, [((), scrub.round_bytes)])
+    yield family(catalogue.SCRUB_AGE, [((), scrub.age_s)])
     yield family(catalogue.CLOCK_SKEW, [((), seen.clock_skew_ms / 1000)])
     ahead_ms = max(
         (

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from querator.model.calls import BrowsedPage, LoadedItems, PartitionStats
+from querator.model.calls import BrowsedPage, DamagedBlock, LoadedItems, PartitionStats
 from querator.model.commands import (
     Command,
     Done,
@@ -45,6 +45,7 @@ from querator.service.forwarder import (
     BatchQuery,
     BrowseQuery,
     CarriedLease,
+    DamageQuery,
     EpochQuery,
     LettersQuery,
     Payload,
@@ -57,7 +58,7 @@ from querator.service.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 8
+LINK_VERSION = 9
 """Of what is in this module; two nodes talk only when they have the same."""
 
 
@@ -260,6 +261,7 @@ _REPLIES: dict[type, Any] = {
     AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
     BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
     PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
+    DamageQuery: msgspec.msgpack.Decoder(tuple[DamagedBlock, ...]).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,

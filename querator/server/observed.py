@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
     from querator.raft.tcp_peers import TcpPeers
     from querator.server.call_counts import CallCounts
+    from querator.service.conditions import Conditions
     from querator.service.queue_service import QueueService
+    from querator.service.scrub import Scrub
     from querator.storage.environment import Environment
     from querator.storage.identity import Identity
 
@@ -29,6 +31,8 @@ class Observed:
     host: "Host | None" = None
     placement: "Placement | None" = None
     service: "QueueService | None" = None
+    conditions: "Conditions | None" = None
+    scrub: "Scrub | None" = None
     calls: "CallCounts | None" = None
     """There as soon as clients are served."""
     stopping: bool = False

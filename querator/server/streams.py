@@ -74,6 +74,9 @@ class Streams:
             code = CANCELLED
             with self._calls:
                 try:
+                    # Not with the first frame: a status cannot be sent beside a first frame whose
+                    # write was given up, and the client would wait for its end for ever.
+                    await context.send_initial_metadata(())
                     ending = await stream.run()
                     code = OK if ending is None else ending.code.name
                 except Exception as error:  # noqa: BLE001 - the top of the call's task

@@ -14,6 +14,7 @@ anything but futures of the raft room, and nothing is kept that a restart would 
     neighbours      this node among them: what it says and what it is asked
     demands         what its desks want of partitions led elsewhere
     offers          what its partitions have, shared among nodes where somebody waits
+    pace            how it keeps pace with other nodes at a backlog
     spread          which partition takes a request that may go to any
     produce         a request cut into parts by dedup key, and their answers merged
     producing       a produce call on its way, and anew when partitions have changed
@@ -27,5 +28,6 @@ anything but futures of the raft room, and nothing is kept that a restart would 
     subscriptions   lease streams: credit, prefetch, automatic extension, release
     former_streams  what a consumer's broken streams had leased and not delivered goes back
     moves           dead letters and redrives on their way between partitions, exactly once
+    departed        what partitions remember of groups that have left the map goes
     paging          page tokens
 """

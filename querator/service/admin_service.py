@@ -5,12 +5,15 @@ queue) is decided by placement, in the log. Counts and items are read at the lea
 partition (`service.reads`): they are exact, and nothing scans a queue to count it.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from querator import telemetry
 from querator.model.calls import (
+    DamagedBlock,
     PartitionStats,
     PartitionTime,
     PeekedItem,
@@ -18,12 +21,13 @@ from querator.model.calls import (
     QueuePage,
     QueueStats,
 )
-from querator.model.commands import DeadTarget, Done, Redrive, RedriveResult, RepairTime
+from querator.model.commands import DeadTarget, Done, GiveUp, Redrive, RedriveResult, RepairTime
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
 from querator.model.limits import (
     CLOCK_SKEW_MS_MAX,
     DELETE_WAIT_MS_MAX,
+    GIVE_UP_BLOCKS_MAX,
     REPLY_BYTES_DEFAULT,
     REQUEST_ITEMS_MAX,
 )
@@ -33,6 +37,7 @@ from querator.service import paging
 from querator.service.forwarder import LettersQuery, PeekQuery
 from querator.service.reads import Reads
 from querator.service.router import Router, deadline_after
+from querator.service.stopped import check_running
 from querator.service.validate import (
     check_between,
     check_name,
@@ -48,11 +53,13 @@ if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.clock import Clock
 
+_log = telemetry.logger(__name__)
+
 _SUMMED = tuple(
     field
     for field in PartitionStats.__struct_fields__
-    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq", "state_ms")
-    and not field.startswith("oldest")
+    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
+    and not field.startswith(("oldest", "state_ms", "behind_ms"))
 )
 
 _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
@@ -121,15 +128,22 @@ class AdminService:
         timeout_ms: int = 0,
     ) -> Queue:
         """Changes the settings that `mask` names (fields of `QueueSettings`); answered when all
-        partitions have them. `expected_version` 0: whatever version it is at.
+        partitions have them. `expected_version` 0: whatever version it is at. STORAGE_FAILED: a
+        partition is stopped, and nothing was changed.
         """
+        deadline = deadline_after(timeout_ms)
         check_update_mask(mask)
         check_between(expected_version, 0, 2**63 - 1, field="expected_version")
-        queue = await self._reads.existing(lambda: self._existing(namespace, name))
+        queue = await self._reads.existing(
+            lambda: self._existing(namespace, name), deadline=deadline
+        )
         changes = {field: getattr(settings, field) for field in mask}
         check_settings(msgspec.structs.replace(queue.settings, **changes), name=name)
+        if queue.state is QueueState.ACTIVE and not queue.is_changing:
+            # A change that is under way can be undone without all partitions.
+            await check_running(self._router, queue, deadline=deadline)
         return await self._placement.update_queue(
-            namespace, name, settings, mask, expected_version, timeout_ms=timeout_ms
+            namespace, name, settings, mask, expected_version, timeout_ms=_left_ms(deadline)
         )
 
     async def delete_queue(self, namespace: str, name: str, *, timeout_ms: int = 0) -> None:
@@ -138,7 +152,7 @@ class AdminService:
         have not answered within DELETE_WAIT_MS_MAX.
         """
         deadline = deadline_after(min(timeout_ms or DELETE_WAIT_MS_MAX, DELETE_WAIT_MS_MAX))
-        await self._reads.existing(lambda: self._existing(namespace, name))
+        await self._reads.existing(lambda: self._existing(namespace, name), deadline=deadline)
         await self._placement.delete_queue(namespace, name, deadline=deadline)
 
     def _existing(self, namespace: str, name: str) -> Queue:
@@ -254,8 +268,8 @@ class AdminService:
     async def repair_time(
         self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
     ) -> tuple[PartitionTime, ...]:
-        """Puts time in the partitions back to the clocks of their leaders where it is ahead of
-        this node's; those partitions. May be repeated.
+        """Puts time in the partitions to the clocks of their leaders where it is ahead of this
+        node's, or far behind them; those partitions. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
@@ -263,20 +277,53 @@ class AdminService:
         for partition, stats in enumerate(
             await self._reads.stats(queue.groups, stale=False, deadline=deadline)
         ):
-            ahead_ms = stats.state_ms - self._clock.wall_ms()
-            if ahead_ms <= CLOCK_SKEW_MS_MAX:
+            ahead_ms = -stats.behind_ms or stats.state_ms - self._clock.wall_ms()
+            if ahead_ms <= CLOCK_SKEW_MS_MAX and not stats.behind_ms:
                 continue
             if not dry_run:
                 view = self._router.view(queue.groups[partition])
                 done = await self._router.call(view, RepairTime(), deadline=deadline)
                 assert isinstance(done, Done)
-                ahead_ms = done.changed
+                ahead_ms = ahead_ms if stats.behind_ms else done.changed
             found.append(
                 PartitionTime(
                     partition, ahead_ms, not dry_run, stats.leases, stats.scheduled, stats.expired
                 )
             )
         return tuple(found)
+
+    # --- damage ----------------------------------------------------------------------------
+
+    async def give_up_damaged(
+        self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
+    ) -> tuple[tuple[DamagedBlock, ...], int]:
+        """Gives up the items of damaged blocks that no replica has whole: those that are not leased
+        or in a reader's batch. All blocks that cannot be mended, as they were, and how many items
+        were given up. May be repeated.
+        """
+        deadline = deadline_after(timeout_ms)
+        queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
+        found: list[DamagedBlock] = []
+        given_up = 0
+        for partition, group in enumerate(queue.groups):
+            damaged = await self._reads.damage(group, deadline=deadline)
+            found += [msgspec.structs.replace(one, partition=partition) for one in damaged]
+            lost = [one.first_seq for one in damaged if one.lost]
+            for start in range(0, 0 if dry_run else len(lost), GIVE_UP_BLOCKS_MAX):
+                blocks = tuple(lost[start : start + GIVE_UP_BLOCKS_MAX])
+                view = self._router.view(group)
+                done = await self._router.call(view, GiveUp(blocks), deadline=deadline)
+                assert isinstance(done, Done)
+                given_up += done.changed
+                _log.warning(
+                    "damage.given_up",
+                    namespace=namespace,
+                    queue=name,
+                    partition=partition,
+                    blocks=blocks,
+                    items=done.changed,
+                )
+        return tuple(found), given_up
 
     # --- redrive -----------------------------------------------------------------------------
 
@@ -324,6 +371,13 @@ class AdminService:
             after_seq = result.next_seq
             if not after_seq:
                 return redriven
+
+
+def _left_ms(deadline: float | None) -> int:
+    """Until the deadline, as a timeout: 0 for none."""
+    if deadline is None:
+        return 0
+    return max(1, int(1000 * (deadline - asyncio.get_running_loop().time())))
 
 
 def _by_partition(item_ids: Sequence[str], queue: Queue) -> dict[int, list[int]]:

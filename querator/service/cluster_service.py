@@ -3,18 +3,20 @@ draining and removing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from querator.model.cluster import (
+    ClusterCondition,
     ClusterGroup,
     ClusterMove,
     ClusterNode,
     ClusterPending,
     ClusterPlan,
     ClusterReplica,
+    ClusterScrub,
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
@@ -60,12 +62,15 @@ class ClusterService:
         on_hand_off: Callable[[], Awaitable[None]],
         damaged: Callable[[GroupId], tuple[int, int]] = lambda group: (0, 0),
         old_copies: Callable[[], Mapping[str, str]] = dict,
+        conditions: Callable[[], Sequence[ClusterCondition]] = tuple,
+        scrub: Callable[[], ClusterScrub] = ClusterScrub,
     ) -> None:
         """`ask` asks what answers at a node's address for other nodes; None: this node is alone.
         `connected` gives the other nodes whose connections are open; `on_hand_off` is told when the
         node should get no more clients. `damaged` counts the blocks of a group that cannot be read
         here, and their items. `old_copies` says, by name, why nodes were refused that came with an
-        old copy of their data.
+        old copy of their data; `conditions` what is wrong on this node, `scrub` how far it is with
+        looking for damage.
         """
         self._host = host
         self._environment = environment
@@ -75,6 +80,8 @@ class ClusterService:
         self._on_hand_off = on_hand_off
         self._damaged = damaged
         self._old_copies = old_copies
+        self._conditions = conditions
+        self._scrub = scrub
 
     # --- status ------------------------------------------------------------------
 
@@ -101,6 +108,8 @@ class ClusterService:
                 if queue.id in self._placement.pending
             ),
             clock_ahead_ms=-self._host.skew_ms,
+            conditions=tuple(self._conditions()),
+            scrub=self._scrub(),
         )
 
     def _node(self, node: PlacedNode) -> ClusterNode:

@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import telemetry
+from querator.model.calls import DamagedBlock
 from querator.model.commands import Lease, LeaseItems, PartitionEffects, Retry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, LeaseNumber
 from querator.model.limits import (
     ASIDE_BLOCKS_MAX,
+    DAMAGED_BLOCKS_MAX,
     MEND_ANSWER_MS,
     MEND_PAUSE_MS_MAX,
     MEND_PAUSE_MS_MIN,
@@ -38,12 +40,14 @@ from querator.model.limits import (
 from querator.model.nodes import node_name
 from querator.partition import payloads, queries
 from querator.partition.payloads import BlockDamaged
+from querator.partition.rows import ItemState
 from querator.service.forwarder import Payload, PayloadQuery
-from querator.service.outcomes import Accepted, as_answer
+from querator.service.outcomes import Accepted, as_answer, defect_error
 from querator.service.reads import Reads
 from querator.service.router import Router
 from querator.service.views import PartitionView
 from querator.storage import attachments, generations
+from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
 from querator.storage.sealed import SEAL_BYTES, checksum
 from querator.storage.tables import ATTACHMENTS
@@ -54,7 +58,21 @@ if TYPE_CHECKING:
 RECOUNT_S = 0.1
 """What is ready is counted again after this, for effects may be told before they can be read."""
 
+UNCOUNTED_S = 1.0
+"""The same, when the rows for it could not be read."""
+
+UNMENDED_S = 3 * MEND_ANSWER_MS / 1000
+"""After this no more blocks are tried for an operator, who waits."""
+NOT_WHOLE = ("payload", "not whole")
+"""Field and value of the refusal of a replica that will not have it whole."""
+OUT_OF_PLACE = (ItemState.LEASED, ItemState.RESERVED)
+"""What is not given up: whoever has it may have got it when it was whole."""
+
 _log = telemetry.logger(__name__)
+
+
+class NowhereWhole(QueratorError):
+    """Every other replica has answered, and none has the block whole."""
 
 
 class Unread(msgspec.Struct, frozen=True):
@@ -113,7 +131,10 @@ class Damage:
         self._rows: dict[GroupId, dict[tuple[int, int], _Block]] = {}
         """By index and part: what could not be sent to another replica."""
         self._recounts: dict[GroupId, asyncio.TimerHandle] = {}
+        self._uncounted: set[GroupId] = set()
+        """What is ready in them could not be read: nothing is leased until it can be."""
         self._mender: asyncio.Task[None] | None = None
+        self._mending = asyncio.Lock()
         self._wake = asyncio.Event()
         self._found = self._mended = 0
         self._stopped = False
@@ -121,6 +142,7 @@ class Damage:
         reads.damaged = self.refusal
         host.on_damage = self.unsendable
         reads.damaged_items = lambda group: self.items(group)[1]
+        reads.damaged_blocks = self.unmended
 
     def stats(self) -> DamageStats:
         return DamageStats(
@@ -137,27 +159,65 @@ class Damage:
         with self._environment.snapshot() as txn:
             return len(blocks), payloads.items_left(generations.view(txn, group), group, blocks)
 
+    async def unmended(self, group: GroupId) -> tuple[DamagedBlock, ...]:
+        """The blocks of a partition that is led here that cannot be mended, after one more try.
+        When replicas take long, those that are left are not tried.
+        """
+        found = []
+        latest = self._loop.time() + UNMENDED_S
+        for first_seq, block in sorted(self._blocks.get(group, {}).items()):
+            lost, reason = False, "the replicas were not asked: they take long to answer"
+            try:
+                if self._loop.time() < latest:
+                    await self._mend(group, first_seq, block)
+                    continue
+            except NowhereWhole as error:
+                lost, reason = True, error.message
+            except Exception as defect:  # noqa: BLE001 - the others are looked at all the same
+                reason = as_answer(defect, "mending a block").message
+            with self._environment.snapshot() as txn:
+                view = generations.view(txn, group)
+                items = payloads.items_left(view, group, [first_seq])
+                kept = payloads.items_left(view, group, [first_seq], OUT_OF_PLACE)
+            name = self._router.name
+            found.append(DamagedBlock(0, first_seq, items, kept, lost, name, reason))
+        return tuple(found)
+
     # --- found -------------------------------------------------------------------------------
 
     def found(self, group: GroupId, first_seq: int, error: StorageCorrupt) -> None:
-        """A block cannot be read here."""
-        blocks = self._blocks.setdefault(group, {})
+        """A block cannot be read here. What is beyond DAMAGED_BLOCKS_MAX is not remembered: of so
+        many nothing is leased, and whoever reads it when there are fewer finds it again.
+        """
+        blocks = self._blocks.get(group, {})
+        if self._stopped or first_seq in blocks or len(blocks) >= DAMAGED_BLOCKS_MAX:
+            return
         damaged = error if isinstance(error, BlockDamaged) else None
-        if first_seq not in blocks and not self._stopped:
-            blocks[first_seq] = _Block(damaged)
-            self._found += 1
-            _log.error("damage.found", block=first_seq, **self._names(group), error=str(error))
-            self._begin_mending()
-            self._recount(group)
+        self._blocks.setdefault(group, blocks)[first_seq] = _Block(damaged)
+        self._found += 1
+        _log.error("damage.found", block=first_seq, **self._names(group), error=str(error))
+        self._begin_mending()
+        self._recount(group)
+
+    def seen(self, error: BlockDamaged | AttachmentDamaged) -> None:
+        """What was read in the background is damaged."""
+        if isinstance(error, BlockDamaged):
+            self.found(GroupId(error.group), error.first_seq, error)
+        else:
+            self._row(GroupId(error.group), error.index, error.part, "damage.found")
 
     def unsendable(self, group: GroupId, index: int, part: int) -> None:
         """An attachment is damaged that another replica is to have from this one."""
-        rows = self._rows.setdefault(group, {})
-        if (index, part) not in rows and not self._stopped:
-            rows[index, part] = _Block(None)
-            self._found += 1
-            _log.error("damage.unsendable", **self._names(group), index=index, part=part)
-            self._begin_mending()
+        self._row(group, index, part, "damage.unsendable")
+
+    def _row(self, group: GroupId, index: int, part: int, event: str) -> None:
+        rows = self._rows.get(group, {})
+        if self._stopped or (index, part) in rows or len(rows) >= DAMAGED_BLOCKS_MAX:
+            return
+        self._rows.setdefault(group, rows)[index, part] = _Block(None)
+        self._found += 1
+        _log.error(event, **self._names(group), index=index, part=part)
+        self._begin_mending()
 
     def _begin_mending(self) -> None:
         if self._mender is None:
@@ -205,26 +265,50 @@ class Damage:
         """What a partition has said of itself, less what is set aside here."""
         if group not in self._blocks:
             return effects
-        if group not in self._recounts and not self._stopped:
-            self._recounts[group] = self._loop.call_later(RECOUNT_S, self._recount, group)
-        return self._effects(group)
-
-    def _effects(self, group: GroupId) -> PartitionEffects:
-        """As of the last commit, of one snapshot with what is aside."""
-        blocks = self._blocks.get(group, {})
-        with self._environment.snapshot() as txn:
-            view = generations.view(txn, group)
-            effects = queries.effects(view, group)
-            aside = payloads.ready_items(view, group, blocks)
-        ready = 0 if len(blocks) > ASIDE_BLOCKS_MAX else max(0, effects.ready - aside)
+        ready = 0
+        if group not in self._uncounted:
+            counted = self._counted(group)
+            ready = 0 if counted is None else counted.ready
+            self._count_later(group, RECOUNT_S)
         return msgspec.structs.replace(effects, ready=ready)
+
+    def _counted(self, group: GroupId, *, forget: bool = False) -> PartitionEffects | None:
+        """As of the last commit, of one snapshot with what is aside; None: that cannot be read.
+        `forget`: what is gone need not be mended any more.
+        """
+        blocks = self._blocks.get(group, {})
+        try:
+            with self._environment.snapshot() as txn:
+                view = generations.view(txn, group)
+                if forget:
+                    for first_seq in list(blocks):
+                        if payloads.find_block(view, group, first_seq) is None:
+                            self._drop(group, first_seq)
+                effects = queries.effects(view, group)
+                if len(blocks) > ASIDE_BLOCKS_MAX:
+                    return msgspec.structs.replace(effects, ready=0)
+                aside = payloads.ready_items(view, group, blocks)
+        except Exception as error:  # noqa: BLE001 - counted later; whoever asks goes on without
+            defect_error(error, "counting what is ready beside damaged blocks")
+            self._uncounted.add(group)
+            self._count_later(group, UNCOUNTED_S)
+            return None
+        self._uncounted.discard(group)
+        return msgspec.structs.replace(effects, ready=max(0, effects.ready - aside))
+
+    def _count_later(self, group: GroupId, after_s: float) -> None:
+        if group not in self._recounts and not self._stopped:
+            self._recounts[group] = self._loop.call_later(after_s, self._recount, group)
 
     def _recount(self, group: GroupId) -> None:
         timer = self._recounts.pop(group, None)
         if timer is not None:
             timer.cancel()
-        if not self._stopped:
-            self._on_effects(group, self._effects(group))
+        if self._stopped:
+            return
+        effects = self._counted(group, forget=True)
+        if effects is not None:
+            self._on_effects(group, effects)
 
     def _amended(self, group: GroupId, command: Any) -> Any:
         """The command as it is proposed here, where the group is led."""
@@ -241,15 +325,16 @@ class Damage:
         with self._environment.snapshot() as txn:
             view = generations.view(txn, group)
             data = None
-            why = "not here"
+            why, field, value = "not here yet", "", ""
             try:
                 if queries.applied_index(txn, group) >= index:
+                    why, (field, value) = "not here", NOT_WHOLE
                     data = attachments.read(view, group, index, part)
             except StorageCorrupt:
                 why = "damaged here, too"
         if data is None:
             message = f"attachment {part} of entry {index} in group {group} is {why}"
-            raise QueratorError(ErrorCode.UNAVAILABLE, message)
+            raise QueratorError(ErrorCode.UNAVAILABLE, message, field=field, value=value)
         return Payload(checksum(ATTACHMENTS.key(group, index, part), data), data)
 
     def _due(self) -> Iterator[tuple[float, GroupId, _Block, Callable[[], Awaitable[None]]]]:
@@ -298,6 +383,10 @@ class Damage:
             self._rows.pop(group, None)
 
     async def _mend(self, group: GroupId, first_seq: int, block: _Block) -> None:
+        async with self._mending:
+            await self._mend_block(group, first_seq, block)
+
+    async def _mend_block(self, group: GroupId, first_seq: int, block: _Block) -> None:
         damaged = block.damaged
 
         def is_wanted(txn: ReadTransaction) -> bool:
@@ -319,38 +408,45 @@ class Damage:
 
     def _forget(self, group: GroupId, first_seq: int) -> None:
         """The block is whole, or gone."""
+        self._drop(group, first_seq)
+        self._recount(group)
+
+    def _drop(self, group: GroupId, first_seq: int) -> None:
         blocks = self._blocks.get(group, {})
         blocks.pop(first_seq, None)
         if not blocks:
             self._blocks.pop(group, None)
-        self._recount(group)
 
     async def _fetched(self, group: GroupId, index: int, part: int, size: int) -> tuple[bytes, str]:
         """The bytes, and the node that has them whole. Raises QueratorError."""
         query = PayloadQuery(group, index, part)
         forwarder = self._router.forwarder
         why = "there is no other replica"
+        certain = True
         replicas = () if forwarder is None else self._router.map.replicas(group)
         for node in sorted({node_name(replica.node) for replica in replicas}):
             if forwarder is None or node == self._router.name:
                 continue
             if not forwarder.reaches(node):
-                why = f"node {node} cannot be reached"
+                why, certain = f"node {node} cannot be reached", False
                 continue
             try:
                 async with asyncio.timeout(MEND_ANSWER_MS / 1000):
                     payload: Payload = await forwarder.query(node, query)
             except QueratorError as error:
                 why = f"node {node}: {error.message}"
+                certain = certain and (error.field, error.value) == NOT_WHOLE
                 continue
             except TimeoutError:
-                why = f"node {node} has not answered in {MEND_ANSWER_MS} ms"
+                why, certain = f"node {node} has not answered in {MEND_ANSWER_MS} ms", False
                 continue
             crc = checksum(ATTACHMENTS.key(group, index, part), payload.data)
             if (crc, len(payload.data)) == (payload.crc, size):
                 return payload.data, node
-            why = f"node {node} has sent bytes that do not hold"
-        raise QueratorError(ErrorCode.UNAVAILABLE, f"no other replica has it whole; {why}")
+            why, certain = f"node {node} has sent bytes that do not hold", False
+        if certain:
+            raise NowhereWhole(ErrorCode.UNAVAILABLE, f"no other replica has it whole; {why}")
+        raise QueratorError(ErrorCode.UNAVAILABLE, f"no other replica has sent it whole; {why}")
 
     async def stop(self) -> None:
         self._stopped = True
@@ -366,6 +462,7 @@ class Damage:
         for group in list(self._blocks):
             if self._router.map.by_group(group) is None:
                 del self._blocks[group]
+                self._uncounted.discard(group)
         for group in list(self._rows):
             if self._router.map.by_group(group) is None:
                 del self._rows[group]

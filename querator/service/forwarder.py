@@ -98,6 +98,12 @@ class PayloadQuery(msgspec.Struct, frozen=True, array_like=True, tag="P"):
     part: int
 
 
+class DamageQuery(msgspec.Struct, frozen=True, array_like=True, tag="D"):
+    """The `DamagedBlock`s of a partition that its leader cannot mend, after one more try."""
+
+    group: GroupId
+
+
 class Payload(msgspec.Struct, frozen=True, array_like=True):
     """`crc` is that of the row's key and the data, which is the same on all nodes."""
 
@@ -146,6 +152,7 @@ Query = (
     | AdvanceQuery
     | BatchQuery
     | PayloadQuery
+    | DamageQuery
     | ReadyQuery
     | EpochQuery
     | FactsQuery

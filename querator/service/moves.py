@@ -11,7 +11,7 @@ anything:
 One batch of a source is in flight at a time. What a target refuses waits a while, longer each time,
 and the source's other targets go on. A full target has taken the items for which it had room. It is
 tried again with one item, twice as many after each success: at once when it is led by this node and
-loses items, else after a pause of MOVE_PAUSE_MS_MAX at most. When the target's queue is gone for
+has room, else after a pause of MOVE_PAUSE_MS_MAX at most. When the target's queue is gone for
 ever, the source takes its items back (MoveReturn): they are ready there again, and die again if
 they must. A target that is closing says which moves it has, and the source sends the others to the
 first partition of the same queue (MoveElsewhere).
@@ -22,7 +22,6 @@ settings that named the target.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -52,10 +51,21 @@ class _Pause(msgspec.Struct, frozen=True):
     until_s: float
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Moves of a source that its target has refused since an instant of the loop's clock, or that
+    could not be read; `error` is the first reason.
+    """
+
+    source: GroupId
+    target: GroupId
+    since_s: float
+    error: QueratorError
+
+
 class _Source:
     """A partition with moves to send."""
 
-    __slots__ = ("active", "batch_max", "full", "pauses", "timer", "view")
+    __slots__ = ("active", "batch_max", "full", "pauses", "timer", "view", "waits")
 
     def __init__(self, view: PartitionView) -> None:
         self.view = view
@@ -65,8 +75,10 @@ class _Source:
         self.batch_max: dict[GroupId, int] = {}
         """Items of the next batch, of targets that were full."""
         self.full: dict[GroupId, int] = {}
-        """How many items the targets held that are full, as far as this node knows."""
+        """The limits of the targets that are full and led by this node."""
         self.timer: asyncio.TimerHandle | None = None
+        self.waits: dict[GroupId, Waiting] = {}
+        """Targets for which no move has succeeded since the first failure."""
 
 
 class Mover:
@@ -110,6 +122,10 @@ class Mover:
             elif source.timer is not None:
                 source.pauses.clear()
                 self._again(source)
+
+    def waiting(self) -> list[Waiting]:
+        """What waits, by source and target."""
+        return [one for source in self._sources.values() for one in source.waits.values()]
 
     def stop(self) -> None:
         """Begins no further batch; what is in flight is finished: `Router.drained` waits."""
@@ -190,9 +206,13 @@ class Mover:
         if isinstance(outcome, QueratorError):
             owner = self._router.map.by_group(target)
             if outcome.code is not ErrorCode.ROUTING_CHANGED or owner is None:
-                if outcome.code is ErrorCode.QUEUE_FULL:
-                    self._is_full(source, target)
-                self._failed(source, target, outcome)
+                if outcome.code is ErrorCode.QUEUE_FULL and not self._is_full(
+                    source, target, items_max=int(outcome.limit)
+                ):
+                    source.pauses.pop(target, None)
+                    self._step(source)
+                else:
+                    self._failed(source, target, outcome)
                 return
             # The first partition of a queue never closes.
             elsewhere = MoveElsewhere(target, int(outcome.limit), owner[0].groups[0])
@@ -200,15 +220,13 @@ class Mover:
             return
         assert isinstance(outcome, Moved)
         command: Command = MoveDone(target, outcome.upto_move)
-        then: Callable[[Accepted | QueratorError], None] = partial(self._done, source, target)
         if outcome.upto_move < batch.first_move + len(batch.items) - 1:
-            self._is_full(source, target)
-            then = partial(self._done_in_part, source, target)
+            source.batch_max[target] = 1
         elif target in source.batch_max:
             source.batch_max[target] *= 2
             if source.batch_max[target] >= MOVE_BATCH_ITEMS_MAX:
                 del source.batch_max[target]
-        self._router.post(source.view, command, then=then)
+        self._router.post(source.view, command, then=partial(self._done, source, target))
 
     def _returned(
         self, source: _Source, target: GroupId, outcome: Accepted | QueratorError
@@ -220,26 +238,23 @@ class Mover:
         if isinstance(outcome, QueratorError):
             self._failed(source, target, outcome)
             return
-        source.pauses.pop(target, None)
+        self._succeeded(source, target)
         self._step(source)
-
-    def _done_in_part(
-        self, source: _Source, target: GroupId, outcome: Accepted | QueratorError
-    ) -> None:
-        """The target has no room for what is next."""
-        source.pauses.pop(target, None)
-        if not isinstance(outcome, QueratorError):
-            outcome = QueratorError(ErrorCode.QUEUE_FULL, "the target has no more room")
-        self._failed(source, target, outcome)
 
     # --- failures ----------------------------------------------------------------------------
 
-    def _is_full(self, source: _Source, target: GroupId) -> None:
+    def _is_full(self, source: _Source, target: GroupId, *, items_max: int) -> bool:
+        """Notes that a target has refused an item because it holds `items_max`; False: it has lost
+        some since. What is known of a partition that is led here is as new as its answers.
+        """
         source.batch_max[target] = 1
         view = self._router.view(target)
         if view.local:
-            source.full[target] = view.occupied
+            if view.occupied < items_max:
+                return False
+            source.full[target] = items_max
             self.full.setdefault(target, set()).add(source)
+        return True
 
     def _not_full(self, source: _Source, target: GroupId) -> None:
         source.full.pop(target, None)
@@ -249,7 +264,14 @@ class Mover:
             if not waiting:
                 del self.full[target]
 
+    def _succeeded(self, source: _Source, target: GroupId) -> None:
+        source.pauses.pop(target, None)
+        source.waits.pop(target, None)
+
     def _failed(self, source: _Source, target: GroupId, error: QueratorError) -> None:
+        if target not in source.waits:
+            now_s = self._loop.time()
+            source.waits[target] = Waiting(source.view.group, target, now_s, error)
         before = source.pauses.get(target)
         length_s = PAUSE_S_MIN if before is None else min(before.length_s * 2, PAUSE_S_MAX)
         source.pauses[target] = _Pause(length_s, self._loop.time() + length_s)

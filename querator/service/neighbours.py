@@ -57,7 +57,10 @@ class Neighbours:
         self._desks = desks
         self._cut_off: set[LeaseDesk] = set()
         """Desks for which there was nobody when it was looked last."""
-        self._pushes: dict[str, Push] = {}
+        self._pushes: dict[str, list[Push]] = {}
+        """Of the links that each node has to this one: one, but for moments, and for a second
+        process that runs on its data until it is refused.
+        """
         self._offers = Offers(router, self._push)
         self._demands = Demands(forwarder)
         forwarder.watch(self)
@@ -72,10 +75,15 @@ class Neighbours:
         self._demands.lowered(desk, view.leader)
 
     def answered(
-        self, desk: LeaseDesk, view: PartitionView, asked: str, outcome: Accepted | QueratorError
+        self,
+        desk: LeaseDesk,
+        view: PartitionView,
+        asked: str,
+        outcome: Accepted | QueratorError,
+        took_s: float,
     ) -> None:
         if not asked and isinstance(outcome, LeaseResult):
-            self._offers.took(view, outcome)
+            self._offers.took(view, outcome, took_s)
         if isinstance(outcome, CarriedLease) and outcome.elsewhere and view.leader:
             self._note(view.leader, *outcome.elsewhere)
         self._offers.share(view)
@@ -173,18 +181,21 @@ class Neighbours:
 
     def linked(self, node: str, push: Push) -> None:
         """The node has a link to this one, over which it can be offered something."""
-        self._pushes[node] = push
+        self._pushes.setdefault(node, []).append(push)
 
     def unlinked(self, node: str, push: Push) -> None:
         """That link is gone."""
-        if self._pushes.get(node) is push:
+        links = self._pushes[node]
+        links.remove(push)
+        if not links:
             del self._pushes[node]
             self._offers.gone(node)
 
     def _push(self, node: str, group: GroupId, items: int) -> None:
-        push = self._pushes.get(node)
-        if push is not None:
-            push(node, group, items)
+        """Over the newest link."""
+        links = self._pushes.get(node)
+        if links:
+            links[-1](node, group, items)
 
     def propose(
         self, node: str, group: GroupId, command: Any, attachment: bytes

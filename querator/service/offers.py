@@ -12,6 +12,9 @@ stays unclaimed. What was given is what leases were granted, for they get whatev
 what is offered counts until then. Who did not want anything for IDLE_S has no claim to what others
 got meanwhile. A node with nobody waiting elsewhere does nothing of this.
 
+A backlog that is enough for all needs no shares; there the own desk keeps pace with the others
+(`service.pace`).
+
 A node asks those partitions in turn that it knows to have something, and goes on with the one that
 it was offered for as long as that has. So with each lease it is told of another one, in turn too:
 else what is in the others would wait until there is nothing left in the first.
@@ -20,17 +23,22 @@ else what is in the others would wait until there is nothing left in the first.
 import asyncio
 from collections.abc import Callable, Iterable
 from math import ceil
+from typing import TYPE_CHECKING
 
 from querator.model.commands import LeaseResult, Refusal
 from querator.model.ids import GroupId, QueueId
+from querator.service.pace import Pace
 from querator.service.router import Router
 from querator.service.views import PartitionView
+
+if TYPE_CHECKING:
+    from querator.service.waiters import LeaseDesk
 
 DEMAND_S = 2.5
 CLAIM_S = 0.1
 IDLE_S = 1.0
 LATELY_S = 1.0
-"""The most who waited within this is how many there are."""
+"""The most who waited within this, and as long before, is how many there are."""
 LOOKED_AT_MAX = 16
 """Partitions that are looked at for one with something, at each lease."""
 ROUNDING = 1e-6
@@ -45,14 +53,16 @@ class _Demand:
 
     __slots__ = (
         "claimed",
+        "earlier",
         "idle_s",
         "items",
+        "lately",
+        "lately_s",
         "passed",
         "told",
         "until_s",
         "waiters",
         "weight",
-        "weight_s",
     )
 
     def __init__(self) -> None:
@@ -62,7 +72,9 @@ class _Demand:
         self.until_s = 0.0
         self.weight = 1
         """The most who waited lately: who is being served waits again."""
-        self.weight_s = float("-inf")
+        self.lately = self.earlier = 0
+        """The most since `lately_s`, and in the LATELY_S before."""
+        self.lately_s = float("-inf")
         self.passed = 0.0
         """Items given so far, each divided by the weight at the time."""
         self.idle_s: float | None = float("-inf")
@@ -81,8 +93,12 @@ class _Demand:
     def wants(self, waiters: int, items: int, others: Iterable["_Demand"], now_s: float) -> None:
         """So many wait for so many items, which is said again and again."""
         self.waiters, self.items = waiters, items
-        if waiters >= self.weight or now_s - self.weight_s > LATELY_S:
-            self.weight, self.weight_s = max(1, waiters), now_s
+        if now_s - self.lately_s > LATELY_S:
+            is_old = now_s - self.lately_s > 2 * LATELY_S
+            self.earlier = 0 if is_old else self.lately
+            self.lately, self.lately_s = 0, now_s
+        self.lately = max(self.lately, waiters)
+        self.weight = max(1, self.earlier, self.lately)
         if not waiters:
             self.idle_s = now_s if self.idle_s is None else self.idle_s
             return
@@ -95,9 +111,10 @@ class _Demand:
 
 
 class _Queue:
-    __slots__ = ("demands", "own")
+    __slots__ = ("demands", "own", "pace")
 
     def __init__(self) -> None:
+        self.pace = Pace()
         self.demands: dict[str, _Demand] = {}
         self.own = _Demand()
         """Of this node's own desk."""
@@ -125,6 +142,7 @@ class Offers:
         self._queues: dict[QueueId, _Queue] = {}
         self._claims: dict[PartitionView, dict[str, _Claim]] = {}
         self._timers: dict[PartitionView, asyncio.TimerHandle] = {}
+        self._rests: dict[PartitionView, asyncio.TimerHandle] = {}
 
     # --- what other nodes say ----------------------------------------------------------------
 
@@ -162,11 +180,16 @@ class Offers:
         """A lease of that node's has been answered; how much is left for it now."""
         granted = _granted(result)
         self._drop_claim(view, node)
-        demand = self._demand_of(view, node)
-        if demand is not None:
+        there = self._queue_of(view)
+        demand = None if there is None else there.demands.get(node)
+        if there is not None and demand is not None:
             demand.given(sum(granted))
             demand.items = max(0, demand.items - sum(granted))
             demand.waiters = max(0, demand.waiters - len(granted))
+            now_s = self._loop.time()
+            there.pace.other(node, sum(granted) / demand.weight, now_s)
+            if view.rests and not there.pace.rest_s(now_s):
+                self._end_rest(view)
         self._share_and_tell(view)
         return self.left_for(node, view)
 
@@ -186,14 +209,36 @@ class Offers:
                 return other.group, other.ready
         return None
 
-    def took(self, view: PartitionView, result: LeaseResult) -> None:
-        """A lease of this node's own desk has been answered."""
+    def took(self, view: PartitionView, result: LeaseResult, took_s: float) -> None:
+        """A lease of this node's own desk has been answered, after so long."""
         there = self._queue_of(view)
         if there is not None and view.desk is not None:
             waiters, items = view.desk.demand()
-            asked = waiters + len(result.grants)
+            asked, granted = waiters + len(result.grants), sum(_granted(result))
             there.own.wants(asked, items, there.demands.values(), self._loop.time())
-            there.own.given(sum(_granted(result)))
+            there.own.given(granted)
+            there.pace.own(granted / there.own.weight, took_s)
+            self._rest(view, view.desk, there.pace)
+
+    def _rest(self, view: PartitionView, desk: "LeaseDesk", pace: Pace) -> None:
+        """Lets the own desk rest, if it is ahead of others and has enough for all who wait here."""
+        rest_s = pace.rest_s(self._loop.time())
+        if not rest_s or not view.local:
+            return
+        claims = self._claims.get(view, {})
+        free = view.stored - sum(claim.items for claim in claims.values())
+        # Of partitions that several nodes lead each node is ahead in its own.
+        if free > desk.demand()[1] and all(each.local or not each.led for each in desk.views):
+            if view.rests:
+                self._rests[view].cancel()
+            view.rests = True
+            self._rests[view] = self._loop.call_later(rest_s, self._end_rest, view)
+
+    def _end_rest(self, view: PartitionView) -> None:
+        view.rests = False
+        self._rests.pop(view).cancel()
+        if view.desk is not None:
+            view.desk.look(view)
 
     def left_for(self, node: str, view: PartitionView) -> int:
         """What the node would find, if it asked just now."""
@@ -308,12 +353,15 @@ class Offers:
 
     def _forget(self, queue_id: QueueId, there: _Queue, node: str) -> None:
         there.demands.pop(node, None)
+        there.pace.forget(node)
         if not there.demands:
             self._queues.pop(queue_id, None)
 
     def lost(self, view: PartitionView) -> None:
         """Another node leads it: nothing is claimed here any more."""
         view.kept = False
+        if view.rests:
+            self._end_rest(view)
         for node in list(self._claims.get(view, ())):
             self._drop_claim(view, node)
 
@@ -321,6 +369,8 @@ class Offers:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for view in list(self._rests):
+            self._end_rest(view)
 
 
 def _level(items: int, parties: list[tuple[float, int]]) -> float:

@@ -55,6 +55,7 @@ from querator.service.admission import Held, Sending
 from querator.service.browsing import Browsing, scan_slots
 from querator.service.committing import Committer
 from querator.service.damage import Damage
+from querator.service.departed import Departed
 from querator.service.grants import Waiter
 from querator.service.moves import Mover
 from querator.service.neighbours import Neighbours
@@ -120,6 +121,7 @@ class QueueService:
         )
         self._reads = Reads(host=host, router=self._router, environment=environment)
         self._mover = Mover(self._router, environment, self._reads)
+        self._departed = Departed(self._router, environment, self._reads)
         self._committer = Committer(self._router, environment, self._reads)
         self._cache = PayloadCache()
         self._durable = environment.durable
@@ -160,6 +162,10 @@ class QueueService:
     @property
     def router(self) -> Router:
         return self._router
+
+    @property
+    def mover(self) -> Mover:
+        return self._mover
 
     @property
     def reads(self) -> Reads:
@@ -422,6 +428,7 @@ class QueueService:
         view = self._router.on_leadership(group, leads)
         self._look(view)
         self._mover.look(view)
+        self._departed.look(view)
         self._committer.look(view)
 
     def on_hang(self, hangs: bool) -> None:
@@ -464,6 +471,7 @@ class QueueService:
         self._producing.on_map()
         self._reads.on_map()
         self._mover.on_map()
+        self._departed.on_map()
         self.damage.on_map()
 
     async def stop(self) -> None:
@@ -479,6 +487,7 @@ class QueueService:
             desk.stop()
         if self._neighbours is not None:
             self._neighbours.stop()
+        await self._departed.stop()
         await self._committer.stop()
         await self.damage.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)

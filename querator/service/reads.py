@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from querator.model.calls import LeaseCall, PartitionStats
+from querator.model.calls import DamagedBlock, LeaseCall, PartitionStats
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS
@@ -30,6 +30,7 @@ from querator.service.forwarder import (
     AdvanceQuery,
     BatchQuery,
     BrowseQuery,
+    DamageQuery,
     EpochQuery,
     LettersQuery,
     PeekQuery,
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 CATCH_UP_S = 2.0
 """How long the map of this node may take to become as new as the leader's."""
+
+NOT_OPEN = "replica"
+"""The field of the error of a node whose replica is not open: another node may lead the group."""
 
 _PERHAPS_NEW = (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NAMESPACE_NOT_FOUND)
 
@@ -69,6 +73,8 @@ class Reads:
         """What whoever reads a damaged block is told."""
         self.damaged_items: Callable[[GroupId], int] = lambda group: 0
         """Items of a group that cannot be read here."""
+        self.damaged_blocks: Callable[[GroupId], Awaitable[tuple[DamagedBlock, ...]]] | None = None
+        """What answers questions about them."""
         self.transactions: Callable[[TransactionQuery], Awaitable[Any]] | None = None
         """What answers questions about transactions."""
 
@@ -85,6 +91,17 @@ class Reads:
     ) -> list[tuple[ReaderState, ...]]:
         """Of each partition, in order. Raises QueratorError."""
         return await self._all([ReadersQuery(group, stale) for group in groups], deadline)
+
+    async def damage(
+        self, group: GroupId, *, deadline: float | None = None
+    ) -> tuple[DamagedBlock, ...]:
+        """The blocks of a partition that its leader cannot mend, which tries once more. Raises
+        QueratorError.
+        """
+        found: tuple[DamagedBlock, ...] = await self._router.read(
+            group, DamageQuery(group), deadline=deadline
+        )
+        return found
 
     async def page(
         self, query: PeekQuery | LettersQuery, *, deadline: float | None = None
@@ -137,47 +154,77 @@ class Reads:
             async with asyncio.timeout_at(deadline):
                 epoch = await self._router.read(PLACEMENT_GROUP, EpochQuery(), deadline=deadline)
                 while self._router.map.epoch < epoch:
-                    self._newer.clear()
                     await self._newer.wait()
         except (QueratorError, TimeoutError):
             return False
         return True
 
-    async def existing(self, look: Callable[[], T]) -> T:
+    async def existing(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
         """What `look` returns. When it does not find what it looks for, or finds it unfinished, it
-        looks once more after the map has caught up: another node may have made it just now.
+        looks once more after the map has caught up, as far as that comes in time (see `whole`):
+        another node may have made it just now.
         """
         try:
             return look()
         except QueratorError as error:
             if self._router.forwarder is None or not _is_perhaps_old(error):
                 raise
-        await self.catch_up()
+        await self._catch_up_by(deadline)
         return look()
 
-    async def reaching(self, queue: Queue, partition: int) -> tuple[Queue, bool]:
+    async def reaching(
+        self, queue: Queue, partition: int, *, deadline: float | None = None
+    ) -> tuple[Queue, bool]:
         """The queue and whether it is certain which partitions it has: when this one has no such
-        partition, as the map has it that has caught up, if that comes in time.
+        partition, as the map has it that has caught up, if that comes in time (see `whole`).
         """
         if partition < len(queue.groups):
             return queue, True
-        known = await self.catch_up()
-        return self._router.map.get(queue.id) or queue, known
+        known = await self._catch_up_by(deadline)
+        return self.newest(queue), known
+
+    async def since(
+        self, queue: Queue, routing: int, *, deadline: float | None = None
+    ) -> tuple[Queue, bool]:
+        """As `reaching`, for who knows that its partitions were told this version of their number:
+        they are before the map is.
+        """
+        if routing <= queue.routing:
+            return queue, True
+        known = await self._catch_up_by(deadline)
+        return self.newest(queue), known
 
     async def whole(self, queue: Queue, *, deadline: float | None = None) -> Queue:
         """The queue with all partitions that it has, as far as that is known in time: in half of
         what is left until the deadline, for the other half is for what follows.
         """
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        await self._catch_up_by(deadline)
+        return self.newest(queue)
+
+    async def _catch_up_by(self, deadline: float | None) -> bool:
+        now_s = asyncio.get_running_loop().time()
         latest = now_s + CATCH_UP_S if deadline is None else (now_s + deadline) / 2
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(latest):
-                await self.catch_up()
+                return await self.catch_up()
+        return False
+
+    async def other_partitions(self, queue: Queue, until: float) -> bool:
+        """Waits until this node's map has other partitions of the queue; False: not until then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while self.newest(queue).groups == queue.groups:
+                    await self._newer.wait()
+                return True
+        return False
+
+    def newest(self, queue: Queue) -> Queue:
+        """As this node's map has it."""
         return self._router.map.get(queue.id) or queue
 
     def on_map(self) -> None:
-        self._newer.set()
+        newer, self._newer = self._newer, asyncio.Event()
+        newer.set()
 
     async def close(self) -> None:
         """Returns when no scan reads the storage."""
@@ -208,6 +255,7 @@ class Reads:
             await self._host.confirm_read(query.group)
             return self._stream_leases(query)
         if isinstance(query, FactsQuery | ClosureQuery):
+            self._check_open(GroupId(query.group))
             await self._host.confirm_read(GroupId(query.group))
             with self._environment.snapshot() as txn:
                 return facts.answer(txn, query)
@@ -215,6 +263,10 @@ class Reads:
             assert self.transactions is not None
             await self._host.confirm_read(GroupId(query.group))
             return await self.transactions(query)
+        if isinstance(query, DamageQuery):
+            assert self.damaged_blocks is not None
+            await self._host.confirm_read(query.group)
+            return await self.damaged_blocks(query.group)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
         assert isinstance(query, StatsQuery | PeekQuery | LettersQuery | ReadersQuery)
@@ -224,6 +276,17 @@ class Reads:
             message = f"this node has no replica of group {query.group}"
             raise QueratorError(ErrorCode.NOT_LEADER, message)
         return self._read(query)
+
+    def _check_open(self, group: GroupId) -> None:
+        """Raises NOT_LEADER, of field NOT_OPEN, when this node should have a replica of the group
+        that is not open here.
+        """
+        placed = self._router.map.placed(group)
+        if placed is None or placed.replica_on(self._host.node) is None:
+            return
+        if self._host.status(group) is None:
+            message = f"group {group} is not open: its data could not be read"
+            raise QueratorError(ErrorCode.NOT_LEADER, message, field=NOT_OPEN)
 
     async def _outlook(self, query: AdvanceQuery) -> Outlook:
         await self._host.confirm_read(query.group)
@@ -256,8 +319,11 @@ class Reads:
         with self._environment.snapshot() as txn:
             match query:
                 case StatsQuery():
+                    status = self._host.status(group)
                     return msgspec.structs.replace(
-                        queries.stats(txn, group), damaged=self.damaged_items(group)
+                        queries.stats(txn, group),
+                        damaged=self.damaged_items(group),
+                        behind_ms=0 if status is None else status.behind_ms,
                     )
                 case ReadersQuery():
                     return reader_queries.readers(txn, group)

@@ -46,6 +46,7 @@ from querator.service.outcomes import (
     stopping_error,
 )
 from querator.service.reasons import Reasons
+from querator.service.refusals import FULL, Refusals
 from querator.service.validate import usable
 from querator.service.views import PartitionView
 
@@ -92,6 +93,8 @@ class Router:
         self._queue_views: dict[QueueId, tuple[Queue, tuple[PartitionView, ...]]] = {}
         self._posted: set[asyncio.Future[Any]] = set()
         self._stopping = False
+        self.refusals = Refusals()
+        """Of calls for partitions."""
         self.answers: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing
         """What this node answers to a query about a group it leads."""
         self.amend: Callable[[GroupId, Any], Any] = lambda group, command: command
@@ -285,20 +288,29 @@ class Router:
         partitions (None: not counted). Raises QueratorError.
         """
         ticket = None
-        if budget is not None:
-            waits = not view.led or bool(view.line)
-            named = partial(self._reasons.name, view)
-            ticket = budget.enter(view.group, len(attachment), waits=waits, named=named)
         try:
+            if budget is not None:
+                waits = not view.led or bool(view.line)
+                named = partial(self._reasons.name, view)
+                ticket = budget.enter(view.group, len(attachment), waits=waits, named=named)
             result: Accepted | Refusal = await self._carry_out(
                 view, command, attachment, deadline, ticket=ticket
             )
+        except QueratorError as error:
+            self._count(view, error)
+            raise
         finally:
             if ticket is not None:
                 ticket.leave()
         if isinstance(result, Refusal):
-            raise refused(result)
+            refusal = refused(result)
+            self._count(view, refusal)
+            raise refusal
         return result
+
+    def _count(self, view: PartitionView, error: QueratorError) -> None:
+        if error.code in FULL:
+            self.refusals.add(view.group, error, asyncio.get_running_loop().time())
 
     async def propose(self, group: GroupId, command: Any, *, deadline: float | None = None) -> Any:
         """As `call`, for any group, the placement group as well; a refusal is a result."""

@@ -174,8 +174,8 @@ class Transactions:
         """Answered when it is decided; items become visible partition by partition from then on.
 
         Raises TRANSACTION_ABORTED when a stage is not there or not what the call says, and when the
-        number of partitions has changed since; QUEUE_FULL; OUTCOME_UNKNOWN when there is no
-        decision in time: repeat the call.
+        number of partitions has changed since; QUEUE_FULL; TOO_MANY_DEDUP_KEYS;
+        OUTCOME_UNKNOWN when there is no decision in time: repeat the call.
         """
         try:
             begin = Begin(call.producer, call.batch, participants(queue, call))

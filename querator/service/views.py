@@ -39,6 +39,7 @@ class PartitionView:
         "produce_bytes",
         "produces",
         "ready",
+        "rests",
         "stages",
         "stored",
         "txns",
@@ -55,6 +56,8 @@ class PartitionView:
         """Items that can be leased through this node: not promised to others."""
         self.kept = False
         """Whether this node keeps some for others: then its own leases ask for no more."""
+        self.rests = False
+        """Whether leases of this node give way to those of others for a moment (`pace`)."""
         self.stored = 0
         """Items that can be leased, as this node's own replica has it."""
         self.outbox = 0

@@ -25,6 +25,7 @@ Partitions take turns: one that has been asked goes to the end of the line.
 """
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,10 +67,15 @@ class Elsewhere(Protocol):
         ...
 
     def answered(
-        self, desk: "LeaseDesk", view: PartitionView, asked: str, outcome: Accepted | QueratorError
+        self,
+        desk: "LeaseDesk",
+        view: PartitionView,
+        asked: str,
+        outcome: Accepted | QueratorError,
+        took_s: float,
     ) -> None:
-        """A lease has been answered: what is left may go to other nodes. `asked`: which one it was
-        first sent to, empty for this one.
+        """A lease has been answered after so long: what is left may go to other nodes. `asked`:
+        which one it was first sent to, empty for this one.
         """
         ...
 
@@ -258,13 +264,17 @@ class LeaseDesk:
                 if asking:
                     asks[view] = asking
         if self._parked and self._open:
-            allot(self._open, self._parked, asks)
+            allot(self._askable(), self._parked, asks)
         for view, asking in asks.items():
             self._ask(view, asking if view.local else within_a_frame(asking))
         if self._hasty:
             self._dismiss()
         if self._elsewhere is not None and self._members:
             self._elsewhere.wanting(self)
+
+    def _askable(self) -> Iterable[PartitionView]:
+        """Those that are open and do not rest. Who does not wait may ask any."""
+        return self._open if self._hasty else (view for view in self._open if not view.rests)
 
     def _unpin(self) -> None:
         """Frees those who wait for one large item that is not to be had any more."""
@@ -343,7 +353,8 @@ class LeaseDesk:
         if self._elsewhere is not None:
             if not view.local:
                 view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
-            self._elsewhere.answered(self, view, asked, outcome)
+            took_s = self._clock.monotonic_s() - asked_s
+            self._elsewhere.answered(self, view, asked, outcome, took_s)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)

@@ -149,7 +149,8 @@ class ReaderRun:
         if self._bounded:
             for each in response.partitions:
                 # It was made after the run has begun: what it has given is the last of it.
-                self._bounds.setdefault(each.partition, _FIRST_PLACE)
+                if not each.error:
+                    self._bounds.setdefault(each.partition, _FIRST_PLACE)
         return list(response.partitions)
 
     def to_read(self, parts: Sequence[BatchPart]) -> list[BatchPart]:

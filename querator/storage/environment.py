@@ -18,7 +18,7 @@ Errors, all `StorageError`:
 * StorageCorrupt: a checksum or a page does not hold.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -78,6 +78,30 @@ def reserve_bytes(quota_bytes: int) -> int:
     return min(RESERVE_BYTES_MAX, quota_bytes // RESERVE_QUOTA_SHARE)
 
 
+PAGE_BYTES = 4_096
+INLINE_BYTES_MAX = 2_000
+"""Longer values get pages of their own."""
+NODE_BYTES = 28
+"""Header of a row in a page, with its slot, rounded up, and the checksum."""
+
+
+def added_bytes(rows: Iterable[tuple[bytes, bytes | None]], page_bytes: int = PAGE_BYTES) -> int:
+    """At most so many bytes rows add when they are put; what they replace is not set off, and what
+    is deleted (None) counts nothing.
+    """
+    need = 0
+    for key, value in rows:
+        if value is None:
+            continue
+        size = len(value)
+        if size > INLINE_BYTES_MAX:
+            need += -(-(size + NODE_BYTES) // page_bytes) * page_bytes
+            need += 2 * (len(key) + NODE_BYTES)
+        else:
+            need += 2 * (len(key) + size + NODE_BYTES)
+    return need
+
+
 class ReadTransaction(Protocol):
     """A view of one committed state (or, for a write transaction, of its own changes on top)."""
 
@@ -115,6 +139,12 @@ class WriteTransaction(ReadTransaction, Protocol):
 
     def delete(self, key: bytes) -> bool:
         """Whether the key was there."""
+        ...
+
+    def added_bytes(self) -> int:
+        """At most so many bytes the changes add to what is stored: inside a child, the rows that
+        it has changed.
+        """
         ...
 
     def child(self) -> AbstractContextManager["WriteTransaction"]:

@@ -183,6 +183,9 @@ class _WriteView(_View):
             if key[_GROUP] == ours
         }
 
+    def added_bytes(self) -> int:
+        return self._writes.added_bytes()
+
     def child(self) -> AbstractContextManager[WriteTransaction]:
         return self._child()
 

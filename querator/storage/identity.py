@@ -140,8 +140,17 @@ def read(txn: ReadTransaction) -> Identity | None:
     return _decode(body)
 
 
+def make_nonce() -> int:
+    return secrets.randbits(_NONCE_BITS)
+
+
 def claim(
-    environment: Environment, *, name: str, empty: Empty, make_id: Callable[[], str]
+    environment: Environment,
+    *,
+    name: str,
+    empty: Empty,
+    make_id: Callable[[], str],
+    make_nonce: Callable[[], int] = make_nonce,
 ) -> Identity:
     """Counts a start and gives it a nonce (`model.starts`), or makes of an empty environment what
     `empty` says; durable when it returns.
@@ -175,8 +184,7 @@ def claim(
             identity = _joined(identity, make_id(), (Replica(1, identity.key),), (alone,))
     before = kept.get(identity.name)
     chain = () if before is None or before.node != identity.key else before.starts
-    nonce = secrets.randbits(_NONCE_BITS)
-    chain = next_starts(chain, boots=identity.boots, nonce=nonce)
+    chain = next_starts(chain, boots=identity.boots, nonce=make_nonce())
     _store(environment, identity, Met(identity.key, chain))
     return identity
 

@@ -64,6 +64,7 @@ from querator.storage.environment import (
     StorageFull,
     Usage,
     WriteTransaction,
+    added_bytes,
     reserve_bytes,
 )
 from querator.storage.overlay import Changes, OverlayTransaction, Row
@@ -85,10 +86,6 @@ CACHE_VALUE_BYTES_MAX = 1_024
 """Rows kept in memory for the write transaction: so many, and none longer than this."""
 
 _META_PAGES: Final = 2
-_NODE_BYTES: Final = 28
-"""Header of a row in a page, with its slot, rounded up, and the checksum."""
-_INLINE_BYTES_MAX: Final = 2_000
-"""Longer values get pages of their own."""
 
 
 def open_lmdb(
@@ -271,17 +268,7 @@ class LmdbEnvironment:
 
     def _need_bytes(self, changes: Changes) -> int:
         """At most so many bytes the changes add to the tree; what they replace is not set off."""
-        need = 0
-        page = self._page_bytes
-        for key, value in changes.items():
-            if value is None:
-                continue
-            size = len(value)
-            if size > _INLINE_BYTES_MAX:
-                need += -(-(size + _NODE_BYTES) // page) * page + 2 * (len(key) + _NODE_BYTES)
-            else:
-                need += 2 * (len(key) + size + _NODE_BYTES)
-        return need
+        return added_bytes(changes.items(), self._page_bytes)
 
     def _tree_bytes(self, stat: "lmdb._StatDict") -> int:
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]

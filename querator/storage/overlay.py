@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from sortedcontainers import SortedList
 
 from querator.model.limits import KEY_BYTES_STORED_MAX
-from querator.storage.environment import ReadTransaction
+from querator.storage.environment import ReadTransaction, added_bytes
 
 Changes = dict[bytes, bytes | None]
 """Net changes of a transaction; None deletes."""
@@ -102,6 +102,12 @@ class OverlayTransaction:
 
     def changes(self) -> Mapping[bytes, bytes | None]:
         return self._pending
+
+    def added_bytes(self) -> int:
+        pending = self._pending
+        if not self._undo:
+            return added_bytes(pending.items())
+        return added_bytes((key, pending[key]) for key in self._undo[-1])
 
     def before(self, key: bytes) -> bytes | None:
         return self._base.get(key)

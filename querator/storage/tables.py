@@ -69,7 +69,8 @@ OUTBOX = Table("outbox", b"o", "QQ")
 OUTBOX_TARGETS = Table("outbox_targets", b"h", "Q")
 """target group → next move number, moves acknowledged."""
 MOVED_UPTO = Table("moved_upto", b"m", "Q")
-"""source group → the last move received from it."""
+"""source group → the last move received from it; or the last of a range of groups that are gone →
+the first one."""
 READERS = Table("readers", b"z", "16s")
 """hash of reader_id → number, epoch, acknowledged batch, open batch."""
 RESERVED = Table("reserved", b"Z", "QQ")

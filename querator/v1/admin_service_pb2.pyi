@@ -523,6 +523,7 @@ class PartitionStats(_message.Message):
     FIRST_SEQ_FIELD_NUMBER: _builtins.int
     HEAD_SEQ_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -552,7 +553,7 @@ class PartitionStats(_message.Message):
     dead: _builtins.int
     """Items that ever became dead letters, by any reason."""
     dropped: _builtins.int
-    """Dead items dropped because there was no dead queue."""
+    """Dead items dropped because there was no dead queue, and items that were given up."""
     delivered: _builtins.int
     """Items ever leased."""
     duplicates: _builtins.int
@@ -584,6 +585,10 @@ class PartitionStats(_message.Message):
     damaged: _builtins.int
     """Items that are not delivered because their payload is damaged on the node that leads the partition;
     they are in the other counts as well.
+    """
+    given_up: _builtins.int
+    """Items that were given up because their payload was damaged and on no replica whole; they are among
+    the dropped.
     """
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
@@ -637,10 +642,11 @@ class PartitionStats(_message.Message):
         first_seq: _builtins.int = ...,
         head_seq: _builtins.int = ...,
         damaged: _builtins.int = ...,
+        given_up: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -983,7 +989,7 @@ Global___RepairTimeRequest: _TypeAlias = RepairTimeRequest  # noqa: Y015
 @_typing.final
 class PartitionTime(_message.Message):
     """PartitionTime is a partition whose time is ahead of the clock of the asked node by more than half
-    a second.
+    a second, or behind the clock of its leader by more than 10 s.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -997,7 +1003,7 @@ class PartitionTime(_message.Message):
     partition: _builtins.int
     """Number of the partition in its queue."""
     repaired: _builtins.bool
-    """Whether it was put back."""
+    """Whether it was put to the clock."""
     leases: _builtins.int
     """Number of live leases."""
     scheduled: _builtins.int
@@ -1006,7 +1012,7 @@ class PartitionTime(_message.Message):
     """Number of items that have expired, in all of its life."""
     @_builtins.property
     def ahead(self) -> _duration_pb2.Duration:
-        """How far its time is, or was, ahead."""
+        """How far its time is, or was, ahead; negative: behind."""
 
     def __init__(
         self,
@@ -1035,7 +1041,7 @@ class RepairTimeResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionTime]:
-        """The partitions whose time is, or was, ahead."""
+        """The partitions whose time is, or was, ahead or behind."""
 
     def __init__(
         self,
@@ -1049,3 +1055,111 @@ class RepairTimeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RepairTimeResponse: _TypeAlias = RepairTimeResponse  # noqa: Y015
+
+@_typing.final
+class GiveUpDamagedItemsRequest(_message.Message):
+    """GiveUpDamagedItemsRequest names a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    dry_run: _builtins.bool
+    """Only tell what would be done."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveUpDamagedItemsRequest: _TypeAlias = GiveUpDamagedItemsRequest  # noqa: Y015
+
+@_typing.final
+class DamagedBlock(_message.Message):
+    """DamagedBlock is a set of items with one payload that the node that leads the partition cannot
+    read.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FIRST_SEQ_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Number of the partition in its queue."""
+    first_seq: _builtins.int
+    """Sequence of the first item that the block had."""
+    items: _builtins.int
+    """Number of items that are left in it."""
+    kept: _builtins.int
+    """Number of those that are leased or in a reader's batch: they are not given up until they come back."""
+    lost: _builtins.bool
+    """Whether every replica has said that it does not have the block whole: its items can be given up."""
+    node: _builtins.str
+    """Node that leads the partition."""
+    reason: _builtins.str
+    """Why the block is not mended."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        first_seq: _builtins.int = ...,
+        items: _builtins.int = ...,
+        kept: _builtins.int = ...,
+        lost: _builtins.bool = ...,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_seq", b"first_seq", "items", b"items", "kept", b"kept", "lost", b"lost", "node", b"node", "partition", b"partition", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DamagedBlock: _TypeAlias = DamagedBlock  # noqa: Y015
+
+@_typing.final
+class GiveUpDamagedItemsResponse(_message.Message):
+    """GiveUpDamagedItemsResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    given_up: _builtins.int
+    """Number of items that were given up; of those on their way to another queue the last go when that
+    queue has heard of it.
+    """
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedBlock]:
+        """The damaged blocks that could not be mended, as they were before."""
+
+    def __init__(
+        self,
+        *,
+        blocks: _abc.Iterable[Global___DamagedBlock] | None = ...,
+        given_up: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "given_up", b"given_up"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveUpDamagedItemsResponse: _TypeAlias = GiveUpDamagedItemsResponse  # noqa: Y015

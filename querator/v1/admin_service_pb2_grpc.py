@@ -85,6 +85,11 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeResponse.FromString,
                 _registered_method=True)
+        self.GiveUpDamagedItems = channel.unary_unary(
+                '/querator.v1.AdminService/GiveUpDamagedItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -164,6 +169,15 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveUpDamagedItems(self, request, context):
+        """Gives up the items of a queue whose payload is damaged and on no replica whole: they are dropped
+        and counted. All replicas of a damaged block are asked first; what one that does not answer may
+        have whole is kept. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -216,6 +230,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RepairTime,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.RepairTimeResponse.SerializeToString,
+            ),
+            'GiveUpDamagedItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.GiveUpDamagedItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -489,6 +508,33 @@ class AdminService:
             '/querator.v1.AdminService/RepairTime',
             querator_dot_v1_dot_admin__service__pb2.RepairTimeRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.RepairTimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GiveUpDamagedItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/GiveUpDamagedItems',
+            querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsResponse.FromString,
             options,
             channel_credentials,
             insecure,

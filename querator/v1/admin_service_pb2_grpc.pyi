@@ -58,6 +58,11 @@ class AdminServiceStub:
     Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
     with that of its leader. May be repeated.
     """
+    GiveUpDamagedItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GiveUpDamagedItemsRequest, _admin_service_pb2.GiveUpDamagedItemsResponse]
+    """Gives up the items of a queue whose payload is damaged and on no replica whole: they are dropped
+    and counted. All replicas of a damaged block are asked first; what one that does not answer may
+    have whole is kept. May be repeated.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -88,6 +93,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Puts time in the partitions of a queue back to the clock, where a wrong clock has moved it ahead.
     Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
     with that of its leader. May be repeated.
+    """
+    GiveUpDamagedItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GiveUpDamagedItemsRequest, _admin_service_pb2.GiveUpDamagedItemsResponse]  # type: ignore[assignment]
+    """Gives up the items of a queue whose payload is damaged and on no replica whole: they are dropped
+    and counted. All replicas of a damaged block are asked first; what one that does not answer may
+    have whole is kept. May be repeated.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -176,6 +186,17 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Puts time in the partitions of a queue back to the clock, where a wrong clock has moved it ahead.
         Refused with UNAVAILABLE while the clocks of a majority of a partition's replicas do not agree
         with that of its leader. May be repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def GiveUpDamagedItems(
+        self,
+        request: _admin_service_pb2.GiveUpDamagedItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GiveUpDamagedItemsResponse, _abc.Awaitable[_admin_service_pb2.GiveUpDamagedItemsResponse]]:
+        """Gives up the items of a queue whose payload is damaged and on no replica whole: they are dropped
+        and counted. All replicas of a damaged block are asked first; what one that does not answer may
+        have whole is kept. May be repeated.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

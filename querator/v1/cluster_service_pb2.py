@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\"\x19\n\x17GetClusterStatusRequest\"\xd4\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\x12\x10\n\x08old_copy\x18\x0b \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xe4\x03\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\x12\x0f\n\x07\x63losing\x18\x0f \x01(\x08\x12\x0c\n\x04held\x18\x10 \x01(\x04\x12\x11\n\twaits_for\x18\x11 \x03(\r\x12\x16\n\x0e\x64\x61maged_blocks\x18\x12 \x01(\x04\x12\x15\n\rdamaged_items\x18\x13 \x01(\x04\x12-\n\ntime_ahead\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fwaits_for_clock\x18\x15 \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"\xfd\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\x12.\n\x0b\x63lock_ahead\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"\x17\n\x15GetClusterPlanRequest\"\x8e\x01\n\x0b\x43lusterMove\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06origin\x18\x04 \x03(\t\x12\n\n\x02to\x18\x05 \x03(\t\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06moving\x18\x08 \x01(\x08\"P\n\x16GetClusterPlanResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\'\n\x05moves\x18\x02 \x03(\x0b\x32\x18.querator.v1.ClusterMove\"\"\n\x12ReadmitNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x15\n\x13ReadmitNodeResponse2\xdd\x04\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12Y\n\x0eGetClusterPlan\x12\".querator.v1.GetClusterPlanRequest\x1a#.querator.v1.GetClusterPlanResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponse\x12P\n\x0bReadmitNode\x12\x1f.querator.v1.ReadmitNodeRequest\x1a .querator.v1.ReadmitNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\"\x19\n\x17GetClusterStatusRequest\"\xd4\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\x12\x10\n\x08old_copy\x18\x0b \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xe4\x03\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\x12\x0f\n\x07\x63losing\x18\x0f \x01(\x08\x12\x0c\n\x04held\x18\x10 \x01(\x04\x12\x11\n\twaits_for\x18\x11 \x03(\r\x12\x16\n\x0e\x64\x61maged_blocks\x18\x12 \x01(\x04\x12\x15\n\rdamaged_items\x18\x13 \x01(\x04\x12-\n\ntime_ahead\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fwaits_for_clock\x18\x15 \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"A\n\x10\x43lusterCondition\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12\x10\n\x08sentence\x18\x03 \x01(\t\"g\n\x0c\x43lusterScrub\x12\n\n\x02on\x18\x01 \x01(\x08\x12\x0e\n\x06rounds\x18\x02 \x01(\x04\x12\x13\n\x0bround_bytes\x18\x03 \x01(\x04\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xda\x02\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\x12.\n\x0b\x63lock_ahead\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\nconditions\x18\x08 \x03(\x0b\x32\x1d.querator.v1.ClusterCondition\x12(\n\x05scrub\x18\t \x01(\x0b\x32\x19.querator.v1.ClusterScrub\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"\x17\n\x15GetClusterPlanRequest\"\x8e\x01\n\x0b\x43lusterMove\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06origin\x18\x04 \x03(\t\x12\n\n\x02to\x18\x05 \x03(\t\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06moving\x18\x08 \x01(\x08\"P\n\x16GetClusterPlanResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\'\n\x05moves\x18\x02 \x03(\x0b\x32\x18.querator.v1.ClusterMove\"\"\n\x12ReadmitNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x15\n\x13ReadmitNodeResponse2\xdd\x04\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12Y\n\x0eGetClusterPlan\x12\".querator.v1.GetClusterPlanRequest\x1a#.querator.v1.GetClusterPlanResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponse\x12P\n\x0bReadmitNode\x12\x1f.querator.v1.ReadmitNodeRequest\x1a .querator.v1.ReadmitNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,34 +42,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLUSTERGROUP']._serialized_end=928
   _globals['_CLUSTERPENDING']._serialized_start=930
   _globals['_CLUSTERPENDING']._serialized_end=1014
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=1017
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1270
-  _globals['_HANDOFFNODEREQUEST']._serialized_start=1272
-  _globals['_HANDOFFNODEREQUEST']._serialized_end=1306
-  _globals['_HANDOFFNODERESPONSE']._serialized_start=1308
-  _globals['_HANDOFFNODERESPONSE']._serialized_end=1372
-  _globals['_REPLACENODEREQUEST']._serialized_start=1374
-  _globals['_REPLACENODEREQUEST']._serialized_end=1408
-  _globals['_REPLACENODERESPONSE']._serialized_start=1410
-  _globals['_REPLACENODERESPONSE']._serialized_end=1491
-  _globals['_DRAINNODEREQUEST']._serialized_start=1493
-  _globals['_DRAINNODEREQUEST']._serialized_end=1539
-  _globals['_DRAINNODERESPONSE']._serialized_start=1541
-  _globals['_DRAINNODERESPONSE']._serialized_end=1620
-  _globals['_REMOVENODEREQUEST']._serialized_start=1622
-  _globals['_REMOVENODEREQUEST']._serialized_end=1655
-  _globals['_REMOVENODERESPONSE']._serialized_start=1657
-  _globals['_REMOVENODERESPONSE']._serialized_end=1737
-  _globals['_GETCLUSTERPLANREQUEST']._serialized_start=1739
-  _globals['_GETCLUSTERPLANREQUEST']._serialized_end=1762
-  _globals['_CLUSTERMOVE']._serialized_start=1765
-  _globals['_CLUSTERMOVE']._serialized_end=1907
-  _globals['_GETCLUSTERPLANRESPONSE']._serialized_start=1909
-  _globals['_GETCLUSTERPLANRESPONSE']._serialized_end=1989
-  _globals['_READMITNODEREQUEST']._serialized_start=1991
-  _globals['_READMITNODEREQUEST']._serialized_end=2025
-  _globals['_READMITNODERESPONSE']._serialized_start=2027
-  _globals['_READMITNODERESPONSE']._serialized_end=2048
-  _globals['_CLUSTERSERVICE']._serialized_start=2051
-  _globals['_CLUSTERSERVICE']._serialized_end=2656
+  _globals['_CLUSTERCONDITION']._serialized_start=1016
+  _globals['_CLUSTERCONDITION']._serialized_end=1081
+  _globals['_CLUSTERSCRUB']._serialized_start=1083
+  _globals['_CLUSTERSCRUB']._serialized_end=1186
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=1189
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1535
+  _globals['_HANDOFFNODEREQUEST']._serialized_start=1537
+  _globals['_HANDOFFNODEREQUEST']._serialized_end=1571
+  _globals['_HANDOFFNODERESPONSE']._serialized_start=1573
+  _globals['_HANDOFFNODERESPONSE']._serialized_end=1637
+  _globals['_REPLACENODEREQUEST']._serialized_start=1639
+  _globals['_REPLACENODEREQUEST']._serialized_end=1673
+  _globals['_REPLACENODERESPONSE']._serialized_start=1675
+  _globals['_REPLACENODERESPONSE']._serialized_end=1756
+  _globals['_DRAINNODEREQUEST']._serialized_start=1758
+  _globals['_DRAINNODEREQUEST']._serialized_end=1804
+  _globals['_DRAINNODERESPONSE']._serialized_start=1806
+  _globals['_DRAINNODERESPONSE']._serialized_end=1885
+  _globals['_REMOVENODEREQUEST']._serialized_start=1887
+  _globals['_REMOVENODEREQUEST']._serialized_end=1920
+  _globals['_REMOVENODERESPONSE']._serialized_start=1922
+  _globals['_REMOVENODERESPONSE']._serialized_end=2002
+  _globals['_GETCLUSTERPLANREQUEST']._serialized_start=2004
+  _globals['_GETCLUSTERPLANREQUEST']._serialized_end=2027
+  _globals['_CLUSTERMOVE']._serialized_start=2030
+  _globals['_CLUSTERMOVE']._serialized_end=2172
+  _globals['_GETCLUSTERPLANRESPONSE']._serialized_start=2174
+  _globals['_GETCLUSTERPLANRESPONSE']._serialized_end=2254
+  _globals['_READMITNODEREQUEST']._serialized_start=2256
+  _globals['_READMITNODEREQUEST']._serialized_end=2290
+  _globals['_READMITNODERESPONSE']._serialized_start=2292
+  _globals['_READMITNODERESPONSE']._serialized_end=2313
+  _globals['_CLUSTERSERVICE']._serialized_start=2316
+  _globals['_CLUSTERSERVICE']._serialized_end=2921
 # @@protoc_insertion_point(module_scope)

@@ -299,6 +299,72 @@ class ClusterPending(_message.Message):
 Global___ClusterPending: _TypeAlias = ClusterPending  # noqa: Y015
 
 @_typing.final
+class ClusterCondition(_message.Message):
+    """ClusterCondition is something on the asked node that makes items late or copies doubtful."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """What it is, in one word: `copy_behind`, `disk_slow`, `moves_wait`, … More may be added."""
+    about: _builtins.str
+    """Name of the queue or of the node that it is about."""
+    sentence: _builtins.str
+    """The same for people."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        about: _builtins.str = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "kind", b"kind", "sentence", b"sentence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterCondition: _TypeAlias = ClusterCondition  # noqa: Y015
+
+@_typing.final
+class ClusterScrub(_message.Message):
+    """ClusterScrub is how far the asked node is with comparing the checksums of all payloads that it has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ON_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    ROUND_BYTES_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    on: _builtins.bool
+    """Whether it does so at all: `scrub_bytes_per_s` is not 0."""
+    rounds: _builtins.int
+    """Whole rounds since the node was started."""
+    round_bytes: _builtins.int
+    """Bytes that were read in the round that is under way, or the last one."""
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """How long ago the last round was over, or the node was started."""
+
+    def __init__(
+        self,
+        *,
+        on: _builtins.bool = ...,
+        rounds: _builtins.int = ...,
+        round_bytes: _builtins.int = ...,
+        age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "on", b"on", "round_bytes", b"round_bytes", "rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterScrub: _TypeAlias = ClusterScrub  # noqa: Y015
+
+@_typing.final
 class GetClusterStatusResponse(_message.Message):
     """GetClusterStatusResponse is the asked node's view."""
 
@@ -311,6 +377,8 @@ class GetClusterStatusResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     CLOCK_AHEAD_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    SCRUB_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Id of the cluster."""
     epoch: _builtins.int
@@ -335,6 +403,14 @@ class GetClusterStatusResponse(_message.Message):
         it is behind. Beyond half a second, either way, the node leads nothing that another can lead.
         """
 
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterCondition]:
+        """What is wrong on the asked node, checked every two seconds."""
+
+    @_builtins.property
+    def scrub(self) -> Global___ClusterScrub:
+        """How the asked node looks for damage."""
+
     def __init__(
         self,
         *,
@@ -345,10 +421,12 @@ class GetClusterStatusResponse(_message.Message):
         groups: _abc.Iterable[Global___ClusterGroup] | None = ...,
         pending: _abc.Iterable[Global___ClusterPending] | None = ...,
         clock_ahead: _duration_pb2.Duration | None = ...,
+        conditions: _abc.Iterable[Global___ClusterCondition] | None = ...,
+        scrub: Global___ClusterScrub | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "conditions", b"conditions", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending", "scrub", b"scrub"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,15 +2,15 @@
 SDK reads with it what the server has written.
 """
 
-from google.protobuf.duration_pb2 import Duration
-
 from querator.model.cluster import (
+    ClusterCondition,
     ClusterGroup,
     ClusterMove,
     ClusterNode,
     ClusterPending,
     ClusterPlan,
     ClusterReplica,
+    ClusterScrub,
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
@@ -85,14 +85,18 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
             )
             for one in status.pending
         ],
-        clock_ahead=_signed(status.clock_ahead_ms),
+        clock_ahead=door.signed_duration(status.clock_ahead_ms),
+        conditions=[
+            pb.ClusterCondition(kind=one.kind, about=one.about, sentence=one.sentence)
+            for one in status.conditions
+        ],
+        scrub=pb.ClusterScrub(
+            on=status.scrub.on,
+            rounds=status.scrub.rounds,
+            round_bytes=status.scrub.round_bytes,
+            age=door.signed_duration(status.scrub.age_ms),
+        ),
     ).SerializeToString()
-
-
-def _signed(value_ms: int) -> Duration:
-    span = Duration()
-    span.FromMilliseconds(value_ms)
-    return span
 
 
 def encode_cluster_plan(plan: ClusterPlan) -> bytes:
@@ -177,7 +181,7 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         waits_for=group.waits_for,
         damaged_blocks=group.damaged_blocks,
         damaged_items=group.damaged_items,
-        time_ahead=_signed(group.time_ahead_ms),
+        time_ahead=door.signed_duration(group.time_ahead_ms),
         waits_for_clock=group.waits_for_clock,
     )
 
@@ -208,6 +212,15 @@ def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:
             for one in message.pending
         ),
         clock_ahead_ms=message.clock_ahead.ToMilliseconds(),
+        conditions=tuple(
+            ClusterCondition(one.kind, one.about, one.sentence) for one in message.conditions
+        ),
+        scrub=ClusterScrub(
+            message.scrub.on,
+            message.scrub.rounds,
+            message.scrub.round_bytes,
+            message.scrub.age.ToMilliseconds(),
+        ),
     )
 
 

@@ -160,3 +160,10 @@ def timestamp(at_ms: int) -> Timestamp:
 def duration(value_ms: int) -> Duration:
     """For 0 and above."""
     return Duration(seconds=value_ms // 1000, nanos=value_ms % 1000 * _NANOS_PER_MS)
+
+
+def signed_duration(value_ms: int) -> Duration:
+    """For negative ones as well."""
+    span = Duration()
+    span.FromMilliseconds(value_ms)
+    return span

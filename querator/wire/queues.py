@@ -6,6 +6,7 @@ import msgspec
 
 from querator.model import ids, limits
 from querator.model.calls import (
+    DamagedBlock,
     PartitionStats,
     PartitionTime,
     PeekedItem,
@@ -25,7 +26,9 @@ _MODEL_FIELDS = {
     "dedup_window": "dedup_window_ms",
 }
 _COUNTS = [
-    name for name in PartitionStats.__struct_fields__ if not name.startswith(("oldest", "state_ms"))
+    name
+    for name in PartitionStats.__struct_fields__
+    if not name.startswith(("oldest", "state_ms", "behind_ms"))
 ]
 
 
@@ -82,6 +85,7 @@ _Named = (
     | admin_service_pb2.ListDeadLettersRequest
     | admin_service_pb2.RedriveDeadLettersRequest
     | admin_service_pb2.RepairTimeRequest
+    | admin_service_pb2.GiveUpDamagedItemsRequest
 )
 _Paged = (
     admin_service_pb2.ListQueuesRequest
@@ -309,7 +313,7 @@ def encode_repaired_time(partitions: Iterable[PartitionTime]) -> bytes:
         partitions=[
             admin_service_pb2.PartitionTime(
                 partition=one.partition,
-                ahead=door.duration(one.ahead_ms),
+                ahead=door.signed_duration(one.ahead_ms),
                 repaired=one.repaired,
                 leases=one.leases,
                 scheduled=one.scheduled,
@@ -317,6 +321,30 @@ def encode_repaired_time(partitions: Iterable[PartitionTime]) -> bytes:
             )
             for one in partitions
         ]
+    ).SerializeToString()
+
+
+def parse_give_up(data: bytes) -> tuple[QueueName, bool]:
+    """The queue, and whether nothing is to be done."""
+    message = door.parse_message(admin_service_pb2.GiveUpDamagedItemsRequest, data)
+    return _queue_name(message), message.dry_run
+
+
+def encode_given_up(blocks: Iterable[DamagedBlock], given_up: int) -> bytes:
+    return admin_service_pb2.GiveUpDamagedItemsResponse(
+        blocks=[
+            admin_service_pb2.DamagedBlock(
+                partition=one.partition,
+                first_seq=one.first_seq,
+                items=one.items,
+                kept=one.kept,
+                lost=one.lost,
+                node=one.node,
+                reason=one.reason,
+            )
+            for one in blocks
+        ],
+        given_up=given_up,
     ).SerializeToString()
 
 

@@ -83,6 +83,10 @@ class Server:
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}")
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     async def stop(self, *, kill: bool = False) -> None:
         if self._process is None:
             return

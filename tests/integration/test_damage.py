@@ -174,3 +174,58 @@ async def test_a_node_alone_delivers_what_is_whole_and_says_what_is_not(tmp_path
         assert "1 item in 1 block damaged on node" in " ".join(out.split())
         code, out, _ = await run("stats", "q", "--address", process.address)
         assert "1 not delivered: their payload is damaged" in " ".join(out.split())
+        to = ("q", "--address", process.address)
+        code, out, err = await run("queue", "give-up", "--dry-run", *to)
+        assert code == 0
+        assert "there is no other replica" in " ".join(out.split())
+        assert "can be given up" in err
+        assert (await client.stats("q")).total.ready == 1
+        code, out, _ = await run("queue", "give-up", "--yes", *to)
+        assert (code, out.splitlines()[-1]) == (0, "Gave up 1 item of q.")
+        total = (await client.stats("q")).total
+        assert (total.ready, total.dropped, total.given_up) == (0, 1, 1)
+        code, out, _ = await run("stats", *to)
+        assert "1 ever given up" in " ".join(out.split())
+        assert b"damage.given_up" in process.log.read_bytes()
+        async with asyncio.timeout(30):
+            while (await run("cluster", "status", "--address", process.address))[0]:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.timeout(180)
+async def test_what_is_damaged_on_all_replicas_is_given_up_when_all_have_said_so(
+    tmp_path: Path,
+) -> None:
+    async with members(tmp_path) as cluster:
+        await cluster.start()
+        async with Client(cluster["a"].address) as client:
+            await client.create_queue("q")
+            for number in range(5):
+                await client.produce("q", payload(number))
+        view = await cluster.until_well()
+        [leader] = [one["leader"] for one in view["partitions"] if one["queue"] == "q"]
+        away, other = (name for name in "abc" if name != leader)
+        # While nothing is written: pages that are copied meanwhile stay whole.
+        for name in (leader, other):
+            for number in (1, 3):
+                assert flip(cluster[name].data_dir, payload(number))
+        await cluster[away].kill()
+        async with Client(cluster[leader].address) as client:
+            got = await client.lease("q", max_items=100, wait=timedelta(seconds=30))
+            await client.complete("q", *got)
+            assert len(got) == 3
+            told = await client.give_up_damaged("q")
+            assert [(one.lost, one.items) for one in told.blocks] == [(False, 1)] * 2
+            assert told.items == 0
+            # It is whole for item 3 alone.
+            assert flip(cluster[away].data_dir, payload(1))
+            await cluster[away].start()
+            async with asyncio.timeout(60):
+                while not (told := await client.give_up_damaged("q")).items:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert told.items == 1
+            got = await client.lease("q", max_items=100, wait=timedelta(seconds=30))
+            assert [item.payload for item in got] == [payload(3)]
+            await client.complete("q", *got)
+            total = (await client.stats("q")).total
+            assert (total.completed, total.given_up, total.ready) == (4, 1, 0)

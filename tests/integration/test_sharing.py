@@ -17,10 +17,8 @@ from tests.integration.members import Members, members
 pytestmark = pytest.mark.timeout(120)
 
 QUEUE = "q"
-UNEVEN_MAX = 1.8
-"""Most items of a consumer to fewest. The goal is 1.5 (docs/status.md): consumers at the leader's
-node, whose way is shorter, got up to 1.67 times as much on a slow machine.
-"""
+UNEVEN_MAX = 1.5
+"""Most items of a consumer to fewest."""
 
 
 class Arrivals:

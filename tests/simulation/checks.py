@@ -15,11 +15,14 @@
 Everything is incremental: a turn costs what it has changed.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from querator.model.commands import LeaseResult, Refusal
 from querator.model.entries import Applied
+from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import SECOND_MS, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, Replicas
@@ -28,7 +31,9 @@ from querator.raft import configuration
 from querator.raft.group import Group
 from querator.raft.handover import Outcome, Quarantine
 from querator.raft.journal import Journal
+from querator.raft.library import LEADER
 from querator.raft.log_rows import KIND_CONFIGURATION
+from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import WriteTransaction
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.node import SimulatedNode
@@ -36,6 +41,8 @@ from tests.simulation.timeline import MS, Timeline
 
 DIGEST_EVERY = 97
 """State is compared at the indexes that this divides."""
+IN_VAIN_MAX = 10
+"""A client repeats a call whose answers get lost."""
 _READ_BYTES = 1 << 40
 
 
@@ -59,6 +66,8 @@ class View:
     commit: int = 0
     leads: bool = False
     seen: tuple[Any, ...] = ()
+    believed: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """What it was last found to believe of each follower, when it led."""
 
     def has(self, index: int, term: int) -> bool:
         """On disk."""
@@ -69,7 +78,7 @@ class View:
 class Truth:
     """What is known of a group from all of its replicas together."""
 
-    leaders: dict[int, NodeKey] = field(default_factory=dict)
+    leaders: dict[int, str] = field(default_factory=dict)
     entries: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """(index, term) to (term before it, hash of the content)."""
     committed: dict[int, int] = field(default_factory=dict)
@@ -91,11 +100,15 @@ class Checks:
         self.commits = 0
         self.elections = 0
         self.snapshots = 0
+        self._in_vain: Counter[tuple[int, str]] = Counter()
+        """How often it was asked for a lease that has ended, by group and request."""
         self._timeline = timeline
         self._ahead_ms = 0.0
         """How far any clock has been ahead, but for jumps."""
         self._truths: dict[GroupId, Truth] = {}
-        self._views: dict[tuple[NodeKey, GroupId], View] = {}
+        self._views: dict[tuple[str, GroupId], View] = {}
+        self._aside: dict[tuple[str, GroupId], View] = {}
+        """Of disks in whose place older images are."""
 
     def found(self, text: str) -> None:
         self._timeline.tell("CHECK", f"VIOLATION: {text}")
@@ -138,6 +151,16 @@ class Checks:
         for key in [key for key in self._views if key[0] == node.key]:
             del self._views[key]
 
+    def put_aside(self, node: SimulatedNode) -> None:
+        """An older image is in the place of its disk, until that is brought back."""
+        for key in [key for key in self._views if key[0] == node.key]:
+            self._aside[key] = self._views.pop(key)
+
+    def brought_back(self, node: SimulatedNode) -> None:
+        self.put_back(node)
+        for key in [key for key in self._aside if key[0] == node.key]:
+            self._views[key] = self._aside.pop(key)
+
     def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None:
         for event in outcome.events:
             if isinstance(event, Quarantine):
@@ -147,22 +170,24 @@ class Checks:
         for group_id in node.removed:
             if group_id in turns._groups or group_id in turns._heartbeats.led:
                 self.found(f"{node.name}: group {group_id} was removed, and lives")
+        views, key = self._views, node.endpoint
         for group_id, group in turns._groups.items():
             member, journal = group.member, group.journal
+            # Straight from the attributes: this is done for each group in each turn.
+            state = member._SyncObj__raftState
             seen = (
-                member.term, member.leads, member.commit_index, journal.last_index,
-                journal.last_term, journal.durable_index, journal.first_index,
-                journal.getVotedForNodeId(), journal.replicas_index,
+                member._SyncObj__raftCurrentTerm, state, member._SyncObj__raftCommitIndex,
+                journal.last_index, journal.last_term, journal.durable_index, journal._base_index,
+                journal._vote, journal._configurations[-1][0],
             )  # fmt: skip
-            key = (node.key, group_id)
-            view = self._views.get(key)
+            view = views.get((key, group_id))
             if view is None:
-                view = self._views[key] = View()
+                view = views[key, group_id] = View()
             if view.seen != seen or view.boots != node.boots:
                 view.seen = seen
                 self._look(node, group, view)
-            if member.leads:
-                self._followers(node, group)
+            if state == LEADER:
+                self._followers(node, group, view)
 
     # --- one group on one node -----------------------------------------------------------
 
@@ -179,8 +204,8 @@ class Checks:
         self._look_at_configuration(who, group, view, truth)
         self._look_at_time(who, node, group)
         if member.leads:
-            leader = truth.leaders.setdefault(member.term, node.key)
-            if leader != node.key:
+            leader = truth.leaders.setdefault(member.term, node.endpoint)
+            if leader != node.endpoint:
                 self.found(f"{who}: two leaders in term {member.term}, the other is {leader}")
             if not view.leads:
                 self.elections += 1
@@ -247,10 +272,16 @@ class Checks:
         """New entries against those of the same index and term elsewhere."""
         journal = group.journal
         entries: list[Any] = []
-        while first + len(entries) <= last:
-            entries += journal.entries(
-                partial(node.view, group.group), first + len(entries), _READ_BYTES
-            )
+        try:
+            while first + len(entries) <= last:
+                entries += journal.entries(
+                    partial(node.view, group.group), first + len(entries), _READ_BYTES
+                )
+        except AttachmentDamaged:
+            if not node.disk.damages:
+                raise
+            # What cannot be read cannot be compared, nor what follows it.
+            terms.update((index, journal.term_at(index)) for index in range(first, last + 1))
         before = journal.term_at(first - 1)
         for index, entry in enumerate(entries, first):
             content = hash((entry.kind, entry.now_ms, entry.command, entry.attachments))
@@ -321,38 +352,63 @@ class Checks:
         holders = [
             replica.node
             for replica in voters
-            if (view := self._views.get((replica.node, group.group))) is not None
+            if (
+                (
+                    view := self._aside.get(key := (replica.node, group.group))
+                    or self._views.get(key)
+                )
+                is not None
+            )
             and view.has(commit, term)
         ]
         if 2 * len(holders) <= len(voters):
             self.found(f"{who}: commits entry {commit}, which of {len(voters)} voters only "
                        f"{len(holders)} have on disk")  # fmt: skip
 
-    def _followers(self, node: SimulatedNode, group: Group) -> None:
-        """What the leader believes of its followers."""
+    def _followers(self, node: SimulatedNode, group: Group, view: View) -> None:
+        """What the leader believes of its followers: looked at when the belief or what it is about
+        has changed.
+        """
         member, journal = group.member, group.journal
         for id_, progress in member.progress.items():
-            replica = configuration.find(journal.replicas, id_)
-            if replica is None or progress.match < journal.first_index:
+            other = member._nodes.get(id_)
+            if other is None or (other, group.group) in self._aside:
                 continue
-            view = self._views.get((replica.node, group.group))
-            if view is None or view.term != member.term:
+            its = self._views.get((other, group.group))
+            if its is None or its.term != view.term or progress.match < journal.first_index:
                 continue
-            if not view.has(progress.match, journal.term_at(progress.match)):
+            believed = view.term, progress.match, progress.state, its.seen
+            if view.believed.get(id_) == believed:
+                continue
+            view.believed[id_] = believed
+            if not its.has(progress.match, journal.term_at(progress.match)):
                 self.found(
-                    f"{node.name}: group {group.group}: believes that {replica.node} has entry "
-                    f"{progress.match}, and its disk has entries up to {view.last}"
+                    f"{node.name}: group {group.group}: believes that {other} has entry "
+                    f"{progress.match}, and its disk has entries up to {its.last}"
                 )
             elif progress.state.value == "lost":
-                self.found(f"{node.name}: group {group.group}: takes {replica.node} for lost")
+                self.found(f"{node.name}: group {group.group}: takes {other} for lost")
 
     # --- applied state -----------------------------------------------------------------
 
-    def applied(self, machine: "CheckedMachine", index: int, result: int) -> None:
-        known = self._truth(GroupId(machine.group)).applied.setdefault(index, result)
-        if known != result:
+    def applied(self, machine: "CheckedMachine", index: int, result: int) -> bool:
+        """Whether it is applied for the first time."""
+        results = self._truth(GroupId(machine.group)).applied
+        is_first = index not in results
+        if results.setdefault(index, result) != result:
             self.found(f"{machine.node}: group {machine.group}: entry {index} has other results "
                        "than elsewhere")  # fmt: skip
+        return is_first
+
+    def leased(self, machine: "CheckedMachine", result: LeaseResult) -> None:
+        """Who is told that a lease has ended asks under another name."""
+        for grant in result.grants:
+            if isinstance(grant, Refusal) and grant.code is ErrorCode.LEASE_ENDED:
+                name = machine.group, grant.value
+                self._in_vain[name] += 1
+                if self._in_vain[name] == IN_VAIN_MAX:
+                    self.found(f"group {machine.group}: {IN_VAIN_MAX} leases were asked for under "
+                               f"the name of one that has ended: {grant.value}")  # fmt: skip
 
     def digest(self, node: str, group: GroupId, index: int, digest: bytes) -> None:
         known = self._truth(group).digests.setdefault(index, digest)
@@ -390,7 +446,10 @@ class CheckedMachine(PartitionMachine):
     ) -> Applied:
         applied = super().apply(txn, index, term, command, log_first=log_first)
         came_of_it = (applied.results, applied.effects, applied.due_ms)
-        self._checks.applied(self, index, hash(came_of_it))
+        if self._checks.applied(self, index, hash(came_of_it)):
+            for result in applied.results:
+                if isinstance(result, LeaseResult):
+                    self._checks.leased(self, result)
         if index % DIGEST_EVERY == 0:
             self._checks.digest(self.node, GroupId(self.group), index, self.digest(txn))
         return applied

@@ -38,10 +38,11 @@ class NodeClock:
         return EPOCH_MS + self._jumped_ms + int(self.now_us / MS + ahead_ms)
 
     def monotonic_s(self) -> float:
-        now_us = self.now_us
-        self._read_us = max(self._read_us, now_us)
-        passed_us = (now_us - self._set_us) * self._rate
-        return (self._monotonic_us + passed_us) / SECOND
+        # Asked for many times in each turn.
+        now_us = self._timeline.now_us + self.within_us
+        if now_us > self._read_us:
+            self._read_us = now_us
+        return (self._monotonic_us + (now_us - self._set_us) * self._rate) / SECOND
 
     def on_step(self, wake: Callable[[], None]) -> None:
         """Whoever waits looks again after its wait."""

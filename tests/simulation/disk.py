@@ -34,7 +34,11 @@ class Disk:
     def __init__(self, clock: NodeClock, chance: random.Random, directory: Path | None) -> None:
         self.sync_us = 300
         self.armed = ""
+        self.hangs_us = 0
+        """So much longer the next sync takes."""
         self.syncs = 0
+        self.damages = False
+        """Whether it changes what was written to it."""
         self.overfull = False
         """Whether so little was left when others filled it that the process may stop."""
         self._clock = clock
@@ -54,6 +58,7 @@ class Disk:
     def crash(self) -> None:
         """What is left of it is what was synced."""
         self.armed = ""
+        self.hangs_us = 0
         if isinstance(self.environment, MemoryEnvironment):
             quota_bytes = self.environment._quota_bytes
             after = self.environment.crash()
@@ -98,7 +103,8 @@ class Disk:
         if point == "sync":
             self.syncs += 1
             sync_us = self.sync_us
-            self._clock.within_us += sync_us // 2 + self._chance.randrange(sync_us)
+            self._clock.within_us += sync_us // 2 + self._chance.randrange(sync_us) + self.hangs_us
+            self.hangs_us = 0
             if self.armed == "sync":
                 raise PowerLoss
             if self.armed == "failed":

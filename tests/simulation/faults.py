@@ -53,6 +53,7 @@ class Faults:
         self._jump_back()
         for node in self._grounds.all_nodes():
             node.disk.armed = ""
+            node.disk.hangs_us = 0
             node.disk.sync_us = self._grounds.profile.sync_us
             node.disk.empty()
             if node.paused:

@@ -104,6 +104,8 @@ class Network(Generic[M]):
         self.delivered = 0
         self.lets_in: Callable[[str, str], bool] = lambda a, b: True
         """Whether two nodes that reach each other get a connection."""
+        self.doubles: dict[str, str] = {}
+        """Endpoint of a second process on the data of a node."""
 
     # --- nodes -----------------------------------------------------------------------
 
@@ -112,6 +114,11 @@ class Network(Generic[M]):
             self._lanes[name, other] = Lane(name, other)
             self._lanes[other, name] = Lane(other, name)
         self._endpoints[name] = endpoint
+
+    def at(self, asking: str, node: str) -> str:
+        """The endpoint at which it reaches the node: its double's, if it is connected to that."""
+        double = self.doubles.get(node)
+        return node if double is None or not self.connected(asking, double) else double
 
     def nodes(self) -> list[str]:
         return list(self._endpoints)

@@ -39,6 +39,14 @@ IDLE_TURNS_MAX = 100
 nothing. A node that is cut off has a few for each election of each group that comes to nothing."""
 
 
+DOUBLE = "+"
+"""Behind the key of a node in the endpoint of a second process on its data."""
+
+
+def owner(endpoint: str) -> NodeKey:
+    return NodeKey(endpoint.removesuffix(DOUBLE))
+
+
 class Lost(Exception):
     """The process ended before it answered."""
 
@@ -71,24 +79,27 @@ class Watcher(Protocol):
 class SimulatedPeers:
     """A `querator.raft.peers.Peers` over the simulated network."""
 
-    def __init__(self, network: Network[bytes], node: NodeKey, clock: NodeClock) -> None:
+    def __init__(self, network: Network[bytes], endpoint: str, clock: NodeClock) -> None:
         self._network = network
-        self._node = node
+        self._endpoint = endpoint
         self._clock = clock
         self._queued: dict[NodeKey, list[PeerMessage]] = {}
 
     def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
-        if self._network.connected(self._node, node):
+        network, endpoint = self._network, self._endpoint
+        if network.connected(endpoint, network.at(endpoint, node)):
             self._queued.setdefault(node, []).extend(messages)
 
     def room_bytes(self, node: NodeKey) -> int:
-        return self._network.room_bytes(self._node, node)
+        network, endpoint = self._network, self._endpoint
+        return network.room_bytes(endpoint, network.at(endpoint, node))
 
     def flush(self) -> None:
         at_us = self._clock.now_us
         for node, messages in self._queued.items():
             frame = encode_frame(messages)
-            self._network.send(self._node, node, frame, size=len(frame), at_us=at_us)
+            receiver = self._network.at(self._endpoint, node)
+            self._network.send(self._endpoint, receiver, frame, size=len(frame), at_us=at_us)
         self._queued.clear()
 
 
@@ -108,8 +119,11 @@ class SimulatedNode:
         machines: Callable[["SimulatedNode", GroupId], Machine],
         log_bytes_kept: int,
         turns_class: type[Turns] = Turns,
+        endpoint: str = "",
     ) -> None:
         self.key = key
+        self.endpoint = endpoint or key
+        """Its name in the network; another one than its key for a second process on its data."""
         self.name = node_name(key)
         self.clock = clock
         self.disk = disk
@@ -168,7 +182,7 @@ class SimulatedNode:
             self._open(group)
         for group in self.leaving:
             self._remove(group)
-        self._network.came_up(self.key)
+        self._network.came_up(self.endpoint)
         self._wake(self._timeline.now_us)
 
     def lets_in(self, other: "SimulatedNode") -> bool:
@@ -181,9 +195,13 @@ class SimulatedNode:
             other.refused = refused.reason
             self._timeline.tell(other.name, f"is refused: {refused.reason}")
             other.crash()
+            other.on_refused()
             return False
         self.starts.meet(other.key, other.starts.own)
         return True
+
+    def on_refused(self) -> None:
+        """Its process has ended for that."""
 
     def _make_turns(self) -> None:
         self._bind()
@@ -194,7 +212,7 @@ class SimulatedNode:
             chance=random.Random(f"{self._seed} {self.key} {self.boots}"),
             log_bytes_kept=self._log_bytes_kept,
             node=self.key,
-            peers=SimulatedPeers(self._network, self.key, self.clock),
+            peers=SimulatedPeers(self._network, self.endpoint, self.clock),
             early=self._answer_early,
             starts=self.starts,
         )
@@ -212,7 +230,7 @@ class SimulatedNode:
         self._requests.clear()
         self._events.clear()
         self.disk.crash()
-        self._network.went_down(self.key, silent=silent)
+        self._network.went_down(self.endpoint, silent=silent)
         tickets, self.tickets = self.tickets, {}
         for ticket in tickets:
             ticket.answer(None, Lost(self.name))
@@ -222,7 +240,7 @@ class SimulatedNode:
             self._timeline.note("pause", self.name)
             self._timeline.tell(self.name, "is PAUSED")
             self.paused = True
-            self._network.paused(self.key)
+            self._network.paused(self.endpoint)
 
     def resume(self) -> None:
         if self.paused:
@@ -230,7 +248,7 @@ class SimulatedNode:
             self._timeline.tell(self.name, "goes on")
             self.paused = False
             self._resumed_us = self._timeline.now_us
-            self._network.resumed(self.key)
+            self._network.resumed(self.endpoint)
             self._wake(self._timeline.now_us)
 
     @contextmanager
@@ -285,16 +303,16 @@ class SimulatedNode:
     # --- the network's side ---------------------------------------------------------------
 
     def on_connected(self, peer: str) -> None:
-        self._event(Connected(NodeKey(peer)))
+        self._event(Connected(owner(peer)))
 
     def on_disconnected(self, peer: str) -> None:
-        self._event(Disconnected(NodeKey(peer)))
+        self._event(Disconnected(owner(peer)))
 
     def on_quiet(self, peer: str) -> None:
-        self._event(Quiet(NodeKey(peer)))
+        self._event(Quiet(owner(peer)))
 
     def on_message(self, peer: str, message: bytes) -> None:
-        self._event(Received(NodeKey(peer), decode_frame(message)))
+        self._event(Received(owner(peer), decode_frame(message)))
 
     def _event(self, event: PeerEvent) -> None:
         if self.turns is not None:

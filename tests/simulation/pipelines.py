@@ -17,6 +17,7 @@ from zlib import crc32
 
 from querator.model.commands import Done
 from querator.model.ids import GroupId
+from querator.model.specials import ItemSpecial
 from querator.model.transactions import (
     AbortTxn,
     Begin,
@@ -247,6 +248,7 @@ class Pipeline(Asking):
             command = Stage(
                 self.name, self.batch, task, attempt, sequence, crc32(data),
                 pack(f"<{len(encoded)}I", *map(len, encoded)),
+                (ItemSpecial(0, dedup_key=encoded[0]),),
             )  # fmt: skip
             self._sent.note(group, command, data)
             self.tell(group, command, staged, data)

@@ -127,8 +127,38 @@ def test_time_that_was_put_back_stays_back_through_a_restart_of_all():
     load_by_leader(world)
     world._run_for(3 * SECOND)
     for node in world.all_nodes():
-        assert node.turns is not None
-        status = node.turns.status(G)
-        assert status is not None
-        assert abs(status.now_ms - node.clock.wall_ms()) < 10_000
+        assert abs(stamped(node) - node.clock.wall_ms()) < 10_000
     assert world.checks.violations == []
+
+
+def test_time_that_is_behind_jumps_to_the_clock_and_stays_there_through_a_restart_of_all():
+    world, leader, _ = begun()
+    load(world, leader, 3)
+    for node in world.all_nodes():
+        # All are set forward together, so that they are believed.
+        node.clock.jump(DAY_MS)
+        node.clock.latest_ms = 1.0 * DAY_MS
+    world._run_for(3 * SECOND)
+    load_by_leader(world)
+    assert stamped(leader) < leader.clock.wall_ms() - DAY_MS // 2, "it is only steered"
+    assert world._propose(G, lambda: (RepairTime(), b""), lambda _: None)
+    load_by_leader(world)
+    world._run_for(SECOND)
+    for node in world.all_nodes():
+        assert abs(stamped(node) - node.clock.wall_ms()) < 10_000
+        node.crash()
+        node.start()
+    assert world._until(lambda: world.leader(G) is not None, within_us=20 * SECOND)
+    load_by_leader(world)
+    world._run_for(3 * SECOND)
+    for node in world.all_nodes():
+        assert abs(stamped(node) - node.clock.wall_ms()) < 10_000
+    assert world.checks.violations == []
+
+
+def stamped(node: SimulatedNode) -> int:
+    """State time of the last entry that the node has applied."""
+    assert node.turns is not None
+    status = node.turns.status(G)
+    assert status is not None
+    return status.now_ms

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.seeds import known
 from tests.simulation.world import simulate
 
 # Many clusters pass by in one test, and the machine may be shared.
@@ -18,11 +19,6 @@ CHUNK = 10
 
 FIRST = int(os.environ.get("SEED_START", "1"))
 COUNT = int(os.environ.get("SIMULATION_SEEDS", "40"))
-
-
-def known() -> list[int]:
-    lines = (Path(__file__).parent / "seeds.txt").read_text().splitlines()
-    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
 
 
 def run(seeds: list[int]) -> None:
@@ -36,7 +32,7 @@ def test_nothing_is_found(first: int):
     run(list(range(first, min(first + CHUNK, FIRST + COUNT))))
 
 
-@pytest.mark.parametrize("seed", sorted(set(known())))
+@pytest.mark.parametrize("seed", known(Path(__file__).parent))
 def test_what_was_found_once_is_not_found_again(seed: int):
     run([seed])
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import whole
+from tests.simulation.seeds import known
 from tests.simulation.whole.world import simulate_whole
 
 # Many clusters pass by in one test, and the machine may be shared.
@@ -20,7 +22,7 @@ CHUNK = 10
 
 FIRST = int(os.environ.get("SEED_START", "1"))
 COUNT = int(os.environ.get("WHOLE_SEEDS", "60"))
-SEEDS = (3, 8, 22)
+SEEDS = (3, 8, 36)
 _PROGRAM = (
     "from tests.simulation.whole.world import simulate_whole\n"
     f"print([simulate_whole(seed).trace for seed in {SEEDS}])"
@@ -36,6 +38,11 @@ def run(seeds: list[int]) -> None:
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_nothing_is_found(first: int):
     run(list(range(first, min(first + CHUNK, FIRST + COUNT))))
+
+
+@pytest.mark.parametrize("seed", known(Path(whole.__file__).parent))
+def test_what_was_found_once_is_not_found_again(seed: int):
+    run([seed])
 
 
 def traces(hash_seed: str) -> str:

@@ -21,9 +21,12 @@ QUIET = replace(
     nodes=3, queues=1, partitions=2, programs=1, pause_us=300 * MS, item_bytes=10, delays=False,
     faulty_us=3 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
-    wayward=False, passing=False, patient=False,
+    wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
+    retiring=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
+OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
+TWINS = replace(OLD_COPIES, faults=("twins",))
 DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
 
 
@@ -35,6 +38,8 @@ DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
         (mutants.drops_grants, QUIET),
         (mutants.keeps_stale_views, CRASHES),
         (mutants.skips_what_moves, DEATHS),
+        (mutants.lets_old_copies_in, OLD_COPIES),
+        (mutants.lets_old_copies_in, TWINS),
     ],
     ids=lambda value: value.__name__ if callable(value) else "-",
 )
@@ -46,7 +51,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
     pytest.fail("nothing was found")
 
 
-@pytest.mark.parametrize("profile", [QUIET, CRASHES, DEATHS])
+@pytest.mark.parametrize("profile", [QUIET, CRASHES, DEATHS, OLD_COPIES, TWINS])
 def test_a_sound_service_is_not(profile: WholeProfile):
     for seed in range(1, 3):
         assert simulate_whole(seed, profile=profile).violations == []

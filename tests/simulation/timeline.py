@@ -5,9 +5,9 @@ one event to the next. Events of one instant happen in the order in which they w
 trace is a hash over everything that was noted: two runs of one seed are equal when it is.
 """
 
-import heapq
 from collections.abc import Callable
 from hashlib import blake2b
+from heapq import heappop, heappush
 
 MS = 1_000
 SECOND = 1_000_000
@@ -27,7 +27,8 @@ class Timeline:
     def at(self, at_us: int, action: Callable[[], None]) -> None:
         """An instant that has passed means now."""
         self._planned += 1
-        heapq.heappush(self._events, (max(at_us, self.now_us), self._planned, action))
+        now_us = self.now_us
+        heappush(self._events, (at_us if at_us > now_us else now_us, self._planned, action))
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
         self.at(self.now_us + delay_us, action)
@@ -36,7 +37,7 @@ class Timeline:
         """Lets everything happen that is planned up to and with the instant `until_us`."""
         events = self._events
         while events and events[0][0] <= until_us:
-            self.now_us, _, action = heapq.heappop(events)
+            self.now_us, _, action = heappop(events)
             action()
         self.now_us = max(self.now_us, until_us)
 

@@ -26,13 +26,14 @@ from querator.raft.machine import Machine
 from querator.raft.messages import decode_frame
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
-from tests.checkers import history, report
+from tests.checkers import history
 from tests.checkers.history import History, QueueRules, Recorder
 from tests.simulation.checks import CheckedMachine, Checks
 from tests.simulation.clients import Client, queue_name
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk
 from tests.simulation.doomed import Doomed
+from tests.simulation.ends import check_history, unequal
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network
 from tests.simulation.node import Lost, SimulatedNode, Ticket
@@ -429,25 +430,7 @@ class World:
         return self._propose(group, make, done)
 
     def _unequal(self) -> str:
-        """Which replica is not where its leader is; empty: all are."""
-        for group in self.groups:
-            found = self.leader(group)
-            if found is None:
-                return f"group {group} has no leader"
-            leader, status = found
-            if status.applied_index < status.commit_index:
-                return f"group {group}: {leader.name} has not stored what is committed"
-            for replica in status.replicas:
-                node = self._nodes[replica.node]
-                other = None if node.turns is None else node.turns.status(group)
-                if other is None:
-                    return f"{node.name} does not serve group {group}"
-                if other.applied_index != status.applied_index:
-                    return (
-                        f"group {group}: {node.name} has applied {other.applied_index}, its leader "
-                        f"{status.applied_index} of {status.log_last}"
-                    )
-        return ""
+        return unequal(self.groups, self.leader, self._nodes)
 
     def _look_at_the_end(self) -> None:
         self.checks.same_logs(list(self._nodes.values()))
@@ -478,17 +461,8 @@ class World:
         self._check_histories()
 
     def _check_histories(self) -> None:
-        recorded = self.recorder.history
         clocks = [node.clock for node in self._nodes.values()]
-        for clock in clocks:
-            clock.step(0)
-        # The clients' own clocks are right.
-        earliest = min(0, *(clock.earliest_ms for clock in clocks))
-        latest = max(0, *(clock.latest_ms for clock in clocks))
-        recorded.clock_uncertainty_s = (latest - earliest) / 1000 + 0.1
-        found = report.check(recorded, steps_max=SEARCH_STEPS)
-        for text in (*found.violations, *found.undecided):
-            self.found(f"history: {text}")
+        check_history(self.recorder.history, clocks, self.found, steps_max=SEARCH_STEPS)
 
 
 def simulate(

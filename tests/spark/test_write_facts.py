@@ -11,11 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from querator.spark.writing import Task
 from tests.spark.test_write import Texts
@@ -179,3 +180,62 @@ def test_tasks_of_a_write_in_for_each_batch_know_query_and_batch(book, texts):
     [commit] = book.calls()
     [[number, query, batch]] = [each["task"] for each in commit["messages"]]
     assert (number, len(query), batch) == (0, 36, 0)
+
+
+class Tabled(DataSource):
+    """Has what Spark hands over for each write as a line of a file, and records the options of a
+    table with its schema, as the format `querator` does.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "tabled"
+
+    def schema(self) -> StructType:
+        schema = StructType().add("value", StringType()).add("notes", StringType())
+        if "provider" in self.options:
+            schema.fields[0].metadata = {"of_table": dict(self.options)}
+        return schema
+
+    def reader(self, schema: StructType) -> "OneRow":
+        return OneRow()
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        path = schema.fields[0].metadata["of_table"]["notes"]
+        with Path(path).open("a") as file:
+            file.write(f"{dict(self.options)} {schema.json()} {overwrite}\n")
+        return Thrown()
+
+
+class OneRow(DataSourceReader):
+    def read(self, partition: Any) -> Iterator[tuple[str, str]]:
+        yield "a", "b"
+
+
+class Thrown(DataSourceWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+@pytest.mark.parametrize("options", [{}, {"guarantee": "atLeastOnce"}])
+def test_a_saved_frame_of_a_table_is_handed_over_as_an_insert_into_the_table(
+    spark, tmp_path, options
+):
+    """So a frame of a table that is saved without `queue` goes into the queue of the table: nothing
+    tells it from an insert.
+    """
+    notes = tmp_path / "writes"
+    spark.dataSource.register(Tabled)
+    spark.sql(f"CREATE TABLE tabled_one USING tabled OPTIONS (notes '{notes}')")
+    said = ", ".join(f"{name} = '{value}'" for name, value in options.items())
+    try:
+        into = f"INSERT INTO tabled_one {f'WITH ({said})' if said else ''}"
+        spark.sql(f"{into} SELECT * FROM tabled_one")
+        frame = spark.table("tabled_one")
+        frame.write.format("tabled").mode("append").options(**options).save()
+        inserted, saved = notes.read_text().splitlines()
+        assert inserted == saved
+    finally:
+        spark.sql("DROP TABLE tabled_one")

@@ -8,9 +8,12 @@ from querator.storage.tables import ATTACHMENTS
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
+from tests.simulation.timeline import MS, SECOND
+from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.node import WholeNode
 
 DAY_MS = 86_400_000
+LOOK_US = 5 * MS
 
 
 class TwoNetworks:
@@ -33,13 +36,18 @@ class WholeFaults(Faults):
     """`links` is the network of links."""
 
     links: Network[Any]
+    copies: Copies
     damaged: SimulatedNode | None = None
     """The one node whose disk changes what was written, so that others have it whole."""
+    _waits_to_lose = False
     jumped: tuple[SimulatedNode, int] | None = None
     """The one node whose clock is wrong by days, and by how many ms."""
 
     def heal(self) -> None:
         super().heal()
+        for node in self._grounds.all_nodes():
+            assert isinstance(node, WholeNode)
+            node.loop_goes_on()
         self._jump_back()
 
     def _leave(self) -> None:
@@ -47,6 +55,41 @@ class WholeFaults(Faults):
         node = self._node()
         assert isinstance(node, WholeNode)
         node.leave()
+
+    def _hung_disk(self) -> None:
+        """One sync takes seconds: the raft thread hangs, and the event loop goes on."""
+        self._node().disk.hangs_us = self._chance.randrange(500 * MS, 6 * SECOND)
+
+    def _hung_loop(self) -> None:
+        """The event loop of a node, often of a leader, stands still; its raft thread goes on."""
+        node = self._node()
+        assert isinstance(node, WholeNode)
+        if node.listening:
+            node.loop.pause()
+            self._later(self._lasting(), node.loop_goes_on)
+
+    def _lost_disk(self) -> None:
+        """As soon as everything is whole."""
+        if self._grounds.may_lose_a_disk():
+            self._grounds.lose_disk(self._node())
+        elif not self._waits_to_lose:
+            self._waits_to_lose = True
+            self._later(300 * MS, self._look_to_lose)
+
+    def _look_to_lose(self) -> None:
+        self._waits_to_lose = False
+        self._lost_disk()
+
+    def _away_at_change(self) -> None:
+        """A node goes away as soon as a queue gets another number of partitions."""
+        self._look_for_change(self._timeline.now_us + 4 * SECOND)
+
+    def _look_for_change(self, until_us: int) -> None:
+        world = self._grounds
+        if any(queue.is_changing for queue in world.newest_map()):  # type: ignore[attr-defined]
+            self._away()
+        elif self._timeline.now_us < until_us:
+            self._later(LOOK_US, lambda: self._look_for_change(until_us))
 
     def _jump_clock(self) -> None:
         """The clock of one node jumps by days, and comes back."""
@@ -72,6 +115,7 @@ class WholeFaults(Faults):
             return
         if self.damaged is None:
             self.damaged = self._node()
+            self.damaged.disk.damages = True
         environment = self.damaged.disk.environment
         assert isinstance(environment, MemoryEnvironment)
         rows = environment._rows
@@ -81,6 +125,18 @@ class WholeFaults(Faults):
             row[self._chance.randrange(len(row))] ^= 1 << self._chance.randrange(8)
             rows[key] = bytes(row)
             self._timeline.tell(self.damaged.name, f"a bit of row {key.hex()} turns round")
+
+    def _old_copy(self) -> None:
+        """A node's directory is an older image of itself."""
+        node = self._node()
+        assert isinstance(node, WholeNode)
+        self.copies.older(node)
+
+    def _twins(self) -> None:
+        """Two processes run on the same directory."""
+        node = self._node()
+        assert isinstance(node, WholeNode)
+        self.copies.twins(node)
 
     def _cut_links(self) -> None:
         """The link of two nodes breaks, or holds everything back, and the raft room goes on."""

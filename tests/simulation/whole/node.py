@@ -10,22 +10,25 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from querator.model.ids import GroupId
 from querator.model.limits import STOP_WAIT_MS_MAX
-from querator.model.nodes import NodeKey, node_name
+from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.formation import Description
 from querator.placement.standing import Standing, founding
-from querator.raft.handover import Outcome, Request, Stop
+from querator.raft.handover import Open, Outcome, Remove, Request, Stop
 from querator.raft.liveness import Liveness
 from querator.raft.machine import Machine
+from querator.raft.starts import StartMemory
 from querator.raft.thread import Deliver, Failed
 from querator.raft.turn import Turns
 from querator.rooms import Rooms
 from querator.server.forwarding import Forwarding
 from querator.server.node_calls import NodeCalls
+from querator.service import scrub
 from querator.storage import identity as identities
 from querator.storage.environment import StorageError
 from querator.storage.identity import Empty, Identity
@@ -33,9 +36,15 @@ from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk, PowerLoss
 from tests.simulation.network import Network
 from tests.simulation.node import REQUEST_US, SimulatedNode
-from tests.simulation.timeline import MS, Timeline
+from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.whole.loop import VirtualLoop
+from tests.simulation.whole.muting import heard
 from tests.simulation.whole.wires import AcceptedStream, Frame, LinkPort
+
+scrub.ROUND_S_MIN = 2.0
+"""A seed lasts for seconds."""
+if TYPE_CHECKING:
+    from tests.simulation.whole.replacing import Replacing
 
 TOKEN = b"of the simulated cluster"
 CLUSTER_ID = "simulated"
@@ -50,6 +59,11 @@ class Surroundings(Protocol):
     """What a node sees of the world."""
 
     timeline: Timeline
+    stuck: frozenset[GroupId]
+    """Groups whose replicas do not hear each other."""
+    scrub_bytes_per_s: int
+    watches_hangs: bool
+    replacing: "Replacing"
 
     def after_turn(self, node: SimulatedNode, outcome: Outcome) -> None: ...
 
@@ -57,11 +71,30 @@ class Surroundings(Protocol):
 
     def stopped(self, node: SimulatedNode) -> None: ...
 
+    def comes_back(self, node: "WholeNode", group: GroupId) -> None:
+        """It gets another replica of a group, its former one has been deleted."""
+        ...
+
+    def refused(self, node: "WholeNode") -> None:
+        """Another node has refused it, for good."""
+        ...
+
     def whole_nodes(self) -> "list[WholeNode]": ...
 
     def machine(self, node: "WholeNode", group: GroupId) -> Machine: ...
 
     def found(self, text: str) -> None: ...
+
+
+class SimulatedLiveness(Liveness):
+    """Its turns say by themselves when they end."""
+
+    def __init__(self, node: "WholeNode") -> None:
+        super().__init__(node.clock)
+        self._node = node
+
+    def stalled_s(self) -> float:
+        return self._node.owes_us() / SECOND
 
 
 class SimulatedTurns:
@@ -72,7 +105,8 @@ class SimulatedTurns:
         turns = node.turns
         assert turns is not None
         self.turns: Turns = turns
-        self.liveness = Liveness(node.clock)
+        self.liveness = SimulatedLiveness(node)
+        self.watched = node.watched
         self._node = node
         self._ended: asyncio.Future[None] | None = None
 
@@ -103,7 +137,7 @@ class SimulatedVicinity:
             if other is not self._node
             and other.said is not None
             and other.rooms is not None
-            and self._network.connected(self._node.key, other.key)
+            and self._network.connected(self._node.endpoint, other.key)
         }
 
     def newcomers(self) -> tuple[PlacedNode, ...]:
@@ -117,10 +151,16 @@ class SimulatedVicinity:
         return {}
 
     async def ask(self, node: PlacedNode) -> Description | str:
-        return "it is not simulated"
+        return self._world.replacing.description(node)
 
     def on_map(self, placed: PlacementMap) -> None:
         """Nobody is refused."""
+
+
+def _starts_of(node: SimulatedNode) -> StartMemory:
+    """What the transport of a process judges others by."""
+    with node.disk.environment.snapshot() as snapshot:
+        return StartMemory.load(snapshot, node.key)
 
 
 @dataclass(eq=False)
@@ -147,6 +187,7 @@ class WholeNode(SimulatedNode):
         log_bytes_kept: int,
         founders: tuple[PlacedNode, ...],
         turns_class: type[Turns] = Turns,
+        endpoint: str = "",
     ) -> None:
         super().__init__(
             key,
@@ -159,15 +200,22 @@ class WholeNode(SimulatedNode):
             machines=lambda node, group: world.machine(self, group),
             log_bytes_kept=log_bytes_kept,
             turns_class=turns_class,
+            endpoint=endpoint,
         )
+        self.begins = _starts_of
         self.rooms: Rooms | None = None
         self.said: PlacedNode | None = None
         self.serves = False
         """Whether the map names it, and clients are let in."""
         self.loops: list[VirtualLoop] = []
         """Of all its starts; the last one is that of the process that runs."""
-        self.port = LinkPort(links, key, lambda: not self.paused)
-        links.add(key, self.port)
+        self.port = LinkPort(links, self.endpoint, lambda: not self.paused)
+        links.add(self.endpoint, self.port)
+        self.watched = len(founders) > 1 and world.watches_hangs
+        self.joins: Replicas = ()
+        """With what it begins in a cluster that it did not found."""
+        self._turned_us = 0
+        """When its last turn began."""
         self._world = world
         self._network = network
         self._founders = founders
@@ -201,7 +249,7 @@ class WholeNode(SimulatedNode):
             self._watcher.stopped(self)
             return
         self.clock.within_us = 0
-        chance = random.Random(f"{self._seed} loop {self.key} {self.boots}")
+        chance = random.Random(f"{self._seed} loop {self.endpoint} {self.boots}")
         loop = VirtualLoop(self._timeline, self.clock, chance, self.failed)
         self.loops.append(loop)
         self.port.begin(self)
@@ -212,16 +260,21 @@ class WholeNode(SimulatedNode):
         """What the start of a process writes before anything else."""
         environment = self.disk.environment
         name, incarnation = node_name(self.key), self.key.rpartition("/")[2]
+        chance = random.Random(f"{self._seed} start {self.endpoint} {self.boots}")
         identity = identities.claim(
-            environment, name=name, empty=Empty.TO_BE_FORMED, make_id=lambda: incarnation
+            environment,
+            name=name,
+            empty=Empty.TO_BE_FORMED,
+            make_id=lambda: incarnation,
+            make_nonce=lambda: chance.getrandbits(63),
         )
         if not identity.is_member:
             identity = identities.join(
                 environment,
                 identity,
                 cluster_id=CLUSTER_ID,
-                replicas=founding(self._founders),
-                founders=self._founders,
+                replicas=self.joins or founding(self._founders),
+                founders=() if self.joins else self._founders,
             )
         return identity
 
@@ -245,6 +298,7 @@ class WholeNode(SimulatedNode):
             vicinity=SimulatedVicinity(self, self._world, self._network),
             forwarding=forwarding,
             machine_for=lambda group: self._world.machine(self, group),
+            scrub_bytes_per_s=self._world.scrub_bytes_per_s,
             born=f"{identity.name}.{identity.boots}",
         )
         self._forwarding = forwarding
@@ -268,8 +322,13 @@ class WholeNode(SimulatedNode):
     def _on_failure(self, error: BaseException) -> None:
         self._world.failed(self, error)
 
+    def on_refused(self) -> None:
+        self._world.refused(self)
+
     def failed(self, text: str, error: BaseException | None) -> None:
         """Something on the event loop has raised what nobody caught."""
+        if self.loop.ended:
+            return
         if error is None:
             error = RuntimeError(text)
         self._timeline.tell(self.name, f"{text}: {error!r}")
@@ -328,11 +387,27 @@ class WholeNode(SimulatedNode):
         for loop in self.loops:
             loop.dispose()
 
+    def loop_goes_on(self) -> None:
+        """Unless its whole process is paused."""
+        if self.up and self.loop.paused and not self.paused:
+            self.loop.resume()
+
     # --- turns -----------------------------------------------------------------------------
+
+    def owes_us(self) -> int:
+        """For how long its turn has lasted, or by how much a wait is overdue."""
+        now_us = self._timeline.now_us
+        if now_us < self._free_us:
+            return now_us - self._turned_us
+        return max(0, now_us - self._wake_us) if self._wake_us >= 0 else 0
+
+    def _turn(self) -> None:
+        self._turned_us = self._timeline.now_us
+        super()._turn()
 
     def turns_begin(self, deliver: Deliver, stopped: "asyncio.Future[None]") -> None:
         self._deliver, self._stopped = deliver, stopped
-        self._network.came_up(self.key)
+        self._network.came_up(self.endpoint)
         self._wake(self._timeline.now_us)
 
     def put(self, request: Request) -> None:
@@ -341,8 +416,17 @@ class WholeNode(SimulatedNode):
             boots = self.boots
             self._timeline.after(STOP_WAIT_MS_MAX * MS, lambda: self._end_turns(boots))
         else:
+            if isinstance(request, Remove):
+                request.future.add_done_callback(partial(self._removed, request.group))
+            elif isinstance(request, Open) and request.group in self.removed:
+                self.removed.discard(request.group)
+                self._world.comes_back(self, request.group)
             self._requests.append(request)
         self._wake(self._timeline.now_us + REQUEST_US)
+
+    def _removed(self, group: GroupId, future: "asyncio.Future[None]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            self.removed.add(group)
 
     def _takes(self, requests: list[Request]) -> None:
         """They are futures of the event loop, which the host keeps."""
@@ -373,6 +457,10 @@ class WholeNode(SimulatedNode):
         stopped = self._stopped
         if self.boots == boots and self.up and stopped is not None and not stopped.done():
             stopped.set_result(None)
+
+    def on_message(self, peer: str, message: bytes) -> None:
+        stuck = self._world.stuck
+        super().on_message(peer, heard(message, stuck) if stuck else message)
 
     # --- calls from outside ------------------------------------------------------------------
 

@@ -13,6 +13,18 @@ FAULTS = (
 )  # fmt: skip
 
 
+HANGS = 0.24
+"""Of the seeds, in how many a raft thread hangs, or an event loop."""
+SPOILS = 0.3
+"""Of the seeds, in how many disks are filled by others, or a node goes away when the number of
+partitions of a queue changes.
+"""
+LOST = 0.15
+"""Of the seeds, in how many a machine loses its disk."""
+COPIES = 0.24
+"""Of the seeds, how many start a node from an older image, or for the second time."""
+
+
 @dataclass(frozen=True)
 class WholeProfile:
     nodes: int
@@ -43,6 +55,16 @@ class WholeProfile:
     """Whether a queue comes and goes."""
     patient: bool = False
     """Whether it is seen that partitions that were taken out of the routing go: after 15 min."""
+    stuck: bool = False
+    """Whether a partition is away beside others, when the faults have ended."""
+    lapsing: bool = False
+    """Whether leases lapse then while a link is broken."""
+
+    readers: bool = False
+    """Whether there is a queue more, which is read by named batches and changes its partitions."""
+
+    retiring: bool = False
+    """Whether there is a node more than replicas, and nodes are drained and taken back."""
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -50,13 +72,28 @@ class WholeProfile:
 
 def draw(seed: int, chance: random.Random) -> WholeProfile:
     nodes = chance.choices((1, 3), (5, 95))[0]
+    retiring = nodes > 2 and random.Random(f"retiring {seed}").random() < 0.1
     kinds = chance.randrange(1, 5)
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
+    # Not of the same chance: the other seeds are what they were.
+    copies = random.Random(f"copies {seed}").random()
+    if copies < COPIES:
+        faults.append("old copy" if copies < COPIES / 2 else "twins")
+    hangs = random.Random(f"hangs {seed}").random()
+    if hangs < HANGS:
+        faults.append("hung disk" if hangs < HANGS * 2 / 3 else "hung loop")
+    spoils = random.Random(f"spoils {seed}").random()
+    if spoils < SPOILS:
+        faults.append("full disk" if spoils < SPOILS / 2 else "away at change")
+    lost = random.Random(f"lost disks {seed}").random()
+    # What is lost, no other fault may have made worse.
+    if lost < LOST and nodes > 2 and not {"old copy", "twins", "damage"} & set(faults):
+        faults.append("lost disk")
     queues = chance.choice((1, 1, 2))
     programs = chance.choice((1, 1, 2))
     pause_us = max(chance.choice((200, 400, 800)), queues * programs * 100) * MS
     return WholeProfile(
-        nodes=nodes,
+        nodes=nodes + retiring,
         queues=queues,
         partitions=chance.choice((1, 1, 2, 3)),
         programs=programs,
@@ -85,4 +122,9 @@ def draw(seed: int, chance: random.Random) -> WholeProfile:
         passing=chance.random() < 0.3,
         patient=chance.random() < 0.03,
         wayward=chance.random() < 0.2,
+        # Not of the same chance: the other seeds are what they were.
+        stuck=nodes > 1 and random.Random(f"stuck {seed}").random() < 0.15,
+        readers=random.Random(f"readers {seed}").random() < 0.25,
+        lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
+        retiring=retiring,
     )

@@ -7,6 +7,7 @@ or the program gives up.
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from struct import pack
@@ -117,38 +118,18 @@ def seqs_of(loaded: LoadedItems) -> list[int]:
     return [loaded.first_seq + ordinal for ordinal in ordinals]
 
 
-class Program:
-    """`queue` is the name of the queue that it works at."""
+class Calling:
+    """One client: its calls, and what it writes down of them. `queue` is the name of the queue that
+    it calls for.
+    """
 
-    def __init__(
-        self, ground: Ground, name: str, queue: str, chance: random.Random, *, pause_us: int
-    ) -> None:
+    def __init__(self, ground: Ground, name: str, queue: str, chance: random.Random) -> None:
         self.name = name
         self.queue = queue
-        self.stopped = False
-        self.busy = False
-        self.operations = 0
         self._ground = ground
         self._chance = chance
         self._stub = Stub(ground, chance)
-        self._pause_us = pause_us
         self._preferred = ""
-
-    async def run(self) -> None:
-        """Until it is stopped."""
-        while not self.stopped:
-            await asyncio.sleep(self._chance.expovariate(SECOND / self._pause_us))
-            if self.stopped:
-                return
-            self.busy = True
-            self.operations += 1
-            await self.act()
-            self.busy = False
-
-    async def act(self) -> None:
-        raise NotImplementedError
-
-    # --- calls -----------------------------------------------------------------------------
 
     def _choose(self) -> WholeNode:
         nodes = [node for node in self._ground.whole_nodes() if not node.gone]
@@ -208,6 +189,33 @@ class Program:
         if ended.error is not None:
             self.unexpected(what, ended)
         pending.ended(history.Unknown() if ended.unknown else history.Refused("given up"))
+
+
+class Program(Calling, ABC):
+    """Does one thing after the other, with a pause behind each."""
+
+    def __init__(
+        self, ground: Ground, name: str, queue: str, chance: random.Random, *, pause_us: int
+    ) -> None:
+        super().__init__(ground, name, queue, chance)
+        self.stopped = False
+        self.busy = False
+        self.operations = 0
+        self._pause_us = pause_us
+
+    async def run(self) -> None:
+        """Until it is stopped."""
+        while not self.stopped:
+            await asyncio.sleep(self._chance.expovariate(SECOND / self._pause_us))
+            if self.stopped:
+                return
+            self.busy = True
+            self.operations += 1
+            await self.act()
+            self.busy = False
+
+    @abstractmethod
+    async def act(self) -> None: ...
 
 
 class Producing(Program):

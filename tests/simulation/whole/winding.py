@@ -191,6 +191,21 @@ class Redriving(Program):
             self.unexpected("a redrive", ended)
 
 
+class GivingUp(Program):
+    """Gives up what is damaged on all replicas. There is no such thing: one disk at the most
+    changes what was written.
+    """
+
+    async def act(self) -> None:
+        ended = await self.call(
+            "give up",
+            lambda rooms: rooms.admin.give_up_damaged(NAMESPACE, self.queue, dry_run=False),
+            again=True,
+        )
+        if ended.error is not None or (ended.result is not None and ended.result[1]):
+            self.unexpected(f"giving up {ended.result}", ended)
+
+
 class Resizing(Program):
     """Gives the queue another number of partitions."""
 

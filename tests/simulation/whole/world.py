@@ -12,7 +12,7 @@ import asyncio
 import gc
 import logging
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -22,21 +22,25 @@ from querator.model.nodes import NodeKey, node_key
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition import invariants, queries
+from querator.partition.departed import departed
 from querator.raft.handover import Outcome
 from querator.raft.machine import Machine
 from querator.raft.messages import decode_frame
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
 from querator.storage import generations
-from tests.checkers import history, report
+from tests.checkers import history
 from tests.checkers.history import History, QueueRules, Recorder
 from tests.simulation.checks import CheckedMachine, Checks
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk
+from tests.simulation.ends import check_history, unequal
 from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
+from tests.simulation.whole import lapsing, reading, stuck
+from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.loop import RightClock, VirtualLoop
@@ -44,6 +48,7 @@ from tests.simulation.whole.node import WholeNode
 from tests.simulation.whole.profile import WholeProfile, draw
 from tests.simulation.whole.programs import (
     NAMESPACE,
+    Calling,
     Consuming,
     Draining,
     Probing,
@@ -51,7 +56,14 @@ from tests.simulation.whole.programs import (
     Program,
     references_in,
 )
-from tests.simulation.whole.winding import Passing, Wayward, winding_programs
+from tests.simulation.whole.replacing import REPAIRED_US, Replacing, Retiring
+from tests.simulation.whole.winding import (
+    GivingUp,
+    Passing,
+    Resizing,
+    Wayward,
+    winding_programs,
+)
 from tests.simulation.whole.wires import Frame, network_of_links
 
 FORMED_US = 30 * SECOND
@@ -63,13 +75,17 @@ SETTLED_US = CALM_US + (ROUTING_CLOSED_MS_MAX + ROUTING_AGAIN_MS) * MS
 """After which changes and deletions have ended: one that was undone begins again after a while."""
 CLOSING_US = 20 * 60 * SECOND
 """Closing partitions stay for the 15 min in which the outcomes of their leases are remembered."""
+COMMITS_OF_A_SECOND_MAX = 1_500
+"""Most seeds have 20 to 45 at the most, and a stream that takes one item after the other 300."""
 QUIET_US = 3 * SECOND
 QUIET_COMMITS_MAX = 4
 """Of each group: a leadership may still go home, and old rows go."""
 SEARCH_STEPS = 30_000
+PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1}
 LEASE_TIMEOUT_MS = 4_000
 OPERATORS_SLOWER = 4
-EXPECTED_LOGS = ("damage.found", "clock.not_believed")
+WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
+EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.not_believed")
 """What is said of disks that change what was written, and of clocks that jump."""
 _PEEK_BYTES = 1 << 40
 
@@ -100,6 +116,7 @@ class WholeWorld:
         self.frames.describe = lambda frame: "; ".join(map(str, decode_frame(frame)))
         self.links: Network[Frame] = Network(self.timeline, random.Random(f"links {seed}"), nature)
         network_of_links(self.links)
+        self.frames.lets_in = self._lets_in
         self.network: Any = TwoNetworks(self.frames, self.links)
         self.client_loop = VirtualLoop(
             self.timeline,
@@ -107,6 +124,8 @@ class WholeWorld:
             random.Random(f"clients {seed}"),
             self._client_failed,
         )
+        # A look every 100 ms, in seeds that have something to see.
+        self.watches_hangs = not WATCHED_FAULTS.isdisjoint(self.profile.faults)
         self._turns_class = turns_class
         self._chance = chance
         self._nodes: dict[NodeKey, WholeNode] = {}
@@ -115,19 +134,32 @@ class WholeWorld:
             for number in range(1, self.profile.nodes + 1)
         )
         for number in range(1, self.profile.nodes + 1):
-            self._add_node(number, founders)
+            self._founders = founders
+            node = self.make_node(number)
+            self._nodes[node.key] = node
         self.faults = WholeFaults(self, random.Random(f"faults {seed}"))  # type: ignore[arg-type]
         self.faults.links = self.links
+        self.copies = Copies(self, random.Random(f"copies {seed}"))
+        self.faults.copies = self.copies
+        self.replacing = Replacing(self)
         self.programs: list[Program] = []
         self.queue_names = [f"q{number}" for number in range(self.profile.queues)]
         if self.profile.winding:
             self.queue_names = ["w.dead", "w"]
-        self.winding = frozenset(("w", "w.dead", "t"))
+        if self.profile.readers:
+            self.queue_names.append(reading.QUEUE)
+        self.winding = frozenset(("w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE))
+        self.stuck: frozenset[GroupId] = frozenset()
+        # Of the seeds that have something to find.
+        self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
         self.ledger = Ledger()
+        self._paces: deque[tuple[int, int]] = deque()
+        """Instants of the last second, with what had been committed by then."""
         self.undecided = 0
 
-    def _add_node(self, number: int, founders: tuple[PlacedNode, ...]) -> None:
-        key = node_key(f"n{number}", "1")
+    def make_node(self, number: int, incarnation: str = "1") -> WholeNode:
+        """A machine with an empty disk."""
+        key = node_key(f"n{number}", incarnation)
         profile = self.profile
         spread_ms = profile.offset_ms
         clock = NodeClock(
@@ -137,6 +169,14 @@ class WholeWorld:
         )
         disk = Disk(clock, random.Random(f"disk {self.seed} {key}"), None)
         disk.sync_us = profile.sync_us
+        return self.make_process(key, clock, disk)
+
+    def bring_in(self, node: WholeNode) -> None:
+        self._nodes[node.key] = node
+        node.start()
+
+    def make_process(self, key: NodeKey, clock: NodeClock, disk: Disk, name: str = "") -> WholeNode:
+        """`name`: its endpoint, if that is not the node's."""
         node = WholeNode(
             key,
             world=self,
@@ -145,12 +185,13 @@ class WholeWorld:
             clock=clock,
             disk=disk,
             seed=f"node {self.seed}",
-            log_bytes_kept=profile.log_bytes_kept,
-            founders=founders,
+            log_bytes_kept=self.profile.log_bytes_kept,
+            founders=self._founders,
             turns_class=self._turns_class,
+            endpoint=name,
         )
-        self._nodes[key] = node
-        self.frames.add(key, node)
+        self.frames.add(node.endpoint, node)
+        return node
 
     # --- what the others see of it -------------------------------------------------------
 
@@ -186,10 +227,14 @@ class WholeWorld:
         return None
 
     def may_lose_a_disk(self) -> bool:
-        return False
+        return self.replacing.is_allowed()
 
     def lose_disk(self, node: SimulatedNode) -> None:
-        raise AssertionError("no disk is lost here")
+        assert isinstance(node, WholeNode)
+        self.replacing.lose(node)
+
+    def is_gone(self, node: NodeKey) -> bool:
+        return self._nodes[node].gone
 
     def found(self, text: str) -> None:
         self.checks.found(text)
@@ -203,8 +248,21 @@ class WholeWorld:
     def failed(self, node: SimulatedNode, error: BaseException) -> None:
         self.checks.failed(node, error)
 
+    def comes_back(self, node: WholeNode, group: GroupId) -> None:
+        self.checks.forget(node.key, group)
+
     def stopped(self, node: SimulatedNode) -> None:
         self.faults.stopped(node)
+
+    def refused(self, node: WholeNode) -> None:
+        self.copies.refused(node)
+
+    def _lets_in(self, a: str, b: str) -> bool:
+        """What their transports decide."""
+        if not self.copies.reach(a, b):
+            return False
+        one, other = self.copies.process(a), self.copies.process(b)
+        return one.lets_in(other) and other.lets_in(one)
 
     # --- the map ---------------------------------------------------------------------------
 
@@ -228,12 +286,14 @@ class WholeWorld:
                 if self.checks.violations:
                     break
         finally:
-            logs.end()
             violations = list(self.checks.violations)
-            for node in self._nodes.values():
+            # What is told while coroutines are closed, nobody needs to hear.
+            logging.disable(logging.CRITICAL)
+            for node in (*self._nodes.values(), *self.copies.doubles):
                 node.dispose()
                 node.disk.close()
             self.client_loop.dispose()
+            logs.end()
             gc.enable()
         return Verdict(
             self.seed,
@@ -245,6 +305,7 @@ class WholeWorld:
 
     def _figures(self) -> dict[str, int]:
         return {
+            "batches": sum(getattr(program, "batches", 0) for program in self.programs),
             "operations": sum(program.operations for program in self.programs),
             "items": sum(getattr(program, "acknowledged", 0) for program in self.programs),
             "commits": self.checks.commits,
@@ -253,6 +314,7 @@ class WholeWorld:
             "boots": sum(node.boots for node in self._nodes.values()),
             "syncs": sum(node.disk.syncs for node in self._nodes.values()),
             "undecided histories": self.undecided,
+            "lost disks": self.replacing.lost is not None,
             "faults": sum(self.faults.happened.values()),
             "elections": self.checks.elections,
         }
@@ -261,6 +323,18 @@ class WholeWorld:
         end_us = self.timeline.now_us + duration_us
         while self.timeline.now_us < end_us and not self.checks.violations:
             self.timeline.run(min(end_us, self.timeline.now_us + 100 * MS))
+            self._look_at_the_pace()
+
+    def _look_at_the_pace(self) -> None:
+        """Commands are bounded by time, whatever happens to their answers."""
+        now_us, paces = self.timeline.now_us, self._paces
+        paces.append((now_us, self.checks.commits))
+        while paces[0][0] < now_us - SECOND:
+            paces.popleft()
+        commits = self.checks.commits - paces[0][1]
+        if commits > COMMITS_OF_A_SECOND_MAX:
+            self.found(f"{commits} entries were committed within a second")
+            paces.clear()
 
     def _until(self, what: Callable[[], object], *, within_us: int, look_us: int = 20 * MS) -> bool:
         end_us = self.timeline.now_us + within_us
@@ -298,18 +372,18 @@ class WholeWorld:
 
     async def _create(self, name: str) -> None:
         settings = QueueSettings(
-            partitions=self.profile.partitions,
+            partitions=PARTITIONS.get(name, self.profile.partitions),
             lease_timeout_ms=LEASE_TIMEOUT_MS,
             max_attempts=3 if name == "w" else 0,
             dead_queue="w.dead" if name == "w" else "",
             partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
         )
-        program = Program(self, "operator", name, self._chance, pause_us=SECOND)
-        ended = await program.call(
+        operator = Calling(self, "operator", name, self._chance)
+        ended = await operator.call(
             "create", lambda rooms: rooms.admin.create_queue(NAMESPACE, name, settings), again=True
         )
         if ended.result is None:
-            program.unexpected("create", ended)
+            operator.unexpected("create", ended)
 
     def _under_load(self) -> None:
         profile = self.profile
@@ -327,8 +401,15 @@ class WholeWorld:
                 Wayward, "wayward", self.queue_names[-1],
                 item_bytes=10, delays=False, identified=True, slower=OPERATORS_SLOWER,
             )  # fmt: skip
+        if "damage" in profile.faults and profile.nodes > 2:
+            for queue in self.queue_names:
+                self._add(GivingUp, f"{queue}.givingup", queue, slower=OPERATORS_SLOWER)
+        if profile.readers:
+            self._add_readers()
+        if profile.retiring:
+            self._add(Retiring, "retiring", "", slower=OPERATORS_SLOWER)
         for queue in self.queue_names:
-            if queue == "w.dead":
+            if queue in ("w.dead", reading.QUEUE):
                 continue
             for number in range(profile.programs):
                 self._add(
@@ -341,6 +422,25 @@ class WholeWorld:
                 self._add(Consuming, f"{queue}.c{number}", queue)
         self.faults.begin()
         self._run_for(profile.faulty_us)
+
+    def _add_readers(self) -> None:
+        queue = reading.QUEUE
+        self._add(
+            Producing, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=False, identified=True, keys=5,
+        )  # fmt: skip
+        self._add(reading.Reading, f"{queue}.r", queue)
+        self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _readers_finish(self) -> bool:
+        """Whether a reader gets all that is there, and gets it acknowledged, in time."""
+        for program in self.programs:
+            if isinstance(program, reading.Reading) and not self._done(
+                program.finish(), within_us=CALM_US
+            ):
+                self.found(f"{program.name} does not come to its end: {self._left()}")
+                return False
+        return True
 
     def _add(
         self, kind: Callable[..., Program], name: str, queue: str, *, slower: int = 1, **more: Any
@@ -358,6 +458,7 @@ class WholeWorld:
     # --- after the faults ----------------------------------------------------------------
 
     def _come_to_rest(self) -> None:
+        self.copies.end()
         self.faults.heal()
         # Answers that get lost are a fault too.
         self.loss = 0.0
@@ -366,11 +467,14 @@ class WholeWorld:
             self.found("not every node serves after the faults have ended")
             return
         self._run_for(SECOND)
-        for program in self.programs:
-            program.stopped = True
-        if not self._until(self._nobody_waits, within_us=CALM_US):
-            self.found(f"clients still wait for answers: {self._busy()}")
+        if not self._stop_programs():
             return
+        if not (self._all_repaired() and self._readers_finish()):
+            return
+        if self.profile.stuck:
+            stuck.Beside(self, random.Random(f"stuck {self.seed}")).look()
+        if self.profile.lapsing:
+            lapsing.Lapsing(self, random.Random(f"lapsing {self.seed}")).look()
         healed_us = self.timeline.now_us
         for queue in self.queue_names:
             for node in self.whole_nodes():
@@ -382,10 +486,7 @@ class WholeWorld:
         if not self._until(lambda: not self._left(), within_us=left_us, look_us=100 * MS):
             self.found(f"not everything has been delivered: {self._left()}")
             return
-        for program in self.programs:
-            program.stopped = True
-        if not self._until(self._nobody_waits, within_us=CALM_US):
-            self.found(f"clients still wait for answers: {self._busy()}")
+        self._stop_programs()
         self._probe()
         if not self._until(lambda: not self._remains(), within_us=SETTLED_US):
             self.found(f"it does not come to its end: {self._remains()}")
@@ -394,6 +495,25 @@ class WholeWorld:
         if not self._until(lambda: not self._unequal(), within_us=10 * SECOND):
             self.found(f"the replicas have not become equal: {self._unequal()}")
         self._look_at_the_quiet()
+
+    def _all_repaired(self) -> bool:
+        """Whether every group gets the replicas that it should have, in time."""
+        for program in self.programs:
+            if isinstance(program, Retiring):
+                self._done(program.finish(), within_us=CALM_US)
+        if not self._until(lambda: not self.replacing.unrepaired(), within_us=REPAIRED_US):
+            self.found(f"not every group has its replicas: {self.replacing.unrepaired()}")
+            return False
+        return True
+
+    def _stop_programs(self) -> bool:
+        """Whether they have their answers in time."""
+        for program in self.programs:
+            program.stopped = True
+        if not self._until(self._nobody_waits, within_us=CALM_US):
+            self.found(f"clients still wait for answers: {self._busy()}")
+            return False
+        return True
 
     def _probe(self) -> None:
         """Who waits at a node gets what is produced through another one."""
@@ -442,8 +562,20 @@ class WholeWorld:
             with node.disk.snapshots() as snapshot:
                 stored = set(generations.stored_groups(snapshot))
             for group in sorted({*stored, *node.turns.groups()} - {0}):
-                if placed.placed(GroupId(group)) is None:
+                there = placed.placed(GroupId(group))
+                if there is None:
                     return f"{node.name} has something of group {group}, which is no more"
+                if there.replica_on(node.key) is None:
+                    return f"{node.name} has something of group {group}, which is elsewhere"
+        living = {group for queue in placed for group in queue.groups}
+        for _, _, group in self._groups():
+            found = self.leader(group)
+            if found is None:
+                return f"group {group} has no leader"
+            with found[0].view(group) as snapshot:
+                gone = departed(snapshot, group, living)
+            if gone:
+                return f"group {group} remembers groups that are no more: {gone}"
         return ""
 
     def _busy(self) -> list[str]:
@@ -473,7 +605,7 @@ class WholeWorld:
                 stats = queries.stats(snapshot, group)
             counts = {
                 name: getattr(stats, name)
-                for name in ("ready", "leased", "scheduled", "moving", "held")
+                for name in ("ready", "leased", "scheduled", "moving", "held", "reserved")
                 if getattr(stats, name)
             }
             if counts:
@@ -481,25 +613,8 @@ class WholeWorld:
         return ""
 
     def _unequal(self) -> str:
-        """Which replica is not where its leader is; empty: all are."""
-        for group in (GroupId(0), *(group for _, _, group in self._groups())):
-            found = self.leader(group)
-            if found is None:
-                return f"group {group} has no leader"
-            leader, status = found
-            if status.applied_index < status.commit_index:
-                return f"group {group}: {leader.name} has not stored what is committed"
-            for replica in status.replicas:
-                node = self._nodes[replica.node]
-                other = None if node.turns is None else node.turns.status(group)
-                if other is None:
-                    return f"{node.name} does not serve group {group}"
-                if other.applied_index != status.applied_index:
-                    return (
-                        f"group {group}: {node.name} has applied {other.applied_index}, its leader "
-                        f"{status.applied_index} of {status.log_last}"
-                    )
-        return ""
+        groups = (GroupId(0), *(group for _, _, group in self._groups()))
+        return unequal(groups, self.leader, self._nodes)
 
     def _look_at_the_end(self) -> None:
         damaged = self.faults.damaged
@@ -534,20 +649,10 @@ class WholeWorld:
         self._check_histories()
 
     def _check_histories(self) -> None:
-        recorded = self.recorder.history
         clocks = [node.clock for node in self._nodes.values()]
-        for clock in clocks:
-            clock.step(0)
-        # The clients' own clocks are right.
-        earliest = min(0, *(clock.earliest_ms for clock in clocks))
-        latest = max(0, *(clock.latest_ms for clock in clocks))
-        recorded.clock_uncertainty_s = (latest - earliest) / 1000 + 0.1
-        found = report.check(recorded, steps_max=SEARCH_STEPS)
-        self.undecided = len(found.undecided)
-        for text in found.undecided:
-            self.found(f"history, undecided: {text}")
-        for text in found.violations:
-            self.found(f"history: {text}")
+        self.undecided = check_history(
+            self.recorder.history, clocks, self.found, steps_max=SEARCH_STEPS
+        )
 
 
 class _ErrorLogs(logging.Handler):

@@ -5,23 +5,25 @@ import pytest
 from rich.console import Console
 
 from querator.cli.cluster_views import ClusterView, cluster_view, picture, plan_picture
-from querator.client.cluster import ClusterPicture, SeenNode
+from querator.client.cluster import ClusterPicture, SeenCondition, SeenNode
 from querator.model.cluster import (
+    ClusterCondition,
     ClusterGroup,
     ClusterMove,
     ClusterNode,
     ClusterPending,
     ClusterPlan,
     ClusterReplica,
+    ClusterScrub,
 )
 from querator.model.ids import GroupId
-from querator.model.limits import CLOCK_SKEW_MS_MAX
+from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB
 
 NAMES = "abc"
 
 
 def seen(name: str, silent: str = "", state: str = "active", **more: bool) -> SeenNode:
-    flags = {"connected": True, "handed_off": False, **more}
+    flags = {"connected": not silent, "handed_off": False, **more}
     place = NAMES.index(name)
     node = ClusterNode(
         name,
@@ -149,6 +151,16 @@ def test_a_node_that_is_down():
     assert "b (down)" in shown(told, partitions=True)
 
 
+def test_a_node_that_answers_nobody_while_others_hear_it():
+    hung = seen("b", "nobody answers at client:1", connected=True)
+    problems = view(nodes=(seen("a"), hung, seen("c"))).problems
+    assert problems[0] == (
+        "Node b does not answer (nobody answers at client:1), and other nodes are connected to it. "
+        "Its event loop may hang, or the network between here and there is cut; if it stays so, "
+        "restart the node."
+    )
+
+
 def test_a_node_whose_clock_is_wrong():
     def told(ahead_ms: int) -> tuple[str, ...]:
         b = msgspec.structs.replace(seen("b"), clock_ahead_ms=ahead_ms)
@@ -266,12 +278,24 @@ def test_the_plan():
     assert "Everything is where it should be." in text
 
 
-def test_replicas_that_are_behind_or_stopped():
+def test_replicas_that_are_behind():
     assert view(group(1, c=10_000)).problems == ()
     (problem,) = view(group(1, c=10_001)).problems
     assert problem == "Node c is behind, by up to 10,001 log entries; it catches up by itself."
-    (problem,) = view(msgspec.structs.replace(group(1), stopped=True)).problems
-    assert "Partition q/0 has been stopped by a defect" in problem
+
+
+def test_what_a_node_says_of_itself_and_of_others():
+    def told(kind: str, about: str, nodes: tuple[SeenNode, ...]) -> tuple[str, ...]:
+        condition = SeenCondition("a", ClusterCondition(kind, about, "It is so."))
+        return cluster_view(
+            ClusterPicture("x", 3, nodes, (group(0, queue=""),), (), conditions=(condition,))
+        ).problems
+
+    nodes = tuple(map(seen, NAMES))
+    assert told("partition_stopped", "q", nodes) == ("It is so.",), "on a follower as well"
+    assert told("copy_behind", "b", nodes) == ("It is so.",)
+    assert "It is so." not in told("copy_behind", "b", DOWN_B), "it is down, and that is told"
+    assert told("time_ahead", "q", nodes) == (), "the view has a sentence for all nodes together"
 
 
 def test_queues_for_which_something_is_left_to_do():
@@ -283,6 +307,15 @@ def test_queues_for_which_something_is_left_to_do():
         "Queue new is being created.",
         "Queue old is being deleted; waiting for b, c.",
     )
+
+
+def test_how_long_ago_the_payloads_of_a_node_were_checked():
+    def told(scrub: ClusterScrub) -> str:
+        return shown(view(nodes=(msgspec.structs.replace(seen("a"), scrub=scrub),)))
+
+    assert "min ago" not in told(ClusterScrub())
+    assert "5 MiB so far" in told(ClusterScrub(True, 0, 5 * MIB, 1_000))
+    assert "90 min ago" in told(ClusterScrub(True, 2, 5 * MIB, 90 * 60_000))
 
 
 def test_many_partitions_are_not_all_named():

@@ -20,6 +20,7 @@ from querator.model.commands import (
 from querator.model.entries import Proposal
 from querator.partition import invariants
 from querator.partition.machine import PartitionMachine
+from querator.raft.space import size_bytes
 from querator.storage import attachments
 from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment
@@ -109,16 +110,25 @@ class Log:
         return self.entry(produce(items, **changes))[0]
 
     def entry(self, *proposals: Proposal) -> tuple[Any, ...]:
+        """Also checks that the entry writes no more than was said that it may need."""
         entry = self.machine.pack(proposals, self.now_ms)
-        return self.replay(entry.command, entry.attachments)
+        with self.environment.snapshot() as txn:
+            needs = [self.machine.need(txn, proposal.command).bytes for proposal in proposals]
+        bound = sum(needs) + size_bytes(entry, len(proposals))
+        return self.replay(entry.command, entry.attachments, bound)
 
-    def replay(self, command: bytes, parts: tuple[bytes, ...]) -> tuple[Any, ...]:
+    def replay(
+        self, command: bytes, parts: tuple[bytes, ...], bytes_max: int | None = None
+    ) -> tuple[Any, ...]:
         self.index += 1
         self.entries.append((command, parts))
         txn = self.environment.begin()
         for part, data in enumerate(parts):
             attachments.write(txn, self.group, self.index, part, data)
-        self.applied = self.machine.apply(txn, self.index, 1, command, log_first=self.first)
+        with txn.child() as child:
+            self.applied = self.machine.apply(child, self.index, 1, command, log_first=self.first)
+            written = child.added_bytes()
+            assert bytes_max is None or written <= bytes_max, f"{written} bytes of {bytes_max}"
         while self.index - self.first >= self.keep:
             attachments.release(txn, self.group, self.first, len(self.entries[self.first - 1][1]))
             self.first += 1

@@ -5,6 +5,7 @@ compared with. It shares no code with it and knows nothing of blocks, segments a
 from dataclasses import dataclass, field
 
 NEVER = 0
+VOID = 4
 
 
 @dataclass
@@ -82,6 +83,27 @@ class Model:
         else:
             self.add("dropped")
             del self.items[item.seq]
+
+    def give_up(self, seqs: range) -> int:
+        """The items of a block, but those that are leased or reserved; how many."""
+        waiting = [
+            item
+            for item in self.items.values()
+            if item.seq in seqs and item.state in ("ready", "scheduled")
+        ]
+        for item in waiting:
+            self.drop(item.seq)
+        count = len(waiting)
+        for place, (seq, reason, attempts, errors) in enumerate(self.outbox):
+            if seq in seqs and reason != VOID:
+                self.outbox[place] = (seq, VOID, attempts, errors)
+                count += 1
+        return count
+
+    def drop(self, seq: int) -> None:
+        self.add("dropped")
+        self.add("given_up")
+        del self.items[seq]
 
     def produce(
         self, plans: list[tuple[int, int, int]], identity: tuple[int, int], ordered: bool

@@ -197,6 +197,19 @@ def test_there_are_only_so_many_dedup_keys():
     assert keyed(log, b"d").count == 1
 
 
+def test_a_repeated_item_without_a_dedup_key_does_not_make_room_for_one():
+    log = Log()
+    log.configure(dedup_window_ms=10 * MINUTE_MS)
+    one, other = (1).to_bytes(2, "little"), (2).to_bytes(2, "little")
+    identity = {"producer_id": PRODUCER, "sequence": 1}
+    assert log.produce(1, **identity, slots=one).count == 1
+    pretend(log, dedup_keys=DEDUP_KEYS_MAX)
+    specials = (ItemSpecial(1, dedup_key=b"new"),)
+    refused = log.produce(2, **identity, slots=one + other, specials=specials)
+    assert refused.code is ErrorCode.TOO_MANY_DEDUP_KEYS
+    assert refused.value == str(DEDUP_KEYS_MAX + 1)
+
+
 def test_dedup_keys_are_counted_through_their_lives():
     """The harness compares the count with the rows after each entry."""
     log = Log()

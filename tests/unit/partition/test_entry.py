@@ -13,6 +13,8 @@ from querator.model.commands import (
     Expire,
     Extend,
     Facts,
+    ForgetGroups,
+    GiveUp,
     ItemSpecial,
     KeyedPlace,
     KeyFact,
@@ -71,6 +73,7 @@ COMMANDS = {
     "extend": Proposal(Extend((3, 4), "c", 60_000)),
     "expire": Proposal(Expire()),
     "repair time": Proposal(RepairTime(START_MS)),
+    "give up": Proposal(GiveUp((1, 300))),
     "activate": Proposal(Activate()),
     "configure": Proposal(
         Configure(4, settings(max_attempts=5, items_max=1000, dead_targets=(HOME,), first_seq=300))
@@ -101,6 +104,7 @@ COMMANDS = {
         )
     ),
     "move elsewhere": Proposal(MoveElsewhere(9, 17, 10)),
+    "forget groups": Proposal(ForgetGroups(((3, 9), (11, 11)))),
     "unhold": Proposal(Unhold(2, b"\x09")),
     "open reader": Proposal(OpenReader("lake", 3)),
     "advance reader": Proposal(AdvanceReader("lake", 3, 41, 50_000, 67_108_864, 900, True)),
@@ -171,6 +175,7 @@ GOLDEN = {
     "retry": "0193cf0000018bcfe568009091970491920390cf0000018bcfe58b28c3a4736c6f77c2c3",
     "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
     "expire": "0193cf0000018bcfe5680090919206c3",
+    "give up": "0193cf0000018bcfe56800909192129201cd012c",
     "repair time": "0193cf0000018bcfe5680090919211cf0000018bcfe56800",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
@@ -191,6 +196,7 @@ GOLDEN = {
         "792acd03e803cd0107cd01f490"
     ),
     "move elsewhere": "0193cf0000018bcfe568009091940f09110a",
+    "forget groups": "0193cf0000018bcfe568009091921392920309920b0b",
     "unhold": "0193cf0000018bcfe568009091931002c40109",
     "open reader": "0193cf0000018bcfe5680090919414a46c616b6503a0",
     "advance reader": ("0193cf0000018bcfe5680090919815a46c616b650329cdc350ce04000000cd0384c3"),
@@ -234,7 +240,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 18), 20, 21, 22, *range(30, 39)}
+    assert numbers == {*range(1, 20), 20, 21, 22, *range(30, 39)}
 
 
 def test_an_unknown_version_is_not_guessed():

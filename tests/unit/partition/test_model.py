@@ -11,6 +11,7 @@ from querator.model.commands import (
     Complete,
     Configure,
     Extend,
+    GiveUp,
     ItemSpecial,
     Lease,
     LeaseGrant,
@@ -22,17 +23,17 @@ from querator.model.commands import (
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
-from querator.partition.rows import ItemState, decode_segment
+from querator.partition.rows import ItemState, decode_block, decode_segment
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import READY, SEGMENTS
+from querator.storage.tables import BLOCKS, READY, SEGMENTS
 from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, settings
-from tests.unit.partition.model import Model, Reader
+from tests.unit.partition.model import VOID, Model, Reader
 
 DEAD_GROUP = 9
 LEASE_MS = 10_000
 COUNTERS = (
     "produced", "completed", "retried", "released", "lapsed", "dead", "dropped", "delivered",
-    "duplicates", "expired", "acknowledged",
+    "duplicates", "expired", "acknowledged", "given_up",
 )  # fmt: skip
 
 plans = st.lists(
@@ -290,6 +291,7 @@ class Comparison(RuleBasedStateMachine):
             Move(GROUP, batch.first_move, batch.lengths, batch.items), batch.attachment
         )
         sent = [item.origin_seq for item in batch.items]
+        void = {item.origin_seq for item in batch.items if item.reason == VOID}
         fresh = [seq for seq in sent if seq not in self.ever_arrived]
         known = len(sent) - len(fresh)
         if self.dead_room:
@@ -299,15 +301,29 @@ class Comparison(RuleBasedStateMachine):
                 return
             fresh = fresh[:room]
         there = known + len(fresh)
-        assert (result.changed, result.upto_move) == (len(fresh), batch.first_move + there - 1)
-        self.arrived += fresh
+        arriving = [seq for seq in fresh if seq not in void]
+        assert (result.changed, result.upto_move) == (len(arriving), batch.first_move + there - 1)
+        self.arrived += arriving
         self.ever_arrived |= set(fresh)
         if confirmed:
             self.log.one(MoveDone(DEAD_GROUP, result.upto_move))
             gone = set(sent[:there])
-            for seq in gone:
+            for seq in gone - void:
                 del self.model.items[seq]
+            for seq in gone & void:
+                self.model.drop(seq)
             self.model.outbox = [one for one in self.model.outbox if one[0] not in gone]
+
+    @rule(nth=st.integers(0, 5))
+    def give_up(self, nth: int) -> None:
+        with self.log.environment.snapshot() as txn:
+            blocks = list(BLOCKS.rows(txn, GROUP))
+        if nth < len(blocks):
+            key, row = blocks[nth]
+            first_seq = int.from_bytes(key[-8:], "big")
+            done = self.log.one(GiveUp((first_seq,)))
+            seqs = range(first_seq, first_seq + decode_block(row).count)
+            assert done.changed == self.model.give_up(seqs)
 
     @rule(items=st.integers(1, 5))
     def drain_dead(self, items: int) -> None:

@@ -264,6 +264,66 @@ def test_what_is_pinned_counts_for_the_limit_of_the_queue():
     assert stats(log).ready == 5
 
 
+def stage_keys(log: Log, *keys: bytes, task: int) -> StageClaim:
+    """Stages an item without a key and one for each key; the claim of the stage."""
+    specials = tuple(ItemSpecial(ordinal, dedup_key=key) for ordinal, key in enumerate(keys, 1))
+    items = [b"%d" % ordinal for ordinal in range(len(keys) + 1)]
+    command, data = stage_of(items, task=task, specials=specials)
+    assert log.one(command, data) == StageResult()
+    return claim(items, task=task)
+
+
+def test_keys_of_what_is_pinned_are_reserved(monkeypatch):
+    monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 5)
+    log = Partitions(1).logs[0]
+    log.produce(1, specials=(ItemSpecial(0, dedup_key=b"here"),))
+    three, two = stage_keys(log, b"a", b"b", b"c", task=0), stage_keys(log, b"d", b"e", task=1)
+    refused = prepare(log, three, two)
+    assert refused.code is ErrorCode.TOO_MANY_DEDUP_KEYS
+    assert (refused.field, refused.limit, refused.value) == ("dedup_key", "5", "6")
+    assert prepare(log, three) == Done(1)
+    assert prepare(log, two, txn=2).value == "6"
+    late = log.produce(2, specials=tuple(ItemSpecial(n, dedup_key=b"%d" % n) for n in range(2)))
+    assert (late.code, late.value) == (ErrorCode.TOO_MANY_DEDUP_KEYS, "6")
+    assert log.produce(1, specials=(ItemSpecial(0, dedup_key=b"d"),)).count == 1
+    assert log.one(Publish(1)) == Done(0)
+    assert stats(log).produced == 6
+    again = log.produce(1, specials=(ItemSpecial(0, dedup_key=b"f"),))
+    assert (again.code, again.value) == (ErrorCode.TOO_MANY_DEDUP_KEYS, "6")
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_keys_are_free_again_when_a_transaction_is_aborted(monkeypatch, keep):
+    monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 3)
+    log = Partitions(1).logs[0]
+    stage = stage_keys(log, b"a", b"b", b"c", task=0)
+    assert prepare(log, stage) == Done(1)
+    key = (ItemSpecial(0, dedup_key=b"other"),)
+    assert log.produce(1, specials=key).code is ErrorCode.TOO_MANY_DEDUP_KEYS
+    assert log.one(Discard(1, keep=keep)) == Done(0)
+    assert log.produce(1, specials=key).count == 1
+    if keep:
+        assert prepare(log, stage, txn=2).code is ErrorCode.TOO_MANY_DEDUP_KEYS
+
+
+def test_keys_are_not_reserved_where_the_queue_remembers_none(monkeypatch):
+    monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 1)
+    log = Partitions(1, dedup_window_ms=0).logs[0]
+    assert prepare(log, stage_keys(log, b"a", b"b", task=0)) == Done(1)
+    assert log.one(Publish(1)) == Done(0)
+
+
+def test_a_publication_in_steps_frees_its_keys_in_steps(monkeypatch):
+    monkeypatch.setattr(staging, "APPLY_SEGMENTS_MAX", 1)
+    monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 4)
+    log = Partitions(1).logs[0]
+    claims = [stage_keys(log, b"a", b"b", task=0), stage_keys(log, b"b", b"c", task=1)]
+    assert prepare(log, *claims) == Done(2)
+    while log.one(Publish(1)).changed:
+        pass
+    assert log.produce(1, specials=(ItemSpecial(0, dedup_key=b"d"),)).count == 1, "b was twice"
+
+
 def test_open_stages_expire_and_pinned_ones_do_not(queue):
     log = queue.logs[0]
     queue.stage(0, [b"idle"], task=1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from querator.model.commands import Refusal, Route
+from querator.model.specials import ItemSpecial
 from querator.model.transactions import (
     AbortTxn,
     Decide,
@@ -80,6 +81,7 @@ class Transactions(RuleBasedStateMachine):
             task=one.task,
             attempt_number=one.number,
             sequence=one.sequence,
+            specials=(ItemSpecial(0, dedup_key=items[0]),),
             routing=self.routing,
         )
         result = self.queue.logs[partition].one(command, attachment)

@@ -9,6 +9,7 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.placement import deletion_rules
 from querator.placement.commands import (
     CreateQueue,
     DeleteQueue,
@@ -189,3 +190,29 @@ def test_closed_means_that_no_configuration_on_the_way_has_a_majority():
 def subsets(names: tuple[NodeKey, ...]) -> list[frozenset[NodeKey]]:
     sizes = range(len(names) + 1)
     return [frozenset(one) for one in chain.from_iterable(combinations(names, n) for n in sizes)]
+
+
+@pytest.mark.parametrize("queues", [10, 40])
+def test_each_report_costs_the_look_at_its_own_queue(
+    three: Group, queues: int, monkeypatch: pytest.MonkeyPatch
+):
+    names = [f"q{number}" for number in range(queues)]
+    ids = [three.propose(CreateQueue("n", name, QueueSettings())).queue.id for name in names]
+    for name in names:
+        three.propose(DeleteQueue("n", name))
+    looked_at: list[QueueId] = []
+
+    def counted(placed: PlacementMap, queue: Queue, closed: set[NodeKey]) -> object:
+        looked_at.append(queue.id)
+        return open_groups(placed, queue, closed)
+
+    monkeypatch.setattr(deletion_rules, "open_groups", counted)
+    for one in (A, B, C):
+        for queue_id in ids:
+            three.propose(ReplicasClosed(queue_id, one))
+    assert all(three.effects.has_closed(one) for one in ids)
+    assert len(looked_at) == 2 * queues, "the third report finds it closed"
+    for queue_id in ids:
+        for one in (A, B, C):
+            three.propose(ReplicasGone(queue_id, one))
+    assert not list(three.map)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from querator.model.entries import Applied, Entry, Proposal
+from querator.model.entries import Applied, Entry, Need, Proposal, Tier, TimeBack
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey
 from querator.storage import attachments
@@ -42,7 +42,7 @@ class RegisterMachine:
     """Commands: a number to add; `raise`, which the machine fails on; `no pack`, which does not
     pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time;
     `promptly at N`, which does not wait for the grace of a new leader; `late`, of which nothing may
-    be told before the sync.
+    be told before the sync; TimeBack, which adds nothing.
 
     A result is (value, index); one of a negative value is not told before the sync. Effects are the
     value. `applied` lists the indexes of the entries
@@ -68,8 +68,15 @@ class RegisterMachine:
             parts.append(len(kept) if proposal.attachment else -1)
             if proposal.attachment:
                 kept.append(proposal.attachment)
-        packed = Packed(now_ms, [proposal.command for proposal in proposals], parts)
+        commands = [
+            0 if isinstance(proposal.command, TimeBack) else proposal.command
+            for proposal in proposals
+        ]
+        packed = Packed(now_ms, commands, parts)
         return Entry(msgspec.msgpack.encode(packed), tuple(kept))
+
+    def need(self, txn: ReadTransaction, command: Any) -> Need:
+        return Need(Tier.FREES, 0)
 
     def apply(
         self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int

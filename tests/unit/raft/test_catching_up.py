@@ -11,6 +11,7 @@ from querator.model.limits import LOG_CACHE_BYTES, MIB
 from querator.raft import copies
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.copies import SnapshotStats
+from querator.raft.group import Group
 from querator.raft.handover import (
     Call,
     Damaged,
@@ -22,6 +23,7 @@ from querator.raft.handover import (
 )
 from querator.raft.journal import PINNED_WINDOWS
 from querator.raft.log_rows import mark_deleting
+from querator.raft.member import Member
 from querator.raft.messages import Append, LogEntry, SnapshotOffer, SnapshotReply
 from querator.raft.snapshot_sender import SnapshotSender
 from querator.storage import attachments, generations
@@ -29,7 +31,7 @@ from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import SEAL_BYTES
 from querator.storage.tables import ATTACHMENTS
-from tests.unit.raft.register import RegisterMachine
+from tests.unit.raft.register import HELD, RegisterMachine
 from tests.unit.raft.trio import G, Machine, World, future, key
 
 WINDOW = 4_000
@@ -406,7 +408,10 @@ def test_what_a_leader_cannot_send_is_told_and_sent_when_it_is_mended():
         assert attachments.read(view, G, index, part) == data
 
 
-def test_what_a_leader_cannot_send_of_its_log_stops_it_and_another_one_leads():
+def damaged_in_the_log() -> tuple[World, str, str, tuple[int, int], bytes]:
+    """A world, its leader, a follower that needs an attachment which is damaged on the leader, its
+    index and part, and how it was stored.
+    """
     world = World("a", "b", "c")
     world.added(1)
     leader = world.leader()
@@ -421,11 +426,47 @@ def test_what_a_leader_cannot_send_of_its_log_stops_it_and_another_one_leads():
         row, stored = next(iter(ATTACHMENTS.rows(txn, G)))
     index, part = map(int, ATTACHMENTS.parts(row))
     environment._rows[row] = stored[:-1] + b"?"
+    return world, leader, other, (index, part), stored
+
+
+def test_what_is_found_to_be_damaged_with_a_heartbeat_is_told(monkeypatch):
+    world, leader, _, place, _ = damaged_in_the_log()
+    monkeypatch.setattr(Group, "_send", lambda _: None)
     world.heal()
-    world.until(lambda: world.nodes[leader].status.quarantined, within_s=60)
-    assert (leader, Damaged(G, index, part)) in world.events
-    world.until(lambda: world.leaders not in ([], [leader]), within_s=60)
+    world.until(lambda: (leader, Damaged(G, *place)) in world.events, within_s=60)
+
+
+def test_what_a_leader_cannot_send_of_its_log_is_told_and_sent_when_it_is_mended():
+    world, leader, other, (index, part), stored = damaged_in_the_log()
     last = world.nodes[leader].status.log_last
+    world.heal()
+    world.until(lambda: (leader, Damaged(G, index, part)) in world.events, within_s=60)
+    data = stored[SEAL_BYTES:]
+    world.ask(leader, Mend(G, index, part, data, lambda txn: True, future()))
     world.until(lambda: world.nodes[other].status.applied_index >= last, within_s=60)
     with world.nodes[other].environment.snapshot() as txn:
-        assert attachments.read(txn, G, index, part) == stored[SEAL_BYTES:]
+        assert attachments.read(txn, G, index, part) == data
+    assert world.leaders == [leader]
+    assert not stats(world, other).installed
+
+
+def test_what_may_not_be_committed_and_cannot_be_sent_stops_the_leader(monkeypatch):
+    """Another one may have it, and must lead to commit it."""
+    world, leader, _, place, _ = damaged_in_the_log()
+    monkeypatch.setattr(Member, "certain_index", 0)
+    world.heal()
+    world.until(lambda: world.nodes[leader].status.quarantined, within_s=60)
+    assert (leader, Damaged(G, *place)) in world.events
+
+
+def test_what_is_damaged_in_the_log_and_not_in_the_state_is_not_waited_for():
+    """Nobody mends it, and the follower gets the state, in which it is not."""
+    world, leader, other, (index, part), _ = damaged_in_the_log()
+    for _ in range(HELD):
+        world.added(1, b"y")
+    last = world.nodes[leader].status.log_last
+    world.heal()
+    world.until(lambda: world.nodes[other].status.applied_index >= last, within_s=60)
+    assert (leader, Damaged(G, index, part)) in world.events
+    assert world.leaders == [leader]
+    assert stats(world, other).installed == 1

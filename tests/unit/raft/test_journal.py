@@ -21,16 +21,22 @@ from querator.storage.tables import ATTACHMENTS, LOG
 G = GroupId(7)
 
 
-def opened(environment: MemoryEnvironment, *, bytes_kept: int = 1 << 30) -> Journal:
+def opened(environment: MemoryEnvironment) -> Journal:
     with environment.snapshot() as snapshot:
-        return Journal.open(snapshot, G, bytes_kept=bytes_kept)
+        return Journal.open(snapshot, G)
 
 
-def synced(environment: MemoryEnvironment, journal: Journal, *, applied: int | None = None) -> None:
+def synced(
+    environment: MemoryEnvironment,
+    journal: Journal,
+    *,
+    applied: int | None = None,
+    bytes_max: int = 1 << 30,
+) -> None:
     txn = environment.begin()
     journal.flush(txn)
     upto = journal.last_index if applied is None else applied
-    journal.truncate_head(txn, upto)
+    journal.truncate_head(txn, upto, bytes_max=bytes_max)
     txn.commit(sync=True)
     journal.synced(upto)
 
@@ -85,17 +91,17 @@ def test_a_vote_is_kept_without_any_entry():
 
 def test_the_head_goes_by_bytes_and_only_where_applied():
     environment = MemoryEnvironment()
-    journal = opened(environment, bytes_kept=1_000)
+    journal = opened(environment)
     elect(journal)
     for _ in range(20):
         append(journal, b"c" * 100, b"a" * 100)
-    synced(environment, journal, applied=4)
+    synced(environment, journal, applied=4, bytes_max=1_000)
     assert journal.first_index == 4
-    synced(environment, journal)
+    synced(environment, journal, bytes_max=1_000)
     assert journal.bytes_kept <= 1_000
     first = journal.first_index
     assert first == 19
-    again = opened(environment.crash(), bytes_kept=1_000)
+    again = opened(environment.crash())
     assert (again.first_index, again.last_index) == (first, 21)
     assert again.term_at(first - 1) == 1, "the sentinel keeps its term"
     assert again.bytes_kept == journal.bytes_kept
@@ -103,7 +109,7 @@ def test_the_head_goes_by_bytes_and_only_where_applied():
 
 def test_attachments_that_the_machine_let_go_of_go_with_the_head():
     environment = MemoryEnvironment()
-    journal = opened(environment, bytes_kept=1_000)
+    journal = opened(environment)
     elect(journal)
     dropped, held = append(journal, b"", b"d" * 600), append(journal, b"", b"h" * 600)
     txn = environment.begin()
@@ -112,7 +118,7 @@ def test_attachments_that_the_machine_let_go_of_go_with_the_head():
     txn.commit(sync=True)
     journal.synced(held)
     append(journal, b"", b"l" * 600)
-    synced(environment, journal)
+    synced(environment, journal, bytes_max=1_000)
     assert journal.first_index > held
     with environment.snapshot() as snapshot:
         parts = [ATTACHMENTS.parts(key) for key, _ in ATTACHMENTS.rows(snapshot, G)]
@@ -121,14 +127,14 @@ def test_attachments_that_the_machine_let_go_of_go_with_the_head():
 
 def test_a_turn_truncates_a_bounded_number_of_entries():
     environment = MemoryEnvironment()
-    journal = opened(environment, bytes_kept=0)
+    journal = opened(environment)
     elect(journal)
     for _ in range(3 * TRUNCATE_ENTRIES_TURN_MAX):
         append(journal, b"c")
-    synced(environment, journal)
+    synced(environment, journal, bytes_max=0)
     assert journal.first_index == TRUNCATE_ENTRIES_TURN_MAX + 1
     for _ in range(3):
-        synced(environment, journal)
+        synced(environment, journal, bytes_max=0)
     assert journal.first_index == journal.last_index, "the last applied entry stays"
 
 

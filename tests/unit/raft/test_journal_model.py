@@ -123,7 +123,7 @@ class JournalAndList(RuleBasedStateMachine):
     def sync(self, applied: int, *, whole: bool = False) -> None:
         txn = self.environment.begin()
         self.journal.flush(txn)
-        self.journal.truncate_head(txn, applied, whole=whole)
+        self.journal.truncate_head(txn, applied, bytes_max=1 << 30, whole=whole)
         txn.commit(sync=True)
         self.journal.synced(applied)
         gone = self.journal.first_index - 1 - self.memory.base

@@ -13,6 +13,7 @@ from querator.raft import library, pinned
 from querator.raft.clock import SimulatedClock
 from querator.raft.configuration import AddLearner, Promote
 from querator.raft.journal import Journal, Stamped
+from querator.raft.loop_watch import LoopWatch
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.peers import NoPeers
@@ -31,6 +32,7 @@ def member() -> tuple[Member, Journal]:
         clock=clock,
         chance=random.Random(1),
         skew=Skew(clock),
+        loop_watch=LoopWatch(),
         mail=Mail(NoPeers()),
         snapshots=MemoryEnvironment().snapshot,
     )

@@ -26,6 +26,7 @@ from querator.model.nodes import NodeKey, Replica, node_key
 from querator.raft import library
 from querator.raft.clock import SimulatedClock
 from querator.raft.journal import Journal, Stamped
+from querator.raft.loop_watch import LoopWatch
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.messages import Append, AppendReply, Envelope, PeerMessage
@@ -114,6 +115,7 @@ class Follower:
             clock=self._clock,
             chance=random.Random(1),
             skew=Skew(self._clock),
+            loop_watch=LoopWatch(),
             mail=self._mail,
             snapshots=lambda: self.environment.snapshot(),
         )
@@ -184,7 +186,7 @@ def cut_head(leader: Leader, upto: int) -> None:
     txn = leader.environment.begin()
     leader.journal.flush(txn)
     while leader.journal.first_index <= upto:
-        leader.journal.truncate_head(txn, upto + 1, whole=True)
+        leader.journal.truncate_head(txn, upto + 1, bytes_max=0, whole=True)
     txn.commit(sync=True)
     leader.journal.synced(upto)
 

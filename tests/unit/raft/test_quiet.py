@@ -3,6 +3,7 @@
 from querator.model.limits import PEER_PING_MS, PEER_QUIET_MS, PEER_SILENCE_MS_MAX
 from querator.raft.clock import SimulatedClock
 from querator.raft.library import settings
+from querator.raft.messages import Envelope, TimeoutNow
 from querator.raft.peers import Connected, Quiet
 from tests.unit.raft.trio import World
 from tests.unit.raft.wiring import Station, drive, introduced, settle
@@ -115,3 +116,42 @@ def test_a_leader_that_is_told_when_its_alarm_goes_off_steps_down():
     node.clock.advance(5_000)
     world.turn(node)
     assert not node.status.leads
+
+
+def told_to_stand(world: World, leader: str) -> list[str]:
+    """The nodes that a leader has told to stand for election, in this order."""
+    return [
+        to
+        for one, to, message in world.carried
+        if one == leader
+        and isinstance(message, Envelope)
+        and isinstance(message.message, TimeoutNow)
+    ]
+
+
+def test_a_leader_without_a_majority_gives_way_to_one_that_it_hears():
+    world = World("a", "b", "c", "d", "e")
+    leader = world.leader()
+    world.added(1)
+    hangs, *deaf_to, heard = [name for name in world.nodes if name != leader]
+    for other in world.nodes:
+        if other != hangs:
+            world.mute(hangs, other)
+    for other in deaf_to:
+        world.mute(other, leader)
+    world.until(lambda: told_to_stand(world, leader), within_s=ELECTION_S)
+    assert told_to_stand(world, leader) == [heard]
+    world.until(lambda: world.leaders == [heard], within_s=ELECTION_S / 2)
+
+
+def test_a_leader_with_a_wrong_clock_gives_way_to_one_with_a_right_clock():
+    world = World("a", "b", "c", "d", "e")
+    leader = world.leader()
+    world.added(1)
+    first, second, *_ = [name for name in world.nodes if name != leader]
+    world.nodes[first].clock.step_wall(-2_000)
+    world.pass_s(2)
+    world.nodes[leader].clock.step_wall(2_000)
+    world.until(lambda: told_to_stand(world, leader))
+    assert told_to_stand(world, leader) == [second]
+    world.until(lambda: world.leaders == [second])

@@ -1,18 +1,21 @@
 """What is taken on of the space that is left."""
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 
-from querator.model.entries import Entry
+from querator.model.entries import Entry, Need, Tier
 from querator.model.errors import ErrorCode
 from querator.model.limits import TURN_BYTES_MAX
 from querator.raft.messages import Append, LogEntry
-from querator.raft.space import Space
+from querator.raft.space import NoRoom, Space
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
 
 RESERVE = 1_000_000
 FLOOR = RESERVE // 4
+FREES = Need(Tier.FREES, 0)
 
 
 class Disk(MemoryEnvironment):
@@ -37,8 +40,8 @@ def test_what_a_turn_takes_on_is_counted_together_whoever_it_comes_from():
     space.begin_turn()
     assert space.takes_entries(entries(100_000))
     assert not space.takes_entries(entries(100_000)), "it needs twice its bytes"
-    assert space.takes_calls(Entry(b""), 20)
-    assert not space.takes_calls(Entry(b""), 10)
+    assert space.takes_calls(Entry(b""), 20, FREES)
+    assert not space.takes_calls(Entry(b""), 10, FREES)
     assert disk.looks == 1
     space.begin_turn()
     assert space.takes_entries(entries(100_000))
@@ -46,23 +49,76 @@ def test_what_a_turn_takes_on_is_counted_together_whoever_it_comes_from():
 
 
 @pytest.mark.parametrize(
-    ("free", "plain", "attached"),
+    ("free", "taken"),
     [
-        (FLOOR, False, False),
-        (FLOOR + 5_000, True, False),
-        (RESERVE, True, False),
-        (RESERVE + 10_000, True, True),
+        (FLOOR, []),
+        (FLOOR + 5_000, [Tier.FREES]),
+        (2 * FLOOR, [Tier.FREES]),
+        (2 * FLOOR + 5_000, [Tier.FREES, Tier.LEASES]),
+        (RESERVE, [Tier.FREES, Tier.LEASES]),
+        (RESERVE + 10_000, [Tier.FREES, Tier.LEASES, Tier.ADDS]),
     ],
 )
-def test_calls_that_bring_nothing_go_on_longer(free, plain, attached):
-    space = Space(Disk(free))
-    assert space.takes_calls(Entry(b""), 1) == plain
-    space = Space(Disk(free))
-    assert space.takes_calls(Entry(b"", (b"x",)), 1) == attached
-    kept = RESERVE if not attached else FLOOR
-    refusal = space.refusal(attached=not attached)
+def test_adds_are_refused_first_and_what_frees_last(free, taken):
+    found = [tier for tier in Tier if Space(Disk(free)).takes_calls(Entry(b""), 1, Need(tier, 0))]
+    assert found == taken
+    refusal = Space(Disk(free)).refusal(Tier.LEASES)
     assert refusal.code is ErrorCode.STORAGE_FULL
-    assert f"{kept} are kept in reserve" in str(refusal)
+
+
+def test_the_refusal_says_what_is_kept():
+    space = Space(Disk(RESERVE))
+    assert not space.takes_calls(Entry(b"", (b"x",)), 1, Need(Tier.ADDS, 0))
+    assert "1000000 bytes are free and 1000000 are kept in reserve" in str(space.refusal(Tier.ADDS))
+
+
+def test_what_one_turn_has_no_space_for_may_be_taken_on_in_the_next_one():
+    disk = Disk(2 * FLOOR + 150_000)
+    space = Space(disk)
+    need = Need(Tier.LEASES, 100_000)
+    space.begin_turn()
+    assert space.takes_calls(Entry(b""), 1, need)
+    assert not space.takes_calls(Entry(b""), 1, need)
+    assert space.may_take_later(Entry(b""), 1, need)
+    space.begin_turn()
+    assert space.takes_calls(Entry(b""), 1, need)
+    disk.free_bytes = 2 * FLOOR + 100_000
+    space.begin_turn()
+    assert not space.takes_calls(Entry(b""), 1, need)
+    assert not space.may_take_later(Entry(b""), 1, need)
+
+
+def test_a_need_beyond_all_bounds_does_not_refuse_for_ever():
+    space = Space(Disk(RESERVE))
+    assert space.takes_calls(Entry(b""), 1, Need(Tier.LEASES, 1 << 40))
+    assert not space.roomy
+    assert Space(Disk(17 * RESERVE)).roomy
+
+
+def test_what_is_applied_stays_within_what_is_free():
+    disk = Disk(RESERVE)
+    space = Space(disk)
+    space.begin_turn()
+    txn = disk.begin()
+    txn.put(b"journal", bytes(1_000))
+    room = space.room(txn)
+    assert room is not None
+    assert room.free_bytes == RESERVE - RESERVE // 16 - txn.added_bytes()
+    with txn.child() as child:
+        child.put(b"fits", bytes(900_000))
+        room.take(child)
+    with suppress(NoRoom), txn.child() as child:
+        child.put(b"does not", bytes(100_000))
+        room.take(child)
+    assert txn.get(b"does not") is None
+    assert room.refused
+    assert space.was_short()
+    assert not space.takes_mending(50_000), "it comes after what was applied"
+    assert space.take_staging() == 0
+    txn.abort()
+    disk.free_bytes = 17 * RESERVE
+    space.begin_turn()
+    assert space.room(disk.begin()) is None
 
 
 def test_a_disk_that_is_emptied_by_others_is_seen_in_the_next_turn():
@@ -78,14 +134,14 @@ def test_a_disk_that_is_emptied_by_others_is_seen_in_the_next_turn():
 def test_it_is_said_once_that_space_is_short(free, short):
     space = Space(Disk(free))
     assert not space.was_short(), "nobody has looked"
-    assert space.takes_calls(Entry(b""), 1)
+    assert space.takes_calls(Entry(b""), 1, FREES)
     assert space.was_short() == short
     assert not space.was_short()
 
 
 def test_a_snapshot_takes_what_nothing_else_may():
     space = Space(Disk(FLOOR))
-    assert not space.takes_calls(Entry(b""), 1)
+    assert not space.takes_calls(Entry(b""), 1, FREES)
     assert not space.takes_entries(entries(1))
     assert space.take_staging() == FLOOR - RESERVE // 8
     assert space.take_staging() == 0

@@ -252,6 +252,66 @@ def test_time_is_put_back_only_to_a_clock_that_a_majority_confirms():
     assert "clocks of a majority do not agree" in world.errors[-1].message
 
 
+# --- set forward -------------------------------------------------------------------------
+
+
+def put_to_the_clock(world: World) -> None:
+    future: Any = object()
+    known = len(world.results) + len(world.errors)
+    world.ask(world.leader(), Call(G, Proposal(RepairTime()), future, 100))
+    world.until(partial(has_ended_more, world, known))
+
+
+def set_forward(world: World, step_ms: int) -> None:
+    add(world, 1)
+    for node in world.nodes.values():
+        node.clock.step_wall(step_ms)
+    world.pass_s(3)
+
+
+@pytest.mark.parametrize("names", ["a", "abc"])
+@pytest.mark.parametrize("step_ms", [60_000, 3_600_000, 30 * DAY_MS])
+def test_time_that_is_behind_clocks_that_were_set_forward_is_put_to_them(names: str, step_ms: int):
+    world = World(*names)
+    set_forward(world, step_ms)
+    leader = world.nodes[world.leader()]
+    add(world, 2)
+    assert stamped_ms(world) < world.clock.wall_ms() + 1_000, "it is only steered"
+    assert leader.status.behind_ms > step_ms - 10_000
+    put_to_the_clock(world)
+    assert world.errors == []
+    add(world, 3)
+    assert abs(stamped_ms(world) - leader.clock.wall_ms()) < 1_000
+    world.until(world.alike)
+    assert leader.status.behind_ms == 0
+
+
+def test_time_is_not_put_to_a_clock_that_no_majority_confirms():
+    world = World("a", "b", "c")
+    add(world, 1)
+    leader = world.leader()
+    world.nodes[leader].clock.step_wall(3_600_000)
+    put_to_the_clock(world)
+    assert isinstance(world.errors[-1], QueratorError)
+    assert "clocks of a majority do not agree" in world.errors[-1].message
+    assert world.nodes[leader].status.behind_ms == 0
+    add(world, 2)
+    assert stamped_ms(world) < world.clock.wall_ms() + 10_000
+
+
+def test_a_lone_node_in_which_nothing_happens_notes_that_its_clock_was_set_and_set_back():
+    world = World("a")
+    node = world.nodes["a"]
+    world.add("a", f"at {world.clock.wall_ms() + 3_600_000}")
+    for _ in range(3):
+        node.clock.step_wall(1_800_000)
+        world.pass_s(61)
+        assert node.status.behind_ms > 1_700_000
+        node.clock.step_wall(-1_800_000)
+        world.pass_s(61)
+        assert node.status.behind_ms == 0
+
+
 # --- the rule ---------------------------------------------------------------------------
 
 

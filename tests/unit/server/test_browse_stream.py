@@ -90,6 +90,32 @@ async def test_a_scan_that_its_client_leaves_is_closed():
     assert service.closed == 1
 
 
+class Slow(Scan):
+    """Takes turns of the loop to give a page up."""
+
+    async def page(self, from_seq: int) -> BrowsedPage:
+        try:
+            return await super().page(from_seq)
+        finally:
+            if from_seq == self._service.stuck_at:
+                for _ in range(1_000):
+                    await asyncio.sleep(0)
+
+
+class SlowScanning(Scanning):
+    async def browse(self, call: BrowseCall, caller: str = "") -> Scan:
+        await self._take(call)
+        return Slow(call, self)
+
+
+async def test_a_stopped_server_has_no_handler_at_work():
+    service = SlowScanning(stuck_at=3)
+    async with running(service) as there:
+        stream: Any = there.stub.Browse(REQUEST)
+        assert (await stream.read()).next_seq == 2
+    assert service.closed == 1
+
+
 class Heavy(Scan):
     """Pages that no window of a connection takes."""
 
@@ -119,8 +145,10 @@ class HeavyScanning(Scanning):
         return Heavy(call, self)
 
 
-async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("querator.server.browse_stream.SCAN_IDLE_MS_MAX", 50)
+@pytest.mark.parametrize("idle_ms", [0, 50])
+async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatch, idle_ms: int):
+    """With 0 the first page is the one that is given up."""
+    monkeypatch.setattr("querator.server.browse_stream.SCAN_IDLE_MS_MAX", idle_ms)
     service = HeavyScanning()
     async with running(service) as there:
         stream: Any = there.stub.Browse(REQUEST)

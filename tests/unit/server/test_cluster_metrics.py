@@ -53,6 +53,7 @@ class Host:
 
     node = ITSELF
     skew_ms = -750
+    loop_hangs = 2
 
     def __init__(self, statuses: dict[int, GroupStatus]) -> None:
         self.liveness = Liveness(SimulatedClock())
@@ -108,6 +109,7 @@ async def test_the_other_nodes_by_connection() -> None:
     said = await scrape(seen({0: status()}, connected=(N2,)))
     assert said.value("querator_cluster_nodes", state="connected") == 1
     assert said.value("querator_clock_skew_seconds") == -0.75
+    assert said.value("querator_event_loop_hangs_total") == 2
     assert said.value("querator_time_ahead_seconds") == 0
     assert said.value("querator_cluster_nodes", state="unreachable") == 1
     said = await scrape(seen({0: status()}, connected=(N2, N3, NodeKey("stranger/i"))))

@@ -24,7 +24,8 @@ from tests.unit.server.watching import Exposition, HeldEnvironment, observed
 from tests.unit.service.serving import Node, serving
 
 UNITS = (
-    "seconds", "bytes", "items", "calls", "streams", "entries", "commands", "groups", "partitions",
+    "seconds", "bytes", "items", "calls", "streams", "entries",
+    "conditions", "hangs", "commands", "groups", "partitions", "rounds",
     "leases", "queues", "reasons", "terms", "epochs", "nodes", "snapshots", "info", "blocks",
 )  # fmt: skip
 

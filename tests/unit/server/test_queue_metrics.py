@@ -46,6 +46,8 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
     # Of the node, in blocks: querator_damaged_blocks.
     others.add("damaged")
+    # Of the node, in queues: querator_conditions{kind="time_behind"}.
+    others.add("behind_ms")
     assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)
 
 
@@ -89,7 +91,8 @@ class CountingEnvironment(MemoryEnvironment):
 
 
 async def test_partitions_at_rest_are_not_read() -> None:
-    environment = CountingEnvironment()
+    # So large that the leader need not look what commands need of the disk.
+    environment = CountingEnvironment(quota_bytes=8 << 30)
     async with serving(environment) as node:
         await node.create("q", partitions=2)
         await node.produce(b"work")

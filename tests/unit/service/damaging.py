@@ -47,3 +47,15 @@ def garbage(environment: MemoryEnvironment, table: Table, group: int) -> Iterato
     yield
     with environment._mutex:
         environment._rows[key] = value
+
+
+@contextmanager
+def gone(environment: MemoryEnvironment, table: Table, group: int) -> Iterator[None]:
+    """For a while the rows of the table in a group are not there."""
+    with environment._mutex:
+        start, stop = table.bounds(group)
+        keys = list(environment._rows.irange(start, stop, inclusive=(True, False)))
+        rows = {key: environment._rows.pop(key) for key in keys}
+    yield
+    with environment._mutex:
+        environment._rows.update(rows)

@@ -81,6 +81,7 @@ class Node:
         if group == PLACEMENT_GROUP:
             self.placement.on_effects(effects)
         else:
+            self.placement.on_partition(group, effects)
             self.queues.on_effects(group, effects)
         self._changed.set()
 

@@ -302,11 +302,15 @@ class Stage:
 
     async def _catch_up(self, behind: str) -> None:
         await self.map_confirming.wait()
-        self.maps[behind].catch_up()
-        member = self.members[behind]
-        member.on_map(self.maps[behind].map)
-        for group, name in self.leaders.items():
-            member.on_leader(group, None if name is None else NodeKey(f"{name}/1"))
+        self.hear(behind)
+
+    def hear(self, name: str) -> None:
+        """The map of a node is as new as any."""
+        self.maps[name].catch_up()
+        member = self.members[name]
+        member.on_map(self.maps[name].map)
+        for group, leader in self.leaders.items():
+            member.on_leader(group, None if leader is None else NodeKey(f"{leader}/1"))
 
     async def produce(self, name: str, *payloads: bytes, **more: Any) -> ProduceReply:
         return await self.members[name].produce(produce_call(*payloads, **more))

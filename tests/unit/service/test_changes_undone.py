@@ -18,10 +18,15 @@ from querator.placement import placement, sharing, telling
 from querator.placement.commands import QueueRouted
 from querator.placement.telling import here
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.service.serving import Node, payloads, producer_id, refusal, serving
+from tests.unit.service.serving import Node, code, payloads, producer_id, refusal, serving
+from tests.unit.service.test_forwarding import rounds
+from tests.unit.service.test_transactions import commit_call, fill
 
 WAIT_MS = 20_000
 """More than a change may stop requests for; what a test that fails takes."""
+
+STAGED = tuple((b"%d" % number,) for number in range(12))
+"""Requests of a batch."""
 
 
 class Road:
@@ -252,3 +257,42 @@ async def test_a_caller_hears_which_partition_is_waited_for(monkeypatch: pytest.
         road.away = set()
         await node.until(lambda: not placed(node).is_changing)
         assert node.placement.missing(placed(node).id) == ()
+
+
+async def test_a_change_whose_answer_was_lost_is_not_called_undone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(sharing, "ROUTING_CLOSED_MS_MAX", WAIT_MS)
+    async with with_four() as node:
+        road = Road(node)
+        propose = road.propose
+
+        async def loses_answer(group: GroupId, command: Any) -> Any:
+            result = await propose(group, command)
+            if isinstance(command, QueueRouted):
+                raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the leader was deposed")
+            return result
+
+        node.placement._sharing.telling.propose = loses_answer
+        assert (await change(node, 6)).shares == 6
+        assert (await change(node, 4)).shares == 4
+        assert sum(isinstance(one, QueueRouted) for one in road.told) == 2
+        assert "undone" not in caplog.text
+
+
+async def test_a_batch_that_was_staged_before_a_change_was_undone_is_aborted_whole():
+    async with with_four() as node:
+        first = await fill(node.queues, *STAGED)
+        road = Road(node)
+        road.away, road.lost = {placed(node).groups[3]}, (Route,)
+        changing = change(node, 6)
+        await node.until(lambda: placed(node).routing == 2)
+        await ended(changing)
+        assert await code(node.queues.commit(commit_call(first))) is ErrorCode.TRANSACTION_ABORTED
+        assert (await node.total()).produced == 0
+        road.away = set()
+        again = await fill(node.queues, *STAGED, number=2)
+        await node.queues.commit(commit_call(again))
+        while (total := await node.total()).produced < 12 or total.stages:
+            await rounds()
+        assert total.produced == 12

@@ -4,6 +4,7 @@ each partition's items come in their order.
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from querator.model.calls import CompleteCall, LeasedBatch
 from querator.service.subscriptions import BATCHES_AHEAD_MAX, Subscription
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import BLOCKS
+from tests.unit.service.damaging import gone
 from tests.unit.service.serving import Node, payloads, seqs, serving, whole
 
 STEPS = st.lists(
@@ -132,3 +136,29 @@ async def test_many_streams_do_not_cut_a_small_backlog_in_pieces():
         assert len(leases) <= 40, "one for each partition and stream that it has batches for"
         for stream in streams:
             await stream.close(polite=False)
+
+
+def is_delivered(node: Node, items: int) -> bool:
+    return node.counts().delivered == items
+
+
+async def test_a_grant_of_which_nothing_is_left_gives_its_credit_back():
+    """The block of each granted item is gone when the delivery is read, twice; then one is not."""
+    async with serving() as node:
+        [group] = (await node.create()).groups
+        assert isinstance(node.environment, MemoryEnvironment)
+        stream = await node.subscribe(max_items=1, max_bytes=100)
+        stream.grant(1, 100)
+        while (number := node.counts().delivered) < 2:
+            await node.produce(b"%d" % number)
+            await node.until(partial(is_delivered, node, number + 1))
+            with gone(node.environment, BLOCKS, group):
+                waiting = asyncio.get_running_loop().create_task(stream.next())
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not waiting.done()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await node.produce(b"2")
+        assert payloads(*(await stream.next()).batches) == [b"2"]
+        await stream.close(polite=True)

@@ -8,9 +8,11 @@ import pytest
 from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import ASIDE_BLOCKS_MAX, MEND_PAUSE_MS_MIN
+from querator.partition import payloads as payloads_of
 from querator.service import damage as damages
 from querator.service.forwarder import Payload, PayloadQuery
 from querator.storage import attachments
+from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import checksum
 from querator.storage.tables import ATTACHMENTS
@@ -41,7 +43,8 @@ async def test_the_other_items_of_a_lease_are_delivered():
             assert payloads(*reply.batches) == [b"0", b"2"]
             assert node.queues.damage.items(group) == (1, 1)
             await node.until(lambda: node.counts().ready == 1)
-            assert node.queues.router.view(group).ready == 0
+            view = node.queues.router.view(group)
+            assert (view.ready, view.occupied) == (0, 3)
 
 
 async def test_a_damaged_item_loses_no_attempt_and_is_not_leased_again(monkeypatch):
@@ -117,6 +120,42 @@ async def test_more_damaged_blocks_than_a_lease_can_name():
             before = node.index()
             assert not (await node.lease(wait_ms=50)).batches
             assert node.index() == before
+
+
+async def test_what_is_ready_cannot_be_counted_for_a_while(monkeypatch):
+    """The delivery that has found the damage goes on, and the items are given back."""
+    monkeypatch.setattr(damages, "UNCOUNTED_S", 0.001)
+    count = payloads_of.ready_items
+    fails = [StorageCorrupt("not now")] * 3
+
+    def ready_items(*args: Any) -> int:
+        if fails:
+            raise fails.pop()
+        return count(*args)
+
+    monkeypatch.setattr(payloads_of, "ready_items", ready_items)
+    async with serving() as node:
+        group = await three_blocks(node)
+        with damaged(memory(node.environment), group, 1):
+            reply = await node.lease(wait_ms=LONG_MS)
+            assert payloads(*reply.batches) == [b"0", b"2"]
+            await node.until(lambda: node.counts().ready == 1)
+        assert payloads(*(await node.lease(wait_ms=LONG_MS)).batches) == [b"1"]
+
+
+async def test_only_so_many_damaged_blocks_are_remembered(monkeypatch):
+    monkeypatch.setattr(damages, "ASIDE_BLOCKS_MAX", 1)
+    monkeypatch.setattr(damages, "DAMAGED_BLOCKS_MAX", 2)
+    monkeypatch.setattr(damages, "MEND_PAUSE_MS_MIN", 1)
+    async with serving() as node:
+        group = await three_blocks(node)
+        with damaged(memory(node.environment), group, 0, 1, 2):
+            assert not (await node.lease()).batches
+            assert node.queues.damage.stats().aside == {group: 2}
+        got: list[bytes] = []
+        while len(got) < 3:
+            got += payloads(*(await node.lease(wait_ms=LONG_MS)).batches)
+        assert sorted(got) == [b"0", b"1", b"2"]
 
 
 class Whole:

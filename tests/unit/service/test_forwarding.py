@@ -236,6 +236,24 @@ async def test_who_waits_beside_a_lease_is_not_forgotten_when_that_is_answered(
         assert payloads(*(await second).batches) == [b"y"]
 
 
+async def test_who_waits_is_told_after_a_second_link_in_the_node_s_name_has_ended():
+    async with staged("a", "b") as stage:
+        there = stage.members["a"].neighbours
+        assert there is not None
+        told: list[int] = []
+
+        def push(_node: str, _group: GroupId, items: int) -> None:
+            told.append(items)
+
+        there.linked("b", push)
+        there.unlinked("b", push)
+        waiting = start(stage.lease("b", 1, wait_ms=LONG_MS))
+        await rounds()
+        await stage.produce("a", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
+        assert told == []
+
+
 async def test_a_call_follows_the_leader():
     async with staged("a", "b", "c") as stage:
         group = group_of(stage)

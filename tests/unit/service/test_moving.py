@@ -1,12 +1,18 @@
 """Dead letters and redrives arrive exactly once, whatever goes wrong on the way."""
 
+import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from querator.model.calls import PartitionStats
+from querator.model.commands import Move
 from querator.model.errors import QueratorError
+from querator.partition.departed import sources
+from querator.service import departed, moves
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import OUTBOX_TARGETS
 from tests.unit.raft.hosting import CrashAt
 from tests.unit.service.serving import Node, payloads, serving, whole
 
@@ -87,6 +93,40 @@ async def test_a_full_target_gets_the_rest_when_there_is_room():
         await settled(node, "q", moving=0)
 
 
+async def test_what_is_remembered_of_deleted_queues_goes(monkeypatch):
+    monkeypatch.setattr(departed, "LOOK_S", 0.01)
+    async with serving() as node:
+        await node.create("dead")
+        for name in ("a", "b", "c"):
+            await node.create(name, dead_queue="dead")
+            await node.produce(b"x", queue=name)
+            await kill_all(node, 1, queue=name)
+            await settled(node, name, moving=0)
+        dead = (await node.admin.get_queue("default", "dead")).groups[0]
+        third = (await node.admin.get_queue("default", "c")).groups[0]
+
+        def remembers() -> tuple[int, ...]:
+            with node.environment.snapshot() as txn:
+                return sources(txn, dead)
+
+        def sent_to() -> list[bytes]:
+            with node.environment.snapshot() as txn:
+                return [key for key, _ in OUTBOX_TARGETS.rows(txn, third)]
+
+        assert len(remembers()) == 3
+        await node.admin.delete_queue("default", "a")
+        await node.admin.delete_queue("default", "b")
+        await node.until(lambda: remembers() == (third,))
+        await node.produce(b"y", queue="c")
+        await kill_all(node, 1, queue="c")
+        await settled(node, "dead", ready=4)
+        assert sent_to()
+        bare = (await node.admin.get_queue("default", "dead")).settings
+        await node.admin.update_queue("default", "c", bare, ("dead_queue",), 0)
+        await node.admin.delete_queue("default", "dead")
+        await node.until(lambda: not sent_to())
+
+
 async def drain(node: Node, queue: str, items: int) -> int:
     """Completes up to so many items of a queue; how many."""
     reply = await node.lease(items, queue=queue)
@@ -145,6 +185,34 @@ async def test_a_redrive_into_a_queue_with_little_room():
         assert await drain(node, "q", 3) == 3
         await settled(node, "q", ready=3, completed=3)
         await settled(node, "dead", moving=0, moved_out=6)
+
+
+async def test_a_full_target_that_has_room_again_in_the_same_turn(monkeypatch):
+    """The refusal is heard when the target has told already that it has room: no pause follows."""
+    monkeypatch.setattr(moves, "PAUSE_S_MIN", 1_000.0)
+    monkeypatch.setattr(moves, "PAUSE_S_MAX", 1_000.0)
+    async with serving() as node:
+        [full] = (await node.create("dead", partition_items_max=2)).groups
+        await node.create(dead_queue="dead")
+        await node.produce(b"1", b"2")
+        await kill_all(node, 2)
+        await settled(node, "dead", ready=2)
+        letters = (await node.lease(2, queue="dead", wait_ms=60_000)).batches
+        router = node.queues.router
+        post = router.post
+        completing: list[asyncio.Task[Any]] = []
+
+        def complete_behind(view: Any, command: Any, *rest: Any, **more: Any) -> None:
+            post(view, command, *rest, **more)
+            if view.group == full and isinstance(command, Move) and not completing:
+                call = node.complete(*map(whole, letters), queue="dead")
+                completing.append(asyncio.get_running_loop().create_task(call))
+
+        router.post = complete_behind  # type: ignore[method-assign]
+        await node.produce(b"3")
+        await kill_all(node, 1)
+        await settled(node, "dead", ready=1, completed=2)
+        await asyncio.gather(*completing)
 
 
 async def test_a_full_target_is_not_asked_all_the_time():

@@ -11,6 +11,7 @@ from querator.model.limits import KEY_CHANGES_MAX
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import slot_of_key
 from querator.partition.rows import ItemState
+from querator.placement import sharing
 from querator.placement.telling import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
@@ -174,6 +175,26 @@ async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
             found += payloads(*(await node.lease(100, wait_ms=LONG_MS)).batches)
         assert sorted([*found, kept]) == sorted([*keys, *keys, b"plain"])
         await node.until(lambda: not node.counts().waits_for)
+
+
+async def test_keys_go_on_as_soon_as_nothing_is_ahead_of_them(monkeypatch: pytest.MonkeyPatch):
+    # What is seen by looking now and then comes too late.
+    for pause in ("FOLLOWING_S_MIN", "FOLLOWING_S_MAX"):
+        monkeypatch.setattr(sharing, pause, LONG_MS / 1000)
+    async with serving() as node:
+        await node.create(partitions=2)
+        keys = [b"k%d" % number for number in range(10)]
+        await node.produce(*keys, keyed=keys)
+        await change(node, 3)
+        await node.produce(*keys, keyed=keys)
+        assert node.counts().held
+        found: list[bytes] = []
+        while len(found) < 2 * len(keys):
+            batches = (await node.lease(100, wait_ms=LONG_MS // 2)).batches
+            assert batches, f"{node.counts().held} items are held"
+            found += payloads(*batches)
+            await node.complete(*batches)
+        assert sorted(found) == sorted([*keys, *keys])
 
 
 async def test_changes_follow_one_another_while_keys_wait_and_not_for_ever():

@@ -379,7 +379,7 @@ async def test_two_runs_at_once_leave_one():
 
 
 async def test_a_partition_without_a_leader_leaves_the_others_what_they_are(monkeypatch):
-    monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
+    monkeypatch.setattr("querator.service.advancing.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=2) as stage:
         await stage.produce("a", b"x")
         await stage.produce("b", b"y")
@@ -525,7 +525,7 @@ async def test_a_run_that_could_not_begin_is_no_replay():
 
 
 async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
-    monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
+    monkeypatch.setattr("querator.service.advancing.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=2) as stage:
         stage.lead(PLACEMENT_GROUP, "a")
         lake = Driver()
@@ -545,7 +545,7 @@ async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
 
 
 async def test_a_younger_partition_waits_for_the_first_one(monkeypatch):
-    monkeypatch.setattr("querator.service.readers.READER_PARTITION_WAIT_MS", 50)
+    monkeypatch.setattr("querator.service.advancing.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=3) as stage:
         lake = Driver()
         router = stage.members["b"].router

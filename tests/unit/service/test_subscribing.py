@@ -441,3 +441,23 @@ async def test_a_delivery_that_waited_tells_what_remains_and_not_of_leases_that_
         )
         assert (await node.total()).leases == 1
         await stream.close(polite=True)
+
+
+async def test_a_lease_that_reached_nobody_comes_after_what_was_leased_meanwhile():
+    """Order is that of leases (ADR 30): what goes back goes to its place, and what another consumer
+    has leased after it is with that one.
+    """
+    async with serving() as node:
+        await node.create()
+        stream = await node.subscribe(max_items=1)
+        stream.grant(1, 0)
+        await node.produce(b"1", keyed=[b"k"])
+        await node.until(lambda: node.counts().leased == 1)
+        await node.produce(b"2", keyed=[b"k"])
+        await node.produce(b"3", keyed=[b"k"])
+        delivered = payloads(*(await node.lease(1)).batches)
+        await stream.close(polite=True)
+        await node.until(lambda: node.counts().released == 1)
+        for _ in range(2):
+            delivered += payloads(*(await node.lease(1)).batches)
+        assert delivered == [b"2", b"1", b"3"]

@@ -1,12 +1,14 @@
 import pytest
 
 from querator.model.cluster import (
+    ClusterCondition,
     ClusterGroup,
     ClusterMove,
     ClusterNode,
     ClusterPending,
     ClusterPlan,
     ClusterReplica,
+    ClusterScrub,
     ClusterStatus,
     NodeHandedOff,
     NodeReplaced,
@@ -56,6 +58,8 @@ STATUS = ClusterStatus(
     groups=(GROUP,),
     pending=(ClusterPending("n", "q", "deleting", ("b", "c")),),
     clock_ahead_ms=-1_500,
+    conditions=(ClusterCondition("disk_slow", "a", "The disk of node a is slow."),),
+    scrub=ClusterScrub(True, 3, 4_096, 90_000),
 )
 
 

@@ -1,0 +1,81 @@
+"""Items that nobody can have any more: their payload is damaged, and whole on no replica.
+
+Replicas cannot know this: an operator says so, after the leader has asked them all. What is ready,
+held or scheduled is dropped and counted. What is on its way to another partition keeps its move
+numbers, for the target takes none after a gap: the moves are void, and their items go when the
+target has heard of the numbers. If a leader that could still read them has sent them, they have
+arrived all the same, once. What is leased or in a reader's batch stays: it may have been delivered
+when it was whole. It can be given up when it has come back.
+"""
+
+from msgspec.structs import replace
+
+from querator.model.commands import Done, GiveUp
+from querator.model.limits import APPLY_SEGMENTS_MAX, BLOCK_ITEMS_MAX, GIVE_UP_BLOCKS_MAX
+from querator.partition import masks
+from querator.partition.rows import (
+    DeadReason,
+    ItemState,
+    OutboxRow,
+    Segment,
+    decode_outbox,
+    encode,
+)
+from querator.partition.segments import block_of, check, detach, remove, segments_of
+from querator.partition.states import Event
+from querator.partition.turn import Turn
+from querator.storage.tables import BLOCKS, OUTBOX
+
+assert GIVE_UP_BLOCKS_MAX * BLOCK_ITEMS_MAX <= APPLY_SEGMENTS_MAX
+
+_HERE = (ItemState.READY, ItemState.HELD, ItemState.SCHEDULED)
+
+
+def give_up(turn: Turn, command: GiveUp) -> Done:
+    """`changed` counts items that are gone, or will be when the target of their move has heard of
+    it.
+    """
+    given_up = 0
+    for first_seq in command.blocks[:GIVE_UP_BLOCKS_MAX]:
+        if BLOCKS.get(turn.txn, turn.group, first_seq) is None:
+            continue
+        for segment in segments_of(turn.txn, turn.group, first_seq):
+            if segment.state in _HERE:
+                detach(turn, first_seq, segment, segment.mask)
+                drop(turn, first_seq, segment.mask, came_from=segment.state)
+                given_up += segment.mask.bit_count()
+            elif segment.state == ItemState.MOVING:
+                given_up += _void(turn, first_seq, segment)
+    return Done(given_up)
+
+
+def drop(turn: Turn, first_seq: int, mask: int, *, came_from: int) -> None:
+    """Detached items that were given up are gone."""
+    check(came_from, Event.GIVE_UP, None)
+    turn.state.dropped += mask.bit_count()
+    turn.state.given_up += mask.bit_count()
+    remove(turn, first_seq, block_of(turn, first_seq), mask)
+
+
+def _void(turn: Turn, first_seq: int, segment: Segment) -> int:
+    """Makes moves void; how many were not."""
+    first_move, row = _outbox_row(turn, segment)
+    assert (row.first_seq, masks.from_bytes(row.mask)) == (first_seq, segment.mask)
+    if row.reason == DeadReason.VOID:
+        return 0
+    OUTBOX.put(
+        turn.txn,
+        turn.group,
+        segment.locator,
+        first_move,
+        value=encode(replace(row, reason=DeadReason.VOID)),
+    )
+    return segment.mask.bit_count()
+
+
+def _outbox_row(turn: Turn, segment: Segment) -> tuple[int, OutboxRow]:
+    """The first one from the segment's first number on: some of its moves may be done."""
+    _, stop = OUTBOX.bounds(turn.group, segment.locator)
+    start = OUTBOX.key(turn.group, segment.locator, segment.position)
+    key, value = next(iter(turn.txn.scan(start, stop)))
+    return int.from_bytes(key[-8:], "big"), decode_outbox(value)

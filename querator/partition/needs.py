@@ -1,0 +1,151 @@
+"""What a command may need of the disk at most, known before it is appended.
+
+    tier     commands                                                 refused
+    ------   ------------------------------------------------------   ---------------
+    ADDS     Produce, Stage, Move: they bring items                   first
+    LEASES   what hands items out, or puts them back without end:     next
+             Lease, Retry, Redrive, readers and transactions begun
+    FREES    all others: Complete, Reject, Extend, Expire, what       last
+             ends moves, batches and transactions, and settings
+
+Bytes are those of the rows that are put, as `storage.added_bytes` counts them. What follows from
+the size of a command itself (its items, their keys and times, the ranges that it names) is not
+among them: raft counts that. A bound is a constant for work that goes on in further entries
+(APPLY_SEGMENTS_MAX), and else follows from the lease rows that the command names. The rows may be
+older than the command's turn: a lease only gets smaller.
+"""
+
+from typing import Final
+
+from querator.model.commands import (
+    Activate,
+    Command,
+    Complete,
+    Configure,
+    Expire,
+    Extend,
+    ForgetGroups,
+    GiveUp,
+    Lease,
+    LeaseItems,
+    Move,
+    MoveDone,
+    MoveElsewhere,
+    MoveReturn,
+    Produce,
+    Redrive,
+    Retry,
+    Route,
+    Unhold,
+)
+from querator.model.entries import Need, Tier
+from querator.model.limits import APPLY_SEGMENTS_MAX, ERRORS_KEPT_MAX, KIB
+from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
+from querator.model.transactions import Begin, Discard, DropStages, Prepare, Publish, Stage
+from querator.partition.rows import decode_lease
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import LEASES
+
+ROW_BYTES: Final = 320
+"""Of a row with a mask or a few numbers: key, value and what the storage adds, twice."""
+_SEGMENT_BYTES: Final = 8 * ROW_BYTES
+"""Of a segment that a command moves: two parts of it stay or die, one goes on."""
+_SEGMENTS_BYTES: Final = APPLY_SEGMENTS_MAX * _SEGMENT_BYTES
+_LEASE_BYTES: Final = 8 * KIB
+"""Of the row of a lease with the longest names and few items, and its indexes."""
+_LEASED_BYTES: Final = 2 * 120
+"""Of the items of one segment in that row."""
+_ITEM_BYTES: Final = 80
+"""Of an item that is stored: its offset in its block, its place in the producer's outcome."""
+_SPECIAL_BYTES: Final = 5 * ROW_BYTES
+"""Of an item with times or a key of its own: segment, indexes, key."""
+_BLOCK_BYTES: Final = 8 * KIB
+_STAGE_BYTES: Final = 6 * ROW_BYTES
+_ERROR_BYTES: Final = (ERRORS_KEPT_MAX + 2) * 4 * KIB
+"""Of the errors of one item, each as long as it may be, and its dead letter's."""
+_UNTANGLED_MAX: Final = 128
+"""Pieces into which a segment may be cut that goes back to its place between others."""
+_SMALL_BYTES: Final = 64 * KIB
+
+_LEASING: Final = (Redrive, OpenReader, Begin, Prepare)
+_SWEEPING: Final = (
+    Activate, MoveDone, MoveReturn, MoveElsewhere, Redrive, Unhold, ForgetGroups, GiveUp, Discard,
+    DropStages,
+)  # fmt: skip
+
+
+def need(txn: ReadTransaction, group: int, command: Command) -> Need:
+    """`txn` shows the partition as of a moment ago. Costs a look at each lease that is named."""
+    match command:
+        case Produce() | Stage() | Move():
+            items = len(command.lengths) >> 2
+            special = len(command.items if isinstance(command, Move) else command.specials)
+            bytes_ = _BLOCK_BYTES + items * _ITEM_BYTES + special * _SPECIAL_BYTES
+            return Need(Tier.ADDS, bytes_)
+        case Lease():
+            return Need(Tier.LEASES, _of_lease(command))
+        case Retry():
+            tier = Tier.FREES if command.dead else Tier.LEASES
+            return Need(tier, _of_settle(txn, group, command.leases, retry=command))
+        case Complete():
+            return Need(Tier.FREES, _of_settle(txn, group, command.leases))
+        case Extend():
+            return Need(Tier.FREES, _of_extend(txn, group, command))
+        case AdvanceReader():
+            tier = Tier.LEASES if command.max_items else Tier.FREES
+            return Need(tier, 2 * _SEGMENTS_BYTES)
+        case _:
+            tier = Tier.LEASES if isinstance(command, _LEASING) else Tier.FREES
+            return Need(tier, _of_step(command))
+
+
+def _of_lease(command: Lease) -> int:
+    """Segments that die on the way count as those that are leased. Items that are leased for
+    timeouts of their own are in a lease for each.
+    """
+    own = sum(max(0, one.max_items) for one in command.callers if not one.lease_timeout_ms)
+    return (
+        APPLY_SEGMENTS_MAX * (_SEGMENT_BYTES + _LEASED_BYTES)
+        + min(own, APPLY_SEGMENTS_MAX) * _LEASE_BYTES
+        + len(command.callers) * _LEASE_BYTES
+    )
+
+
+def _of_settle(
+    txn: ReadTransaction, group: int, named: tuple[LeaseItems, ...], retry: Retry | None = None
+) -> int:
+    bytes_ = 0
+    for lease in {items.lease for items in named if items.lease > 0}:
+        raw = LEASES.get(txn, group, lease)
+        if raw is None:
+            continue
+        held = [items.held for items in decode_lease(raw).items if items.held]
+        bytes_ += _LEASE_BYTES + 2 * len(raw) + len(held) * (_SEGMENT_BYTES + _LEASED_BYTES)
+        if retry is not None:
+            bits = sum(int.from_bytes(mask, "little").bit_count() for mask in held)
+            bytes_ += min(bits, len(held) * _UNTANGLED_MAX) * 4 * ROW_BYTES
+            bytes_ += bits * _ERROR_BYTES if retry.error else 0
+    return bytes_
+
+
+def _of_extend(txn: ReadTransaction, group: int, command: Extend) -> int:
+    if not command.leases:
+        return APPLY_SEGMENTS_MAX * _LEASE_BYTES
+    rows = (LEASES.get(txn, group, lease) for lease in set(command.leases) if lease > 0)
+    return sum(_LEASE_BYTES + 2 * len(raw) for raw in rows if raw is not None)
+
+
+def _of_step(command: Command) -> int:
+    match command:
+        case Expire():
+            return 2 * _SEGMENTS_BYTES + APPLY_SEGMENTS_MAX * _LEASE_BYTES
+        case Publish():
+            return APPLY_SEGMENTS_MAX * (_BLOCK_BYTES + _SPECIAL_BYTES)
+        case Prepare():
+            return _SMALL_BYTES + len(command.claims) * _STAGE_BYTES
+        case Configure() | Route():
+            return 4 * _SMALL_BYTES
+        case ReleaseReader():
+            return _SEGMENTS_BYTES + APPLY_SEGMENTS_MAX * _UNTANGLED_MAX * 2 * ROW_BYTES
+        case _:
+            return _SEGMENTS_BYTES if isinstance(command, _SWEEPING) else 16 * _SMALL_BYTES

@@ -1,0 +1,66 @@
+"""Whether the node's event loop goes on, as the raft thread sees it.
+
+The raft thread has a *beat* executed on the event loop, and sends the next one `BEAT_S` after it.
+While a beat is not executed the loop answers no client, whereas the raft thread goes on to lead.
+Then the loop *hangs*, and the node gives its leaderships away, takes none and leaves elections to
+the others, as one with a wrong clock does, until the beat is executed (ADR 26).
+
+The loop is late only by time in which the raft thread itself has gone on: between two looks at most
+`BEAT_S` counts. So a process that was paused, a machine that was suspended, a sync that took long
+and a call that held the interpreter are not taken for a loop that hangs.
+"""
+
+import math
+from typing import Final
+
+from querator import telemetry
+
+BEAT_S: Final = 0.5
+LOOP_HANGS_S: Final = 2.0
+"""A beat that is late by more than this: the loop hangs. Those of busy nodes on a machine with ten
+times the load that it can carry were late by half a second at most (ADR 26)."""
+
+_log = telemetry.logger(__name__)
+
+
+class LoopWatch:
+    """The raft thread looks, the event loop executes the beats, any thread reads the rest."""
+
+    __slots__ = ("_executed", "_late_s", "_looked_s", "_sent", "due_s", "hangs", "hung")
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._executed = 0
+        self._looked_s = math.inf
+        self._late_s = 0.0
+        self.due_s = -math.inf
+        """When to look at the latest, by the monotonic clock."""
+        self.hangs = False
+        self.hung = 0
+        """How often it has begun to hang."""
+
+    def look(self, now_s: float) -> bool:
+        """Whether a beat is to be sent, which calls `beat` on the event loop."""
+        passed_s = min(max(0.0, now_s - self._looked_s), BEAT_S)
+        self._looked_s = now_s
+        if self._executed != self._sent:
+            self.due_s = now_s + BEAT_S
+            self._late_s += passed_s
+            if self._late_s > LOOP_HANGS_S and not self.hangs:
+                self.hangs = True
+                self.hung += 1
+                _log.warning("loop.hangs", late_s=round(self._late_s, 1))
+            return False
+        if self.hangs:
+            self.hangs = False
+            _log.info("loop.goes_on", late_s=round(self._late_s, 1))
+        self._late_s = 0.0
+        if now_s < self.due_s:
+            return False
+        self.due_s = now_s + BEAT_S
+        self._sent += 1
+        return True
+
+    def beat(self) -> None:
+        """On the event loop."""
+        self._executed = self._sent

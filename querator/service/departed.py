@@ -1,0 +1,111 @@
+"""Has partitions that this node leads forget groups that have left the map.
+
+A partition remembers up to which move it has taken those of each source, and sent some to each
+target (`partition.departed`). When a queue has been deleted, or partitions have closed, that is of
+no use any more. Nobody waits for it: what changes is gathered for LOOK_S.
+
+"Left" is read off the map, after it has caught up with the leader's: a group that is remembered was
+in a map once, ids are never given again, and those below it were in maps before. So what such a map
+does not have, of these, has left it for ever.
+"""
+
+import asyncio
+from typing import Final
+
+from querator import telemetry
+from querator.model.commands import Done, ForgetGroups
+from querator.model.queues import QueueState
+from querator.partition.departed import departed
+from querator.service.outcomes import as_answer
+from querator.service.reads import Reads
+from querator.service.router import Router
+from querator.service.views import PartitionView
+from querator.storage.environment import Environment
+
+LOOK_S: Final = 10.0
+"""After a change of the map or of leaders, or a failure."""
+LOOKED_AT_ONCE: Final = 100
+"""Partitions, before others of the loop have their turn."""
+
+_log = telemetry.logger(__name__)
+
+
+class Departed:
+    """On the event loop."""
+
+    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
+        self._router = router
+        self._environment = environment
+        self._reads = reads
+        self._views: dict[PartitionView, None] = {}
+        """To be looked at."""
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def look(self, view: PartitionView) -> None:
+        """This node leads the partition from here on, or not any more."""
+        if view.local and not self._stopped:
+            self._views[view] = None
+            if self._task is None:
+                # Owned: it ends when nothing is left to be looked at, or `stop` cancels it.
+                self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def on_map(self) -> None:
+        for view in self._router.known():
+            self.look(view)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._views:
+                await asyncio.sleep(LOOK_S)
+                views, self._views = self._views, {}
+                try:
+                    await self._forget(views)
+                except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
+                    error = as_answer(defect, "forgetting groups that have left the map")
+                    _log.info("departed.unanswered", error=str(error))
+                self._views |= views
+        finally:
+            self._task = None
+
+    async def _forget(self, views: dict[PartitionView, None]) -> None:
+        """Takes out of `views` those that are done. Raises QueratorError."""
+        found = []
+        living = self._living()
+        for number, view in enumerate(list(views)):
+            if self._named(view, living):
+                found.append(view)
+            else:
+                del views[view]
+            if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if not found or not await self._reads.catch_up():
+            return
+        living = self._living()
+        for view in found:
+            while ranges := self._named(view, living):
+                done = await self._router.call(view, ForgetGroups(ranges))
+                assert isinstance(done, Done)
+                if not done.changed:
+                    # It was forgotten elsewhere, and this replica is behind.
+                    break
+                _log.debug("departed.forgotten", group=view.group, rows=done.changed)
+            else:
+                del views[view]
+
+    def _living(self) -> set[int]:
+        return {group for queue in self._router.map for group in queue.groups}
+
+    def _named(self, view: PartitionView, living: set[int]) -> tuple[tuple[int, int], ...]:
+        """What the partition may forget, if all others than the `living` are gone."""
+        owner = self._router.map.by_group(view.group)
+        if not view.local or owner is None or owner[0].state is QueueState.DELETING:
+            return ()
+        with self._environment.snapshot() as txn:
+            return departed(txn, view.group, living)

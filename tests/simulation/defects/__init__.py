@@ -1,0 +1,109 @@
+"""Defects that were mended, put back: each patch beside this file takes one mend out.
+
+A patch begins with lines of its own, which `git apply` passes over:
+
+    Finding: what docs/verification.md calls it
+    Mended-by: the commit
+    Simulator: whole, or core
+    Needs: seeds without any of these (of their profile, or faults) are passed over; they count
+    Test: the test in tests/ that fails with the patch, as well
+
+`python -m tests.simulation.defects` (`make mutants`) applies each to a copy of the project, and
+looks for the first seed that finds it. Some mutants of `tests.simulation` are looked for likewise.
+A patch that does not fit the code any more is an error.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[2]
+COPIED = ("querator", "tests", "scripts", "pyproject.toml")
+
+
+class DoesNotApply(Exception):
+    """The patch does not fit the code any more."""
+
+
+class Defect(msgspec.Struct, frozen=True):
+    """`mutant` is a function of `tests.simulation.mutants` or of `whole.mutants`; without one the
+    patch of this name is meant.
+    """
+
+    name: str
+    finding: str
+    simulator: str
+    mended_by: str = ""
+    test: str = ""
+    needs: str = ""
+    mutant: str = ""
+
+
+MUTANTS = (
+    Defect("an answer is swallowed", "service room", "whole", mutant="swallows_answers"),
+    Defect("a waiter is not woken", "service room", "whole", mutant="lets_waiters_sleep"),
+    Defect("a grant is dropped", "service room", "whole", mutant="drops_grants"),
+    Defect("a stale view is kept", "service room", "whole", mutant="keeps_stale_views"),
+    Defect("a mover skips", "service room", "whole", needs="winding", mutant="skips_what_moves"),
+    Defect(
+        "a configuration that is taken back stays", "21", "core", needs="members",
+        mutant="keeps_a_configuration_that_is_taken_back",
+    ),
+    Defect(
+        "the configuration before counts", "21", "core", needs="members",
+        mutant="counts_by_the_configuration_before",
+    ),
+)  # fmt: skip
+
+
+def patches() -> list[Defect]:
+    """In the order of the findings."""
+    found = []
+    for path in HERE.glob("*.patch"):
+        told = {}
+        for line in path.read_text().split("\n\n")[0].splitlines():
+            name, _, value = line.partition(": ")
+            told[name] = value
+        found.append(
+            Defect(
+                path.stem,
+                told["Finding"],
+                told["Simulator"],
+                told["Mended-by"],
+                told["Test"],
+                told.get("Needs", ""),
+            )
+        )
+    return sorted(found, key=lambda one: (one.finding[0].isalpha(), one.finding, one.name))
+
+
+def copy_to(directory: Path, only: Collection[str] = COPIED) -> None:
+    """What a seed needs of the project."""
+    for name in only:
+        source = PROJECT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, directory / name, ignore=shutil.ignore_patterns("__pycache__", "data")
+            )
+        else:
+            shutil.copy(source, directory / name)
+
+
+def apply(defect: Defect, directory: Path, *, reverse: bool = False) -> list[Path]:
+    """Puts the defect into the copy, or takes it out again; the files that have changed. Raises
+    DoesNotApply.
+    """
+    patch = HERE / f"{defect.name}.patch"
+    done = subprocess.run(
+        ["git", "apply", "-C1", *(["--reverse"] if reverse else []), patch],
+        cwd=directory, capture_output=True, text=True, check=False,
+        env={"GIT_CEILING_DIRECTORIES": str(directory.parent), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    if done.returncode:
+        raise DoesNotApply(f"{patch.name} does not fit the code: {done.stderr.strip()}")
+    lines = patch.read_text().splitlines()
+    return [directory / line.removeprefix("+++ b/") for line in lines if line.startswith("+++ ")]

@@ -1,0 +1,327 @@
+"""What makes items late or copies doubtful: each condition is seen in the status, the metric and
+the log, and seen to go.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from querator.model.cluster import ClusterCondition
+from querator.model.commands import Expire
+from querator.model.errors import ErrorCode
+from querator.model.ids import GroupId
+from querator.model.limits import CLOCK_SKEW_MS_MAX
+from querator.model.nodes import NodeKey
+from querator.placement import placement, telling
+from querator.raft.clock import SimulatedClock
+from querator.raft.host import Host
+from querator.raft.status import GroupStatus, ReplicaStatus
+from querator.server.health import Health
+from querator.server.metrics import Metrics
+from querator.service.admission import Sending
+from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.server.watching import Exposition, observed
+from tests.unit.service.damaging import damaged
+from tests.unit.service.serving import LONG_MS, Node, code, serving
+from tests.unit.service.test_changes_undone import Road, change, ended
+from tests.unit.service.test_moving import drain, kill_all, settled
+
+OTHER = NodeKey("n2/i2")
+
+
+class Faulty:
+    """A host that says something else of itself in places."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.skew_ms = 0
+        self.loop_hangs = 0
+        self.changed: dict[GroupId, dict[str, Any]] = {}
+        """By group: fields of its status."""
+        self.slow_syncs = 0
+        self.stalled_s = 0.0
+        self.liveness = SimpleNamespace(stalled_s=lambda: self.stalled_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def status(self, group: GroupId) -> GroupStatus | None:
+        status = self._host.status(group)
+        if status is None or group not in self.changed:
+            return status
+        return msgspec.structs.replace(status, **self.changed[group])
+
+    def turn_stats(self) -> Any:
+        buckets = (0,) * 21 + (self.slow_syncs,) + (0,) * 18
+        return SimpleNamespace(commit_us=SimpleNamespace(buckets=buckets))
+
+
+class Watch:
+    """Looks at the conditions of a node as operators do."""
+
+    def __init__(self, node: Node, logged: pytest.LogCaptureFixture) -> None:
+        self.host = Faulty(node.host)
+        self._later_s = 0.0
+        loop = asyncio.get_running_loop()
+        self.conditions = Conditions(
+            host=cast(Any, self.host),
+            placement=node.placement,
+            service=node.queues,
+            clock=node.clock,
+            now_s=lambda: loop.time() + self._later_s,
+        )
+        self._observed = observed(node)
+        self._observed.conditions = self.conditions
+        self._logged = logged
+
+    def wait(self, seconds: float) -> None:
+        self._later_s += seconds
+
+    def look(self) -> list[ClusterCondition]:
+        self.conditions.look()
+        return list(self.conditions.present)
+
+    async def seen(self, kind: str) -> str:
+        """The sentence of the one condition that is there; it is told everywhere."""
+        self._logged.clear()
+        [condition] = self.look()
+        assert condition.kind == kind
+        assert await self._counted() == {kind: 1}
+        assert f"condition.began kind={kind}" in self._logged.text
+        return condition.sentence
+
+    async def gone(self, kind: str) -> None:
+        self._logged.clear()
+        assert self.look() == []
+        assert await self._counted() == {}
+        assert f"condition.ended kind={kind}" in self._logged.text
+
+    async def _counted(self) -> dict[str, float]:
+        metrics = Metrics(self._observed, Health(self._observed))
+        text, _ = await metrics.exposition()
+        metrics.close()
+        said = Exposition(text.decode())
+        counts = {kind: said.value("querator_conditions", kind=kind) for kind in KINDS}
+        return {kind: count for kind, count in counts.items() if count}
+
+
+@asynccontextmanager
+async def watching(
+    caplog: pytest.LogCaptureFixture, clock: SimulatedClock | None = None
+) -> AsyncIterator[tuple[Node, Watch]]:
+    with caplog.at_level(logging.INFO, "querator"):
+        async with serving(clock=clock) as node:
+            watch = Watch(node, caplog)
+            assert watch.look() == []
+            yield node, watch
+
+
+async def test_a_clock_that_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (_, watch):
+        watch.host.skew_ms = CLOCK_SKEW_MS_MAX
+        assert watch.look() == []
+        watch.host.skew_ms = -3_040
+        assert "is 3.0 s ahead of that of the others" in await watch.seen("clock_wrong")
+        watch.host.skew_ms = 0
+        await watch.gone("clock_wrong")
+
+
+async def test_a_clock_that_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        group = (await node.create(partitions=2)).groups[1]
+        watch.host.changed[group] = {"waits_for_clock": True}
+        assert (await watch.seen("clock_not_believed")).startswith("q/1: ")
+        watch.host.changed.clear()
+        await watch.gone("clock_not_believed")
+
+
+async def test_time_that_is_ahead(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SimulatedClock()
+    async with watching(caplog, clock) as (node, watch):
+        await node.create()
+        await node.produce(b"x")
+        clock.step_wall(-86_400_000)
+        sentence = await watch.seen("time_ahead")
+        assert "q/0 is ahead of the clock of node node, by up to 86,400 s" in sentence
+        clock.step_wall(86_400_000)
+        await watch.gone("time_ahead")
+
+
+async def test_time_that_is_behind(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SimulatedClock()
+    async with watching(caplog, clock) as (node, watch):
+        await node.create()
+        clock.step_wall(3_600_000)
+        await node.produce(b"x", enqueue_at_ms=clock.wall_ms() + 600_000)
+        sentence = await watch.seen("time_behind")
+        assert "q/0 is behind the clock of node node, by up to 3,600 s" in sentence
+        assert sentence.endswith("When all clocks are right: querator cluster repair-time q")
+        [told] = await node.admin.repair_time("default", "q", dry_run=True)
+        assert (told.repaired, told.ahead_ms) == (False, -3_600_000)
+        [done] = await node.admin.repair_time("default", "q", dry_run=False)
+        assert (done.repaired, done.ahead_ms) == (True, -3_600_000)
+        assert await node.admin.repair_time("default", "q", dry_run=True) == ()
+        clock.advance(600_000)
+        await node.until(lambda: node.counts().ready == 1)
+        await watch.gone("time_behind")
+
+
+async def test_a_partition_that_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        queue = await node.create(partitions=7)
+        watch.host.changed = {group: {"quarantined": True} for group in queue.groups}
+        sentence = await watch.seen("partition_stopped")
+        assert "q/0, q/1, q/2, q/3, q/4 and 2 more: stopped by a defect on node node" in sentence
+        watch.host.changed.clear()
+        await watch.gone("partition_stopped")
+
+
+async def test_a_block_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        queue = await node.create()
+        await node.produce(b"x")
+        assert isinstance(node.environment, MemoryEnvironment)
+        with damaged(node.environment, queue.groups[0], 0):
+            assert not (await node.lease(wait_ms=50)).batches
+            assert "q/0 on node node: 1 block damaged" in await watch.seen("blocks_damaged")
+        await node.admin.delete_queue("default", "q")
+        await node.until(lambda: not node.queues.damage.stats().aside)
+        await watch.gone("blocks_damaged")
+
+
+async def test_a_copy_that_is_behind(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        group = (await node.create()).groups[0]
+
+        def copied(match: int, last: int, *, voter: bool = True) -> None:
+            follower = ReplicaStatus(2, OTHER, voter=voter, state="replicate", match=match)
+            watch.host.changed[group] = {"log_last": last, "followers": (follower,)}
+
+        for match, last in ((90, 100), (100, 110), (110, 120)):
+            # It follows, some entries behind.
+            copied(match, last)
+            assert watch.look() == []
+            watch.wait(PATIENCE_S)
+        copied(119, 2_090)
+        sentence = await watch.seen("copy_behind")
+        assert "Node n2 has been behind for 10 s, by up to 1,971 log entries" in sentence
+        copied(120, 2_090)
+        await watch.gone("copy_behind")
+        watch.wait(PATIENCE_S)
+        copied(120, 2_090, voter=False)
+        assert watch.look() == [], "one that learns is told of as such"
+
+
+async def test_a_disk_that_is_slow(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (_, watch):
+        watch.host.stalled_s = 14.2
+        assert "node node has not gone on for 14.2 s" in await watch.seen("disk_slow")
+        watch.host.stalled_s, watch.host.slow_syncs = 0, 1
+        [slow] = watch.look()
+        assert "a sync took more than 1 s" in slow.sentence
+        watch.wait(MEMORY_S)
+        await watch.gone("disk_slow")
+
+
+async def test_an_event_loop_that_has_hung(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (_, watch):
+        watch.host.loop_hangs = 1
+        assert "node node hung within the last 30 s" in await watch.seen("event_loop_hung")
+        watch.wait(MEMORY_S)
+        await watch.gone("event_loop_hung")
+
+
+async def moves(node: Node, *, wait: bool) -> None:
+    while bool(node.queues.mover.waiting()) is not wait:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0)
+
+
+async def test_moves_that_wait(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        await node.create("dead", partition_items_max=2)
+        await node.create(dead_queue="dead")
+        await node.produce(b"1", b"2", b"3")
+        await kill_all(node, 3)
+        await settled(node, "dead", ready=2)
+        await settled(node, "q", moving=1)
+        await moves(node, wait=True)
+        assert watch.look() == []
+        watch.wait(PATIENCE_S)
+        sentence = await watch.seen("moves_wait")
+        assert "Items of q/0 have waited for 10 s to be moved to queue dead: " in sentence
+        await drain(node, "dead", 2)
+        await settled(node, "q", moving=0)
+        await moves(node, wait=False)
+        await watch.gone("moves_wait")
+
+
+async def test_a_change_that_cannot_go_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "ANSWER_S", 0.05)
+    monkeypatch.setattr(placement, "AGAIN_AFTER_S_MAX", 0.05)
+    async with watching(caplog) as (node, watch):
+        queue = await node.create(partitions=4)
+        road = Road(node)
+        road.away = {queue.groups[3]}
+        changing = change(node, 2)
+        await node.until(lambda: bool(node.placement.last_error(queue.id)))
+        assert watch.look() == []
+        watch.wait(PATIENCE_S)
+        sentence = await watch.seen("change_waits")
+        assert "Queue q has waited for its change to 2 partitions for 10 s: " in sentence
+        road.away = set()
+        await node.until(lambda: not node.placement.pending)
+        await ended(changing)
+        await watch.gone("change_waits")
+
+
+async def test_a_queue_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        await node.create(partition_items_max=1)
+        await node.produce(b"x")
+        for _ in range(3):
+            assert await code(node.produce(b"y")) is ErrorCode.QUEUE_FULL
+        sentence = await watch.seen("queue_refuses")
+        assert "q/0: 3 calls of clients of node node refused" in sentence
+        assert "QUEUE_FULL" in sentence
+        watch.wait(MEMORY_S)
+        await watch.gone("queue_refuses")
+
+
+async def test_what_is_refused_on_the_way_counts_as_well() -> None:
+    async with serving() as node:
+        group = (await node.create()).groups[0]
+        router = node.queues.router
+        full = Sending("produces", calls_max=1)
+        full.enter(group, 0, waits=False, named=str)
+        call = router.call(router.view(group), Expire(), budget=full)
+        assert await code(call) is ErrorCode.OVERLOADED
+        assert router.refusals.since(0)[group].error.code is ErrorCode.OVERLOADED
+        assert router.refusals.since(float("inf")) == {}
+
+
+async def test_the_node_looks_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (_, watch):
+        watch.host.skew_ms = 3_000
+        looked = asyncio.Event()
+        watch.conditions.look = looked.set  # type: ignore[method-assign]
+        later = asyncio.get_running_loop().call_later
+        delays: list[float] = []
+
+        def at_once(delay_s: float, call: Any) -> Any:
+            delays.append(delay_s)
+            return later(0 if len(delays) == 1 else LONG_MS, call)
+
+        cast(Any, watch.conditions)._loop = SimpleNamespace(call_later=at_once)
+        watch.conditions.start()
+        await looked.wait()
+        watch.conditions.stop()
+        assert delays == [LOOK_S, LOOK_S]

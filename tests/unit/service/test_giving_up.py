@@ -1,0 +1,138 @@
+"""Items whose payload no replica has whole: shown, given up, and nothing waits for them."""
+
+import asyncio
+from typing import Any
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.service import damage as damages
+from querator.service.damage import NOT_WHOLE
+from querator.service.forwarder import Payload, PayloadQuery
+from tests.unit.service.damaging import damage
+from tests.unit.service.serving import LONG_MS, Node, code, payloads, serving, whole
+from tests.unit.service.stage import Stage, staged
+from tests.unit.service.test_damage import damaged_on_a, memory, three_blocks
+from tests.unit.service.test_forwarding import group_of
+from tests.unit.service.test_moving import settled
+
+
+async def give_up(node: Node, queue: str = "q", *, dry_run: bool = False) -> Any:
+    return await node.admin.give_up_damaged("default", queue, dry_run=dry_run)
+
+
+async def test_what_is_damaged_on_the_only_node_is_told_and_given_up():
+    async with serving() as node:
+        group = await three_blocks(node)
+        damage(memory(node.environment), group, nth=1)
+        assert await give_up(node) == ((), 0), "nobody has read it yet"
+        reply = await node.lease(wait_ms=LONG_MS)
+        assert payloads(*reply.batches) == [b"0", b"2"]
+        await node.until(lambda: node.counts().ready == 1)
+        [told], none = await give_up(node, dry_run=True)
+        assert (told.partition, told.first_seq, told.items, told.kept) == (0, 2, 1, 0)
+        assert (told.lost, none) == (True, 0)
+        assert "there is no other replica" in told.reason
+        assert await give_up(node) == ((told,), 1)
+        stats = await node.total()
+        assert (stats.ready, stats.dropped, stats.given_up, stats.damaged) == (0, 1, 1, 0)
+        while node.queues.damage.stats().aside:  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(0.005)
+        assert await give_up(node) == ((), 0)
+        assert await code(give_up(node, "nobody")) is ErrorCode.QUEUE_NOT_FOUND
+
+
+async def test_dead_letters_behind_a_damaged_one_arrive_when_it_is_given_up():
+    async with serving() as node:
+        await node.create("dead")
+        [group] = (await node.create(dead_queue="dead")).groups
+        for number in range(3):
+            await node.produce(b"%d" % number)
+        reply = await node.lease(wait_ms=LONG_MS)
+        damage(memory(node.environment), group, nth=1)
+        await node.retry(*map(whole, reply.batches), dead=True)
+        await settled(node, "dead", ready=1)
+        assert (await node.total()).moving == 2
+        assert (await give_up(node))[1] == 1
+        await settled(node, "dead", ready=2)
+        source = await settled(node, "q", moving=0)
+        assert (source.given_up, source.moved_out, source.dead) == (1, 2, 3)
+        reply = await node.lease(queue="dead")
+        assert payloads(*reply.batches) == [b"0", b"2"]
+
+
+async def test_what_is_leased_stays():
+    async with serving() as node:
+        [group] = (await node.create()).groups
+        await node.produce(b"0", b"1")
+        leased = (await node.lease(1)).batches
+        # The other payload of the block that was read last is known.
+        node.queues._cache._held.clear()
+        damage(memory(node.environment), group)
+        assert not (await node.lease()).batches
+        await node.until(lambda: node.counts().ready == 1)
+        ((told,), given_up) = await give_up(node)
+        assert (told.items, told.kept, given_up) == (2, 1, 1)
+        assert (await node.complete(*leased)).outcomes[0].error is None
+        assert (await node.total()).completed == 1
+
+
+async def found_on_a(stage: Stage, answer: Any) -> GroupId:
+    """An item that is damaged on node a, which has found it, when b answers so."""
+    await damaged_on_a(stage)
+    stage.members["b"].damage.payload = answer  # type: ignore[method-assign]
+    assert not (await stage.lease("a")).batches
+    return group_of(stage)
+
+
+def made_whole(stage: Stage) -> None:
+    """The bit that was flipped is flipped once more."""
+    damage(memory(stage.base.environment), group_of(stage))
+
+
+def refuses(field: str, value: str) -> Any:
+    def answer(_: PayloadQuery) -> Payload:
+        raise QueratorError(ErrorCode.UNAVAILABLE, "not here", field=field, value=value)
+
+    return answer
+
+
+async def test_a_replica_that_may_have_it_whole_keeps_it():
+    async with staged("a", "b") as stage:
+        group = await found_on_a(stage, refuses("", ""))
+        [told] = await stage.members["a"].reads.damage(group)
+        assert (told.lost, told.node) == (False, "a")
+        stage.cut("a", "b")
+        [told] = await stage.members["a"].reads.damage(group)
+        assert not told.lost
+        assert "cannot be reached" in told.reason
+        made_whole(stage)
+
+
+async def test_an_operator_does_not_wait_for_slow_replicas(monkeypatch):
+    monkeypatch.setattr(damages, "UNMENDED_S", 0.0)
+    async with staged("a", "b") as stage:
+        group = await found_on_a(stage, refuses(*NOT_WHOLE))
+        [told] = await stage.members["a"].reads.damage(group)
+        assert not told.lost
+        assert "were not asked" in told.reason
+        made_whole(stage)
+
+
+async def test_it_is_lost_when_every_replica_says_so():
+    async with staged("a", "b") as stage:
+        group = await found_on_a(stage, refuses(*NOT_WHOLE))
+        [told] = await stage.members["b"].reads.damage(group)
+        assert (told.lost, told.items, told.node) == (True, 1, "a")
+        made_whole(stage)
+
+
+async def test_asking_for_it_mends_what_can_be_mended():
+    async with staged("a", "b") as stage:
+        other = await damaged_on_a(stage)
+        payload, other.lies = other.payload, 1
+        stage.members["b"].damage.payload = payload  # type: ignore[method-assign]
+        assert not (await stage.lease("a")).batches
+        group = group_of(stage)
+        while stage.members["a"].damage.stats().aside:
+            assert await stage.members["a"].reads.damage(group) in ((), ())
+        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]

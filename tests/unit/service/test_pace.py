@@ -1,0 +1,92 @@
+"""How long the leader's own desk rests, so that other nodes get as much of a backlog."""
+
+import asyncio
+
+import pytest
+
+from querator.service.pace import OWED_MAX, REST_S_MAX, RUNNING, Pace
+from tests.unit.service.serving import LONG_MS, payloads
+from tests.unit.service.stage import staged
+from tests.unit.service.test_forwarding import group_of, rounds, start
+
+LEASE_S = 0.01
+
+
+def ahead(items: float = 3.0) -> Pace:
+    """The own desk has got so much more than node b, which has leased at 0."""
+    pace = Pace()
+    pace.other("b", 0, 0.0)
+    pace.own(items, LEASE_S)
+    return pace
+
+
+def test_the_own_desk_rests_as_long_as_its_lease_took_while_another_node_is_owed_something():
+    assert Pace().rest_s(0.0) == 0
+    assert ahead(1.0).rest_s(0.0) == 0, "somebody has to be the first"
+    pace = ahead(3.0)
+    assert pace.rest_s(0.0) == LEASE_S
+    pace.other("b", 1.0, 0.0)
+    assert pace.rest_s(0.0) == LEASE_S
+    pace.other("b", 1.0, 0.0)
+    assert pace.rest_s(0.0) == 0
+    pace.own(1.0, 60.0)
+    assert pace.rest_s(0.0) == REST_S_MAX
+
+
+def test_a_node_that_comes_seldom_is_not_waited_for():
+    pace = ahead()
+    assert pace.rest_s(RUNNING * LEASE_S)
+    assert pace.rest_s(RUNNING * LEASE_S + 0.001) == 0
+    pace.other("b", 1.0, 1.0)
+    assert pace.rest_s(1.0)
+    pace.forget("b")
+    assert pace.rest_s(1.0) == 0
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_little_is_remembered(more: int):
+    pace = ahead(0)
+    for _ in range(100):
+        if more > 0:
+            pace.own(1.0, LEASE_S)
+        else:
+            pace.other("b", 1.0, 0.0)
+    for _ in range(int(OWED_MAX)):
+        if more > 0:
+            pace.other("b", 1.0, 0.0)
+        else:
+            pace.own(1.0, LEASE_S)
+    assert pace.rest_s(0.0) == 0
+    pace.own(1.5, LEASE_S)
+    assert pace.rest_s(0.0)
+
+
+async def test_who_does_not_wait_is_served_while_the_desk_rests():
+    async with staged("a", "b") as stage:
+        view = stage.members["a"].router.view(group_of(stage, 0))
+        view.rests = True
+        waiting = start(stage.lease("a", 1, wait_ms=LONG_MS))
+        await stage.produce("a", b"x")
+        await rounds()
+        assert not waiting.done()
+        view.rests = False
+        view.desk.look(view)  # type: ignore[union-attr]
+        assert payloads(*(await waiting).batches) == [b"x"]
+        view.rests = True
+        await stage.produce("a", b"y")
+        assert payloads(*(await stage.lease("a", 1)).batches) == [b"y"]
+
+
+async def test_the_desk_rests_no_longer_when_another_node_leads():
+    async with staged("a", "b") as stage:
+        group = group_of(stage, 0)
+        await stage.produce("a", *[b"%d" % number for number in range(900)])
+        view = stage.members["a"].router.view(group)
+        while not view.rests:
+            await stage.lease("b", 1, wait_ms=LONG_MS)
+            await stage.lease("a", 3, wait_ms=LONG_MS)
+        stage.lead(group, "b")
+        assert not view.rests
+        await asyncio.sleep(REST_S_MAX)
+        stage.lead(group, "a")
+        assert payloads(*(await stage.lease("a", 1, wait_ms=LONG_MS)).batches)

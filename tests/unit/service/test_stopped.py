@@ -1,0 +1,110 @@
+"""A queue with a partition that is stopped is not changed, and the caller hears which and why."""
+
+from typing import Any
+
+import pytest
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.queues import QueueSettings
+from querator.model.readers import OpenReader
+from querator.partition.facts import ClosureQuery
+from querator.partition.machine import PartitionMachine
+from querator.raft.host import Host
+from querator.service import stopped
+from querator.service.reads import NOT_OPEN
+from querator.storage.environment import StorageCorrupt
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.service.serving import Node, code, refusal, serving
+from tests.unit.service.stage import staged
+from tests.unit.service.test_forwarding import group_of
+
+LONGER = QueueSettings(lease_timeout_ms=77_000)
+
+
+class Broken:
+    """Groups whose machines fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.groups: set[GroupId] = set()
+        apply = PartitionMachine.apply
+
+        def fails(machine: PartitionMachine, *args: Any, **more: Any) -> Any:
+            if machine.group in self.groups:
+                raise StorageCorrupt("a row is damaged")
+            return apply(machine, *args, **more)
+
+        monkeypatch.setattr(PartitionMachine, "apply", fails)
+        monkeypatch.setattr(stopped, "LOOK_S", 0.05)
+
+
+async def update(node: Node, settings: QueueSettings, *mask: str) -> Any:
+    return await node.admin.update_queue("default", "q", settings, mask, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mask"),
+    [(LONGER, "lease_timeout_ms"), (QueueSettings(partitions=5), "partitions")],
+)
+async def test_a_change_is_refused_while_a_partition_is_stopped(monkeypatch, settings, mask):
+    broken = Broken(monkeypatch)
+    async with serving(may_fail=True) as node:
+        before = await node.create(partitions=3)
+        broken.groups = {before.groups[1]}
+        broken_by = node.host.propose(before.groups[1], OpenReader("lake"))
+        assert await code(broken_by) is ErrorCode.OUTCOME_UNKNOWN
+        error = await refusal(update(node, settings, mask))
+        assert (error.code, error.field, error.value) == (
+            ErrorCode.STORAGE_FAILED,
+            "partition",
+            "1",
+        )
+        for part in ("queue q", "partition 1 (node node: ", "a row is damaged", "node replace"):
+            assert part in error.message
+        assert node.placement.map.find("default", "q") == before
+        assert not node.placement.pending
+
+
+async def test_a_partition_that_cannot_be_opened_is_named(monkeypatch):
+    environment = MemoryEnvironment()
+    async with serving(environment) as node:
+        before = await node.create(partitions=3)
+    create_group = Host.create_group
+
+    async def fails(host: Host, group: GroupId, *args: Any) -> None:
+        if group == before.groups[2]:
+            raise QueratorError(ErrorCode.INTERNAL, f"group {group} is stopped")
+        await create_group(host, group, *args)
+
+    monkeypatch.setattr(Host, "create_group", fails)
+    async with serving(environment, may_fail=True) as node:
+        error = await refusal(update(node, LONGER, "lease_timeout_ms"))
+        assert (error.code, error.value) == (ErrorCode.STORAGE_FAILED, "2")
+        assert "could not be read" in error.message
+
+
+async def test_a_partition_without_a_leader_is_waited_for_unless_a_replica_says_why(monkeypatch):
+    Broken(monkeypatch)
+    async with staged("a", "b", partitions=2) as stage:
+        stage.lead(group_of(stage, 1), None)
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        await stopped.check_running(stage.members["a"].router, queue, deadline=None)
+
+        async def fails(_: object) -> None:
+            raise QueratorError(ErrorCode.INTERNAL, "it is stopped")
+
+        stage.members["b"].router.answers = fails
+        error = await refusal(
+            stopped.check_running(stage.members["a"].router, queue, deadline=None)
+        )
+        assert (error.value, "partition 1 (node b: it is stopped)" in error.message) == ("1", True)
+
+
+async def test_a_node_whose_replica_is_not_open_says_that_it_does_not_lead(monkeypatch):
+    async with staged("a", "b") as stage:
+        group = group_of(stage)
+        monkeypatch.setattr(stage.base.host, "status", lambda _: None)
+        error = await refusal(stage.members["b"].reads.answer(ClosureQuery(group)))
+        # Whoever has asked goes on with another node.
+        assert (error.code, error.field) == (ErrorCode.NOT_LEADER, NOT_OPEN)
