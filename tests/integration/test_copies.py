@@ -121,6 +121,8 @@ async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since
         cluster["b"].thaw()
         await cluster["c"].kill()
         await cluster["c"].start()
+        # b dials again after up to PEER_RETRY_MS_MAX; c is well as soon as a has found it.
+        await cluster["c"].says("peers.connected", "'peer': 'b/")
         await cluster.until_well("c")
         await cluster["c"].kill()
         acknowledged = await produced(cluster, "a")
