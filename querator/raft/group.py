@@ -512,7 +512,8 @@ class Group:
             return
         if not done:
             self._no_room_s = self._clock.monotonic_s() + NO_ROOM_S
-            _log.warning("apply.no_room", group=self.group, index=state.index + 1)
+            if not self._lacks_room:
+                _log.warning("apply.no_room", group=self.group, index=state.index + 1)
             return
         last = done[-1][0].index
         self.member.applied(last)
@@ -711,4 +712,5 @@ class Group:
             followers=self.member.followers(),
             waits_for_clock=self.member.waits_for_clock,
             behind_ms=0 if self.office is None else self.office.behind_ms,
+            waits_for_space=self._no_room_s is not None,
         )

@@ -40,3 +40,5 @@ class GroupStatus(msgspec.Struct, frozen=True):
     """Whether this replica does not stand for election because its node's clock is not believed."""
     behind_ms: int = 0
     """How far state time is behind the wall clock of this node, which leads; 0: not far."""
+    waits_for_space: bool = False
+    """Whether the next committed entry is not applied because the node has no room for it."""

@@ -13,6 +13,7 @@ of kinds, with what an operator does for each.
                        set forward
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
+    space_lacks        a replica here does not apply its log because the node has no room for it
     copy_behind        another voter has not on disk what the leader here had `PATIENCE_S` ago
     disk_slow          a sync here took longer than `SLOW_SYNC_S`, within `MEMORY_S`
     event_loop_hung    the event loop here hung (`raft.loop_watch`), within `MEMORY_S`
@@ -60,6 +61,7 @@ KINDS: Final = (
     "time_behind",
     "partition_stopped",
     "blocks_damaged",
+    "space_lacks",
     "copy_behind",
     "disk_slow",
     "event_loop_hung",
@@ -187,7 +189,6 @@ class Conditions:
                 f"up to {max(ahead_ms[group] for group in groups) / 1000:,.0f} s."
             ),
         )
-
         behind_ms = {
             group: status.behind_ms
             for group, status in statuses.items()
@@ -222,6 +223,15 @@ class Conditions:
             lambda named, groups: (
                 f"{named} on node {self._node}: "
                 f"{_count(sum(blocks[group] for group in groups), 'block')} damaged."
+            ),
+        )
+
+        yield from self._by_queue(
+            "space_lacks",
+            [group for group, status in statuses.items() if status.waits_for_space],
+            lambda named, _: (
+                f"{named}: node {self._node} has no room for what is committed, and does not go on "
+                "until there is some."
             ),
         )
 

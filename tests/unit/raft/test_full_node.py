@@ -21,6 +21,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import KIB, MIB
 from querator.partition.machine import PartitionMachine
 from querator.raft.host import Host
+from querator.raft.status import GroupStatus
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.keys import Table
 from querator.storage.memory_environment import MemoryEnvironment
@@ -139,6 +140,12 @@ async def test_a_group_whose_needs_cannot_be_told_does_not_stop_the_node():
         assert owner.failures == []
 
 
+def told(host: Host, group: int) -> GroupStatus:
+    status = host.status(GroupId(group))
+    assert status is not None
+    return status
+
+
 HEAVY = Table("test_heavy", b"\x03", "Q")
 
 
@@ -164,9 +171,14 @@ async def test_what_there_is_no_room_for_waits_and_the_other_groups_go_on():
         for count in range(1, 10):
             assert (await host.propose(GroupId(2), 1))[0] == count
         assert not heavy.done()
+        assert told(host, 1).waits_for_space
+        assert not told(host, 2).waits_for_space
         with environment.snapshot() as snapshot:
             assert len(list(HEAVY.rows(snapshot, 1))) == 2, "nothing of it is written"
         environment._quota_bytes = 100 * MIB
         assert (await heavy)[0] == 32
         assert (await behind)[0] == 1
+        # The status is that of the last synced turn, and an answer may be told before its sync.
+        await host.propose(GroupId(1), 0)
+        assert not told(host, 1).waits_for_space
         assert owner.failures == []

@@ -183,6 +183,18 @@ async def test_a_partition_that_is_stopped(caplog: pytest.LogCaptureFixture) -> 
         await watch.gone("partition_stopped")
 
 
+async def test_a_replica_without_room_for_what_is_committed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with watching(caplog) as (node, watch):
+        group = (await node.create()).groups[0]
+        watch.host.changed[group] = {"waits_for_space": True}
+        sentence = await watch.seen("space_lacks")
+        assert "q/0: node node has no room for what is committed" in sentence
+        watch.host.changed.clear()
+        await watch.gone("space_lacks")
+
+
 async def test_a_block_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(caplog) as (node, watch):
         queue = await node.create()
