@@ -8,7 +8,8 @@ from datetime import timedelta
 import click
 from rich.live import Live
 
-from querator.cli.cluster_views import cluster_view, picture, plan_picture
+from querator.cli.cluster_pictures import picture, plan_picture
+from querator.cli.cluster_views import cluster_view
 from querator.cli.failures import ExitCode
 from querator.cli.output import console, count, note, write_json, write_picture, write_table
 from querator.cli.parameters import DURATION

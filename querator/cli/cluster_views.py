@@ -1,22 +1,21 @@
-"""A cluster for people: what its nodes and queues are like, and what is wrong, in sentences."""
+"""A cluster for people: what its nodes and queues are like, and what is wrong, in sentences. Drawn
+by `cluster_pictures`.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from querator.cli.output import count, make_table
+from querator.cli.output import count
 from querator.client.cluster import ClusterPicture, SeenCondition, SeenDamage, SeenNode
 from querator.model.cluster import (
     ClusterGroup,
     ClusterPending,
-    ClusterPlan,
     ClusterReplica,
     ClusterScrub,
 )
-from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB, STATE_TIME_JUMP_MS_MAX
+from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
 
 LAG_ENTRIES_MAX = 10_000
 """A replica that is further behind is worth a word."""
@@ -361,162 +360,3 @@ def _named(partitions: Sequence[PartitionView]) -> str:
 
 def _have(partitions: Sequence[PartitionView]) -> str:
     return "has" if len(partitions) == 1 else "have"
-
-
-# --- pictures --------------------------------------------------------------------------------
-
-
-def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
-    """Everything on one screen; with `partitions` a line for each."""
-    data = [one for one in view.partitions if one.queue]
-    queues = len({(one.namespace, one.queue) for one in data})
-    title = (
-        f"Cluster {view.cluster_id}: {count(len(view.nodes), 'node')}, {count(queues, 'queue')}, "
-        f"{count(len(data), 'partition')}."
-    )
-    well = "All is well." if not view.problems else f"{count(len(view.problems), 'thing')} to know:"
-    parts: list[RenderableType] = [Text(f"{title} {well}")]
-    parts += [Text(f"  - {problem}") for problem in view.problems]
-    parts += [Text(hint) for hint in _hints(view)]
-    parts += [Text(), _nodes_table(view), Text()]
-    parts.append(_partitions_table(view) if partitions else _queues_table(view))
-    return Group(*parts)
-
-
-def _hints(view: ClusterView) -> Iterable[str]:
-    """What is well, and yet not all that there could be."""
-    for node in view.nodes:
-        if not node.peer_address:
-            yield (
-                f"Other nodes cannot join: {node.name} was started without an address for them. "
-                f"To grow the cluster start it with --name {node.name}, --cluster-token-file and "
-                "--listen-peers."
-            )
-
-
-def plan_picture(plan: ClusterPlan) -> RenderableType:
-    """What moves, and why."""
-    if not plan.moves:
-        return Text("Everything is where it should be.")
-    under_way = sum(move.moving for move in plan.moves)
-    title = f"{count(under_way, 'partition')} under way, {len(plan.moves) - under_way:,} to come."
-    table = make_table(
-        ["partition", "copies on", "will be on", "led by", "why"],
-        [
-            [
-                f"{move.queue}/{move.partition}",
-                ", ".join(move.origin),
-                ", ".join(move.to),
-                move.leader,
-                move.reason,
-            ]
-            for move in plan.moves
-        ],
-    )
-    return Group(Text(title), Text(), table)
-
-
-def _nodes_table(view: ClusterView) -> RenderableType:
-    return make_table(
-        [
-            "node",
-            "state",
-            "clients at",
-            "nodes at",
-            "zone",
-            "leads",
-            "replicas",
-            "behind",
-            "checked",
-        ],
-        [
-            [
-                node.name,
-                node.state,
-                node.address,
-                node.peer_address,
-                node.zone,
-                node.leads,
-                node.replicas,
-                _lag(node.lag_entries),
-                _checked(node),
-            ]
-            for node in view.nodes
-        ],
-    )
-
-
-def _checked(node: NodeView) -> str:
-    """When the node had last compared the checksums of all its payloads, as far as it has."""
-    scrub = node.scrub
-    if node.why or not scrub.on:
-        return ""
-    if scrub.rounds:
-        return f"{scrub.age_ms // 60_000:,} min ago"
-    return f"{scrub.round_bytes / MIB:,.0f} MiB so far"
-
-
-def _queues_table(view: ClusterView) -> RenderableType:
-    rows: dict[tuple[str, str], list[PartitionView]] = {}
-    for one in view.partitions:
-        rows.setdefault((one.namespace, one.queue), []).append(one)
-    return make_table(
-        ["queue", "partitions", "led by", "copies", "behind"],
-        [
-            [
-                queue or MAP_NAME,
-                _number(group),
-                _leaders(group),
-                _copies(group),
-                _lag(max((one.lag_entries or 0 for one in group), default=None)),
-            ]
-            for (_, queue), group in rows.items()
-        ],
-    )
-
-
-def _partitions_table(view: ClusterView) -> RenderableType:
-    return make_table(
-        ["partition", "leader", "copies on", "behind"],
-        [
-            [_whole_name(one), one.leader or "none", _places(one), _lag(one.lag_entries)]
-            for one in view.partitions
-        ],
-    )
-
-
-def _number(partitions: Sequence[PartitionView]) -> str:
-    """`6 (2 closing)`."""
-    closing = sum(one.closing for one in partitions)
-    return f"{len(partitions) - closing}" + (f" ({closing} closing)" if closing else "")
-
-
-def _whole_name(one: PartitionView) -> str:
-    return f"{one.name} (closing)" if one.closing else one.name
-
-
-def _leaders(partitions: Sequence[PartitionView]) -> str:
-    """`a 3, b 2, nobody 1`."""
-    counts = Counter(one.leader or "nobody" for one in partitions)
-    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
-
-
-def _copies(partitions: Sequence[PartitionView]) -> str:
-    """`3`, or `2 of 3` for the worst of them."""
-    worst = min(partitions, key=lambda one: len(one.nodes) - len(one.silent))
-    whole = len(worst.nodes)
-    there = whole - len(worst.silent)
-    return str(whole) if there == whole else f"{there} of {whole}"
-
-
-def _places(one: PartitionView) -> str:
-    def place(name: str) -> str:
-        if name in one.silent:
-            return f"{name} (down)"
-        return f"{name} (learning)" if name in one.learning else name
-
-    return ", ".join(place(name) for name in dict.fromkeys((*one.nodes, *one.learning)))
-
-
-def _lag(entries: int | None) -> str:
-    return "" if not entries else f"{entries:,} entries"

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from querator.cli.cluster_views import ClusterView, cluster_view, picture, plan_picture
+from querator.cli.cluster_pictures import picture, plan_picture
+from querator.cli.cluster_views import ClusterView, cluster_view
 from querator.client.cluster import ClusterPicture, SeenCondition, SeenNode
 from querator.model.cluster import (
     ClusterCondition,
