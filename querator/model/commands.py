@@ -6,6 +6,8 @@ are ms since the epoch, durations ms, sizes bytes; 0 means "not given" where the
 say otherwise.
 
 Item sequences travel as ranges `(first_seq, count)`.
+
+Longer than 500 lines: the tags are the log's format, and each is given once.
 """
 
 import msgspec

@@ -236,6 +236,8 @@ def _one(turn: Turn, command: Command) -> Result:
             return _of_moves(turn, command)
         case Redrive():
             return redrive(turn, command)
+        case GiveUp():
+            return give_up(turn, command)
         case _:
             return _of_reader(turn, command)
 
@@ -254,8 +256,6 @@ def _of_moves(turn: Turn, command: MoveDone | MoveReturn | MoveElsewhere | Forge
 
 def _of_reader(turn: Turn, command: Command) -> Result:
     match command:
-        case GiveUp():
-            return give_up(turn, command)
         case OpenReader():
             return open_reader(turn, command)
         case AdvanceReader():

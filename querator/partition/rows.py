@@ -1,6 +1,8 @@
 """Values of the partition's tables, and the instants and numbers of its state.
 
 Layouts are msgpack arrays; masks are little-endian bytes (`masks`). Replicas write the same bytes.
+
+Longer than 500 lines: what a partition stores is one format, read and changed in one place.
 """
 
 from collections.abc import Iterable

@@ -12,6 +12,8 @@ Order in a turn. The library counts its own log in the commit rule as soon as an
 memory. A group with one voter may use that: append, tick (commits up to the end of the open
 transaction), apply, sync, and only then answer. With more voters an entry must be durable before
 the tick that counts it: deliver, tick, append, send, sync. `tick` asserts it.
+
+Longer than 500 lines: what a replica takes in, and when it may count it, has one order.
 """
 
 import math

@@ -38,6 +38,7 @@ round trip goes back one term of either log, not one entry (Ongaro, section 3.5,
 import math
 from collections import deque
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from querator.model.limits import (
@@ -127,30 +128,23 @@ class Progress:
         """What to send now; `asked` wants one message at least, so that it is answered. Raises
         StorageCorrupt, for a damaged payload only if its entry is not committed.
         """
+        appends = partial(
+            self._appends,
+            journal,
+            snapshots,
+            commit_index=commit_index,
+            read_round=read_round,
+            now_s=now_s,
+            asked=asked,
+        )
         try:
-            messages = self._appends(
-                journal,
-                snapshots,
-                commit_index=commit_index,
-                read_round=read_round,
-                room_bytes=room_bytes,
-                now_s=now_s,
-                asked=asked,
-            )
+            messages = appends(room_bytes=room_bytes)
         except AttachmentDamaged as error:
             if error.index > commit_index:
                 raise
             self._wait_for_mending(error, now_s)
             # Nothing of the log is read for these.
-            return self._appends(
-                journal,
-                snapshots,
-                commit_index=commit_index,
-                read_round=read_round,
-                room_bytes=0,
-                now_s=now_s,
-                asked=asked,
-            )
+            return appends(room_bytes=0)
         if messages and messages[-1].entries:
             self._unread_s = None
         return messages
