@@ -259,7 +259,7 @@ class Node:
         )
         self._running.push_async_callback(self._stop_serving, server, service)
         self._address = await server.start()
-        observed.calls = server.counts
+        observed.calls, observed.incoming = server.counts, server.incoming
         placement.say(self._said())
         if self._membership is not None:
             self._membership.say(self._said())

@@ -76,9 +76,10 @@ SETTLES_WAITING_MAX = 16_384
 LEADERLESS_BYTES_MAX = 32 * MIB
 LEADERLESS_CALLS_MAX = 8_192
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
-# Of clients and of other nodes; gRPC ends further ones. Each may hold a message that has not come
-# whole, which no budget counts.
-CONNECTIONS_MAX = 1_000
+CONNECTIONS_MAX = 1_000  # Of clients and of other nodes; gRPC ends further ones.
+# Messages that have not come whole, of all connections: then connections on which nothing comes are
+# ended, and at twice as much others too.
+INCOMPLETE_BYTES_MAX = 96 * MIB
 OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing though it has something ready. It is
 # behind, or wrong about itself; then it is asked again after OVERLOADED_RETRY_MS.

@@ -35,6 +35,7 @@ from querator.model.reader_calls import (
 )
 from querator.model.txn_calls import AbortCall, CommitCall, StageCall
 from querator.server.call_counts import CANCELLED, OK, CallCounts
+from querator.server.incoming import Incoming
 from querator.service.admission import CONNECTION
 from querator.wire.errors import error_status
 
@@ -118,13 +119,14 @@ async def abort(context: Context, error: QueratorError, *, request_id: str) -> N
 
 class LiveCalls:
     """Counts the calls that are being answered, so that a drain knows when they all are, and in
-    `counts` what became of them.
+    `counts` what became of them. `incoming` learns of each message that is whole.
 
     `draining` is set by the drain: no call is taken on any more.
     """
 
     def __init__(self) -> None:
         self.counts = CallCounts()
+        self.incoming = Incoming()
         self.draining = False
         self._count = 0
         self._idle = asyncio.Event()
@@ -167,7 +169,9 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
     async def handle(data: bytes, context: Context) -> bytes:
         request_id = new_request_id()
         began_s = time.perf_counter()
-        CONNECTION.set(context.peer())
+        peer = context.peer()
+        CONNECTION.set(peer)
+        live.incoming.heard(peer)
         if live.draining:
             live.refused()
             counts.refused(method, DRAINING, began_s)

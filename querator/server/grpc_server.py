@@ -26,6 +26,7 @@ from querator.server.browse_stream import BrowseStream
 from querator.server.call_counts import CallCounts
 from querator.server.cluster_calls import ClusterCalls
 from querator.server.forwarding import Forwarding
+from querator.server.incoming import Incoming
 from querator.server.lease_stream import LeaseStream
 from querator.server.node_calls import NodeCalls
 from querator.server.produce_stream import ProduceStream
@@ -140,6 +141,10 @@ class GrpcServer:
     def counts(self) -> CallCounts:
         return self._calls.counts
 
+    @property
+    def incoming(self) -> Incoming:
+        return self._calls.incoming
+
     async def start(self) -> str:
         """Listens and serves; the address with its real port. Raises `ListenError`."""
         assert self._server is None, "started once"
@@ -184,6 +189,7 @@ class GrpcServer:
             raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
         self._server = server
         await server.start()
+        self.incoming.start(port)
         for service in _HEALTH_OF:
             await self._health.set(service, _SERVING)
         address = f"{self._listen.rpartition(':')[0]}:{port}"
@@ -205,6 +211,7 @@ class GrpcServer:
         server, self._server = self._server, None
         if server is None:
             return
+        await self.incoming.stop()
         await self._health.enter_graceful_shutdown()
         self._calls.draining = True
         self._streams.drain()
@@ -235,17 +242,25 @@ class GrpcServer:
         return BatchStream(context, request, self._readers)
 
     def _produce_stream(self, context: Context, request_id: str, _: object) -> ProduceStream:
-        counts = self._calls.counts
-        return ProduceStream(context, request_id, self._queue_service, self._limits, counts)
+        return ProduceStream(
+            context,
+            request_id,
+            self._queue_service,
+            self._limits,
+            self._calls.counts,
+            self.incoming.of(context.peer()),
+        )
 
     def _lease_stream(self, context: Context, request_id: str, _: object) -> LeaseStream:
-        return LeaseStream(context, request_id, self._queue_service, self._calls.counts)
+        whole = self.incoming.of(context.peer())
+        return LeaseStream(context, request_id, self._queue_service, self._calls.counts, whole)
 
     def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:
         neighbours = self._queue_service.neighbours
         assert neighbours is not None
         assert self._forwarding is not None
-        return NodeCalls(context, request_id, neighbours, self._forwarding)
+        whole = self.incoming.of(context.peer())
+        return NodeCalls(context, request_id, neighbours, self._forwarding, whole)
 
     def _stream(
         self, method: str, make: Callable[[Context, str, object], Stream]

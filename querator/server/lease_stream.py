@@ -9,6 +9,7 @@ gets no more leases than it can be told of.
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -39,12 +40,19 @@ class LeaseStream:
     """One stream; see `streams.Stream`."""
 
     def __init__(
-        self, context: Context, request_id: str, service: QueueService, counts: CallCounts
+        self,
+        context: Context,
+        request_id: str,
+        service: QueueService,
+        counts: CallCounts,
+        whole: Callable[[], None],
     ) -> None:
+        """`whole` is told of each frame that has come."""
         self._context = context
         self._request_id = request_id
         self._service = service
         self._counts = counts
+        self._whole = whole
         self._outbox = Outbox()
         self._call: SubscribeCall | None = None
         self._subscription: Subscription | None = None
@@ -93,7 +101,7 @@ class LeaseStream:
             subscription = await self._open(tasks)
             while subscription is not None:
                 await self._outbox.until(self._outbox.has_room_for_request)
-                frame = await read_frame(self._context)
+                frame = await read_frame(self._context, self._whole)
                 if frame is None:
                     break
                 self._take(frame, subscription, tasks)
@@ -104,7 +112,7 @@ class LeaseStream:
 
     async def _open(self, tasks: asyncio.TaskGroup) -> Subscription | None:
         """Reads the first frame and subscribes; None if the client says nothing at all."""
-        frame = await read_frame(self._context)
+        frame = await read_frame(self._context, self._whole)
         if frame is None:
             return None
         number, call = frames.parse_lease_frame(frame, subscribed=None, now_ms=now_ms())

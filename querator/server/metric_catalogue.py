@@ -18,6 +18,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from querator.model import limits
 from querator.raft.stats import Distribution
 
 Labels = Sequence[str]
@@ -126,6 +127,15 @@ CALL = _histogram(
     _US, 7, 24, ("method",),
 )  # fmt: skip
 STREAMS = _gauge("open_streams", "Streams that clients have open.", ("method",))
+INCOMPLETE = _gauge(
+    "incomplete_message_bytes",
+    "What has come of messages that are not whole, on connections with more than 64 KiB of it.",
+)
+CONNECTIONS_ENDED = _counter(
+    "ended_connections",
+    f"Connections that the node ended because such messages took more than "
+    f"{limits.INCOMPLETE_BYTES_MAX // limits.MIB} MiB.",
+)
 WAITING = _gauge(
     "waiting_calls",
     "Calls taken on and not answered; lease calls and streams wait for work. Beyond a limit of "

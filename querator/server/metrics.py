@@ -55,6 +55,8 @@ class Look(msgspec.Struct, frozen=True):
     calls: Mapping[tuple[str, str], int]
     lasted_us: Mapping[str, Distribution]
     streams: Mapping[str, int]
+    incomplete_bytes: int
+    connections_ended: int
     waiting: Mapping[str, int]
     waiting_produce_bytes: int
     placed: PlacementMap
@@ -90,6 +92,8 @@ def look(observed: Observed, health: Health) -> Look:
         calls={} if calls is None else calls.calls(),
         lasted_us={} if calls is None else calls.lasted_us(),
         streams={} if calls is None else calls.open_streams(),
+        incomplete_bytes=0 if observed.incoming is None else observed.incoming.incomplete_bytes,
+        connections_ended=0 if observed.incoming is None else observed.incoming.ended,
         waiting=dict(
             zip(("produce", "settle", "lease"), (each.calls for each in admissions), strict=False)
         ),
@@ -223,6 +227,8 @@ def _calls(seen: Look) -> Iterator[Metric]:
     yield family(catalogue.CALLS, seen.calls.items())
     yield histogram(catalogue.CALL, (((method,), d) for method, d in seen.lasted_us.items()))
     yield family(catalogue.STREAMS, (((method,), n) for method, n in seen.streams.items()))
+    yield family(catalogue.INCOMPLETE, [((), seen.incomplete_bytes)])
+    yield family(catalogue.CONNECTIONS_ENDED, [((), seen.connections_ended)])
     yield family(catalogue.WAITING, (((kind,), n) for kind, n in seen.waiting.items()))
     yield family(catalogue.WAITING_BYTES, [((), seen.waiting_produce_bytes)])
 

@@ -10,6 +10,7 @@ before it has proven the cluster's token (`node_proof`).
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,14 @@ class NodeCalls:
         request_id: str,
         neighbours: Neighbours,
         forwarding: "Forwarding",
+        whole: Callable[[], None],
     ) -> None:
+        """`whole` is told of each frame that has come."""
         self._context = context
         self._request_id = request_id
         self._neighbours = neighbours
         self._forwarding = forwarding
+        self._whole = whole
         self._loop = asyncio.get_running_loop()
         self._node = ""
         self._answers: deque[frames.Answer] = deque()
@@ -95,7 +99,7 @@ class NodeCalls:
         await self._context.write(node_service_pb2.LinkResponse(handshake=step).SerializeToString())
 
     async def _receive(self) -> Step:
-        data = await read_frame(self._context)
+        data = await read_frame(self._context, self._whole)
         if data is None:
             raise Refused(Code.CLOSED, "it ended the link", by_peer=True)
         return _request(data).handshake
@@ -115,7 +119,7 @@ class NodeCalls:
     async def _read(self, tasks: asyncio.TaskGroup) -> QueratorError | None:
         """Until the other node has asked all that it will; why not, if it cannot be understood."""
         try:
-            while (data := await read_frame(self._context)) is not None:
+            while (data := await read_frame(self._context, self._whole)) is not None:
                 for ask in frames.decode_asks(_request(data).asks):
                     self._take(ask, tasks)
         except frames.FrameError as error:

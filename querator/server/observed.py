@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
     from querator.raft.tcp_peers import TcpPeers
     from querator.server.call_counts import CallCounts
+    from querator.server.incoming import Incoming
     from querator.service.conditions import Conditions
     from querator.service.queue_service import QueueService
     from querator.service.scrub import Scrub
@@ -35,5 +36,6 @@ class Observed:
     scrub: "Scrub | None" = None
     calls: "CallCounts | None" = None
     """There as soon as clients are served."""
+    incoming: "Incoming | None" = None
     stopping: bool = False
     failure: BaseException | None = None

@@ -6,6 +6,7 @@ as soon as it is done, in any order.
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from querator.model.calls import ProduceCall
 from querator.model.errors import QueratorError
@@ -30,12 +31,15 @@ class ProduceStream:
         service: QueueService,
         request_limits: RequestLimits,
         counts: CallCounts,
+        whole: Callable[[], None],
     ) -> None:
+        """`whole` is told of each frame that has come."""
         self._context = context
         self._request_id = request_id
         self._service = service
         self._limits = request_limits
         self._counts = counts
+        self._whole = whole
         self._outbox = Outbox()
         self._reader: asyncio.Task[QueratorError | None] | None = None
         self._draining = False
@@ -61,7 +65,7 @@ class ProduceStream:
         while not self._draining:
             if not outbox.has_room_for_request():
                 await outbox.until(outbox.has_room_for_request)
-            frame = await read_frame(context)
+            frame = await read_frame(context, self._whole)
             if frame is None:
                 return None
             try:

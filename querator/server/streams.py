@@ -67,7 +67,9 @@ class Streams:
                 self._calls.refused()
                 counts.refused(method, DRAINING, began_s)
                 await abort(context, DRAINING, request_id=request_id)
-            CONNECTION.set(context.peer())
+            peer = context.peer()
+            CONNECTION.set(peer)
+            self._calls.incoming.heard(peer)
             stream = make(context, request_id, request)
             self._live.add(stream)
             counts.stream_began(method)
@@ -113,7 +115,8 @@ class Readable(Protocol):
     def read(self) -> Awaitable[object]: ...
 
 
-async def read_frame(context: Readable) -> bytes | None:
-    """The next frame; None after the client's half-close."""
+async def read_frame(context: Readable, whole: Callable[[], None]) -> bytes | None:
+    """The next frame, of which `whole` is told; None after the client's half-close."""
     frame: object = await context.read()
+    whole()
     return frame if isinstance(frame, bytes) else None

@@ -23,6 +23,8 @@ MESSAGE_BYTES = 8 * 1024 * 1024
 FRAME_BYTES = 16_384
 WINDOW_BYTES = 65_535
 SECONDS_MAX = 60.0
+STILL_S = 5
+"""Nothing more is sent for so long: the node has ended what it will."""
 CONNECT_AT_ONCE_MAX = 64
 
 
@@ -62,6 +64,7 @@ class Half:
 
     async def run(self, port: int, room: asyncio.Semaphore) -> None:
         """Until it is cancelled, or the node ends the connection."""
+        writer: asyncio.StreamWriter | None = None
         try:
             async with room:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -73,6 +76,9 @@ class Half:
                 await self._step(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
             self.refused = True
+        finally:
+            if writer is not None:
+                writer.close()
 
     async def _step(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readexactly(9)
@@ -133,14 +139,16 @@ async def measured(connections: int, size: int) -> dict[str, float]:
         before_mib = resident_mib(node.pid)
         room = asyncio.Semaphore(CONNECT_AT_ONCE_MAX)
         halves = [Half(size) for _ in range(connections)]
-        highest_mib, sent, until_s = before_mib, -1, time.monotonic() + SECONDS_MAX
+        highest_mib, sent, still = before_mib, -1, 0
+        until_s = time.monotonic() + SECONDS_MAX
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(half.run(port, room)) for half in halves]
             while time.monotonic() < until_s:
                 await asyncio.sleep(1.0)
                 highest_mib = max(highest_mib, resident_mib(node.pid))
                 now = sum(half.sent for half in halves)
-                if now == sent:
+                still = still + 1 if now == sent else 0
+                if still == STILL_S:
                     break
                 sent = now
             for task in tasks:

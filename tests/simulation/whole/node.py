@@ -469,7 +469,7 @@ class WholeNode(SimulatedNode):
             return None
         neighbours = self.rooms.service.neighbours
         assert neighbours is not None
-        return NodeCalls(context, "link", neighbours, self._forwarding)
+        return NodeCalls(context, "link", neighbours, self._forwarding, lambda: None)
 
     def call(
         self,
