@@ -20,6 +20,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -66,6 +67,8 @@ class Incoming:
         self._port = 0
         self._received = received or self._of_process
         self._end = end or self._end_of_process
+        # Of its own: others may have all threads of the loop at work.
+        self._thread = ThreadPoolExecutor(1, "incoming")
         self._heard: set[str] = set()
         self._whole: dict[Peer, int] = {}
         """What had come on a connection when its last message was known to be whole."""
@@ -87,20 +90,26 @@ class Incoming:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
+        self._thread.shutdown(wait=False)
 
     async def _watch(self) -> None:
+        """Says when a look fails, once, and looks again."""
         clock = asyncio.get_running_loop().time
-        with open("/proc/self/statm", "rb", buffering=0) as statm:  # noqa: ASYNC230 - never blocks
-            due_s, least = clock(), 0
-            while True:
-                pages = int(os.pread(statm.fileno(), 64, 0).split()[1])
-                resident = pages * _PAGE_BYTES
-                if clock() >= due_s or resident - least >= GROWTH_BYTES:
+        due_s, least, failed = clock(), 0, False
+        while True:
+            resident = _resident_bytes()
+            if clock() >= due_s or resident - least >= GROWTH_BYTES:
+                least = resident
+                try:
                     await self.look()
-                    most = self.incomplete_bytes > INCOMPLETE_BYTES_MAX
-                    due_s, least = clock() + (GROWTH_S if most else LOOK_S), resident
-                least = min(least, resident)
-                await asyncio.sleep(GROWTH_S)
+                except Exception:  # noqa: BLE001 - the next look may succeed
+                    if not failed:
+                        _log.exception("grpc.incomplete_unknown")
+                    failed = True
+                much = self.incomplete_bytes > INCOMPLETE_BYTES_MAX
+                due_s = clock() + (GROWTH_S if much else LOOK_S)
+            least = min(least, resident)
+            await asyncio.sleep(GROWTH_S)
 
     def of(self, peer: str) -> Callable[[], None]:
         """What to call for each whole message of that peer."""
@@ -112,7 +121,8 @@ class Incoming:
 
     async def look(self) -> None:
         """Looks now."""
-        received = await asyncio.to_thread(self._received)
+        loop = asyncio.get_running_loop()
+        received = await loop.run_in_executor(self._thread, self._received)
         # By port alone: how gRPC writes addresses is its own. Two peers with one port are rare, and
         # it only makes what is held look less.
         heard = {peer.rpartition(":")[2] for peer in self._heard}
@@ -128,7 +138,7 @@ class Incoming:
         self.incomplete_bytes = sum(size for _, size in held)
         if ending := self._too_much(held):
             self._ending |= ending
-            await asyncio.to_thread(self._end, ending)
+            await loop.run_in_executor(self._thread, self._end, ending)
 
     def _too_much(self, held: list[tuple[Received, int]]) -> Set[Peer]:
         left, ending = self.incomplete_bytes, set[Peer]()
@@ -189,3 +199,13 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         yield sock
     finally:
         sock.detach()
+
+
+def _resident_bytes() -> int:
+    """Of this process."""
+    # Not by `read`: it is taken for a call that may block, which one of /proc does not.
+    descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        return int(os.pread(descriptor, 64, 0).split()[1]) * _PAGE_BYTES
+    finally:
+        os.close(descriptor)
