@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,10 @@ async def counted(addresses: str) -> PartitionStats:
         return (await client.stats(QUEUE)).total
 
 
+def says(view: dict[str, Any], words: str) -> bool:
+    return any(words in problem for problem in view["problems"])
+
+
 async def end(cluster: Members, names: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         for name in names:
@@ -67,6 +72,8 @@ async def test_a_node_that_starts_a_day_ahead_moves_no_time(tmp_path: Path, libr
             assert (after.expired, after.dead, after.dropped) == (0, 0, 0)
             assert after.ready == (1 + round_) * before.ready
             assert after.scheduled == (1 + round_) * before.scheduled
+        if "c" in up:
+            await cluster.until(lambda view: says(view, "The clock of node a is "), "b")
         clocks.step("a", 0)
         if "c" not in up:
             await cluster["c"].start()
