@@ -1,8 +1,8 @@
 """Messages that have not come whole, and the memory that they take.
 
 gRPC keeps what has come of a message until all of it has, and its Python server has no quota for
-that. So the node looks at its connections itself. What the kernel has received on a connection
-since the last whole message is what gRPC may hold for it.
+that. So the node looks at its connections itself. What gRPC has taken off a connection since the
+last whole message is what it may hold for it.
 
     together on all connections            the node ends
     more than INCOMPLETE_BYTES_MAX         connections on which nothing has come for `STALLED_S`
@@ -16,9 +16,11 @@ process has grown by `GROWTH_BYTES`, or while there is more than the bound.
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -33,6 +35,8 @@ LOOK_S: Final = 2.0
 GROWTH_S: Final = 0.05
 """How often the size of the process is read."""
 GROWTH_BYTES: Final = 16 * MIB
+LATE_S: Final = 0.2
+"""An event loop that is later than this has messages that are whole and that nobody has read."""
 STALLED_S: Final = 1.0
 SMALL_BYTES: Final = 64 * KIB
 """What a connection may have received besides messages: headers, pings, windows."""
@@ -41,6 +45,7 @@ Peer: TypeAlias = tuple[str, int]
 
 _INFO: Final = struct.Struct("=52xI72xQ")
 """Of Linux's struct tcp_info: tcpi_last_data_recv (ms) and tcpi_bytes_received."""
+_INT: Final = struct.Struct("=i")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 _libc: Final = ctypes.CDLL(None)
@@ -48,7 +53,9 @@ _log = telemetry.logger(__name__)
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What has come on a connection from the address `peer`, and how long ago the last of it."""
+    """Bytes that have been taken off a connection from the address `peer`, and how long ago the
+    last of them came.
+    """
 
     peer: Peer
     size: int
@@ -97,19 +104,22 @@ class Incoming:
         clock = asyncio.get_running_loop().time
         due_s, least, failed = clock(), 0, False
         while True:
-            resident = _resident_bytes()
-            if clock() >= due_s or resident - least >= GROWTH_BYTES:
-                least = resident
-                try:
-                    await self.look()
-                except Exception:  # noqa: BLE001 - the next look may succeed
-                    if not failed:
-                        _log.exception("grpc.incomplete_unknown")
-                    failed = True
-                much = self.incomplete_bytes > INCOMPLETE_BYTES_MAX
-                due_s = clock() + (GROWTH_S if much else LOOK_S)
-            least = min(least, resident)
+            slept_s = clock()
             await asyncio.sleep(GROWTH_S)
+            if clock() - slept_s > GROWTH_S + LATE_S:
+                continue
+            try:
+                resident = _resident_bytes()
+                least = min(least, resident)
+                if clock() >= due_s or resident - least >= GROWTH_BYTES:
+                    least = resident
+                    await self.look()
+                    much = self.incomplete_bytes > INCOMPLETE_BYTES_MAX
+                    due_s = clock() + (GROWTH_S if much else LOOK_S)
+            except Exception:  # noqa: BLE001 - the next look may succeed
+                if not failed:
+                    _log.exception("grpc.incomplete_unknown")
+                failed = True
 
     def of(self, peer: str) -> Callable[[], None]:
         """What to call for each whole message of that peer."""
@@ -166,6 +176,9 @@ class Incoming:
             with contextlib.suppress(OSError):
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
                 idle_ms, size = _INFO.unpack(info)
+                # What gRPC has not read takes the kernel's memory, and is bounded there.
+                unread = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(_INT.size))
+                size -= _INT.unpack(unread)[0]
                 found.append(Received(peer, size, idle_ms / 1000))
         return found
 

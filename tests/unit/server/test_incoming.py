@@ -1,6 +1,7 @@
 """Messages that do not come whole: which connections are ended for them, and which are not."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Set
 
 from querator.model.limits import INCOMPLETE_BYTES_MAX, MIB
@@ -90,6 +91,24 @@ async def test_a_port_that_is_used_again_begins_anew() -> None:
     await network.look()
     network.open = {1: (3 * MIB, 0.0)}
     assert await network.look() == 2 * MIB
+
+
+async def test_what_nobody_has_read_does_not_count() -> None:
+    size = 2 * SMALL_BYTES
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        incoming = Incoming()
+        incoming.start(address[1])
+        with socket.create_connection(address) as client, listener.accept()[0] as accepted:
+            client.sendall(bytes(size))
+            await incoming.look()
+            assert incoming.incomplete_bytes == 0
+            assert len(accepted.recv(size, socket.MSG_WAITALL)) == size
+            await incoming.look()
+            assert incoming.incomplete_bytes == size
+        await incoming.look()
+        assert incoming.incomplete_bytes == 0, "it is closed"
+        await incoming.stop()
 
 
 async def until(holds: Callable[[], bool]) -> None:
