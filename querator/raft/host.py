@@ -322,6 +322,11 @@ class Host:
         return self._turns.status(group)
 
     @property
+    def clock_apart(self) -> tuple[NodeKey, int] | None:
+        """See `Skew.apart`."""
+        return self._turns.skew.apart
+
+    @property
     def skew_ms(self) -> int:
         """How far the median of the nodes' wall clocks is ahead of this one's. Beyond
         `CLOCK_SKEW_MS_MAX` this node does not lead.

@@ -62,6 +62,10 @@ class Skew:
         self._trusted_until_s = float("-inf")
         self.ms = 0
         """How far the median is ahead of this node; negative: behind."""
+        self.apart: tuple[NodeKey, int] | None = None
+        """The node whose clock differs most from this one's beyond the limit, while no median tells
+        which of both is wrong; and how far it is ahead (ms).
+        """
 
     # --- what is heard -------------------------------------------------------------
 
@@ -97,6 +101,15 @@ class Skew:
         if self.beyond != was_beyond:
             tell = _log.warning if self.beyond else _log.info
             tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)
+        self.apart = None if self.beyond else self._furthest()
+
+    def _furthest(self) -> tuple[NodeKey, int] | None:
+        far = [
+            (node, ahead_ms)
+            for node in self._samples
+            if abs(ahead_ms := self._ahead_ms(node)) > CLOCK_SKEW_MS_MAX and self.may_lead(node)
+        ]
+        return max(far, key=lambda one: abs(one[1]), default=None)
 
     def _median_near(self, ahead_ms: int) -> int:
         """How far the median that is next to a clock is ahead of this node, as is the clock."""

@@ -7,6 +7,8 @@ of kinds, with what an operator does for each.
 
     kind               present while
     clock_wrong        this node's clock is further than the limit from the median of all clocks
+    clocks_differ      the clocks of this node and of another one, whose name comes later, differ by
+                       more than the limit, and there are too few others to say which is wrong
     clock_not_believed a replica here does not stand for election because of this node's clock
     time_ahead         state time of a partition led here is ahead of this node's clock
     time_behind        state time of a partition led here is far behind this node's clock, which was
@@ -56,6 +58,7 @@ _MAP_NAME: Final = "(map)"
 
 KINDS: Final = (
     "clock_wrong",
+    "clocks_differ",
     "clock_not_believed",
     "time_ahead",
     "time_behind",
@@ -164,6 +167,16 @@ class Conditions:
                 f"The clock of node {self._node} is {abs(skew_ms) / 1000:.1f} s {side} that of the "
                 "others.",
             )
+        if (apart := self._host.clock_apart) is not None:
+            other, apart_ms = node_name(apart[0]), abs(apart[1])
+            if self._node < other:
+                names = f"{self._node} and {other}"
+                yield ClusterCondition(
+                    "clocks_differ",
+                    names,
+                    f"The clocks of nodes {names} differ by {apart_ms / 1000:,.1f} s, and too "
+                    "few other nodes answer to tell which is wrong.",
+                )
         waiting = [group for group, status in statuses.items() if status.waits_for_clock]
         yield from self._by_queue(
             "clock_not_believed",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import CLOCK_SKEW_MS_MAX
-from querator.model.nodes import node_key
+from querator.model.nodes import node_key, node_name
 from querator.raft.clock import SimulatedClock
 from querator.raft.skew import Skew
 
@@ -42,6 +42,22 @@ def test_a_clock_is_compared_with_the_median(ahead_ms, ms):
     skew = heard(*ahead_ms)
     assert skew.ms == ms
     assert skew.beyond == (abs(ms) > CLOCK_SKEW_MS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "apart"),
+    [
+        ((), None),
+        ((CLOCK_SKEW_MS_MAX,), None),
+        ((-60_000,), ("n0", -60_000)),
+        ((60_000, 0), None),  # It is wrong, and knows.
+        ((60_000, 60_000), None),  # This one is, and that is told otherwise.
+        ((50_000, 60_000, 0), ("n0", 50_000)),  # Two against two; the third knows.
+    ],
+)
+def test_clocks_of_which_nobody_knows_which_is_wrong(ahead_ms, apart):
+    told = heard(*ahead_ms).apart
+    assert apart == (told and (node_name(told[0]), told[1]))
 
 
 @given(st.lists(st.integers(-10_000, 10_000), min_size=3, max_size=7))

@@ -42,6 +42,7 @@ class Faulty:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.skew_ms = 0
+        self.clock_apart: tuple[NodeKey, int] | None = None
         self.loop_hangs = 0
         self.changed: dict[GroupId, dict[str, Any]] = {}
         """By group: fields of its status."""
@@ -181,6 +182,17 @@ async def test_a_partition_that_is_stopped(caplog: pytest.LogCaptureFixture) -> 
         assert "q/0, q/1, q/2, q/3, q/4 and 2 more: stopped by a defect on node node" in sentence
         watch.host.changed.clear()
         await watch.gone("partition_stopped")
+
+
+async def test_two_clocks_of_which_nobody_knows_which_is_wrong(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with watching(caplog) as (_, watch):
+        watch.host.clock_apart = NodeKey("zebra/i2"), -86_400_000
+        sentence = await watch.seen("clocks_differ")
+        assert sentence.startswith("The clocks of nodes node and zebra differ by 86,400.0 s, and")
+        watch.host.clock_apart = NodeKey("aardvark/i2"), -86_400_000
+        await watch.gone("clocks_differ")  # The other one tells.
 
 
 async def test_a_replica_without_room_for_what_is_committed(
