@@ -77,8 +77,8 @@ LEADERLESS_BYTES_MAX = 32 * MIB
 LEADERLESS_CALLS_MAX = 8_192
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
 CONNECTIONS_MAX = 1_000  # Of clients and of other nodes; gRPC ends further ones.
-# Messages that have not come whole, of all connections: then connections on which nothing comes are
-# ended, and at twice as much others too.
+# Incomplete messages of all connections. Beyond it connections on which nothing comes are ended,
+# beyond twice as much others too.
 INCOMPLETE_BYTES_MAX = 96 * MIB
 OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing though it has something ready. It is

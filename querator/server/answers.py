@@ -171,7 +171,7 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
         began_s = time.perf_counter()
         peer = context.peer()
         CONNECTION.set(peer)
-        live.incoming.heard(peer)
+        live.incoming.got(peer, len(data))
         if live.draining:
             live.refused()
             counts.refused(method, DRAINING, began_s)

@@ -189,7 +189,7 @@ class GrpcServer:
             raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
         self._server = server
         await server.start()
-        self.incoming.start(port)
+        self.incoming.start(self._listen.rpartition(":")[0], port)
         for service in _HEALTH_OF:
             await self._health.set(service, _SERVING)
         address = f"{self._listen.rpartition(':')[0]}:{port}"
@@ -211,7 +211,6 @@ class GrpcServer:
         server, self._server = self._server, None
         if server is None:
             return
-        await self.incoming.stop()
         await self._health.enter_graceful_shutdown()
         self._calls.draining = True
         self._streams.drain()
@@ -230,6 +229,7 @@ class GrpcServer:
                 await self._calls.idle()
         except TimeoutError:
             _log.warning("grpc.handlers_left", waited_s=_UNWINDING_S)
+        await self.incoming.stop()
         _log.info("grpc.stopped")
 
     def _browse_stream(self, context: Context, _: str, request: object) -> BrowseStream:
@@ -252,15 +252,15 @@ class GrpcServer:
         )
 
     def _lease_stream(self, context: Context, request_id: str, _: object) -> LeaseStream:
-        whole = self.incoming.of(context.peer())
-        return LeaseStream(context, request_id, self._queue_service, self._calls.counts, whole)
+        messages = self.incoming.of(context.peer())
+        return LeaseStream(context, request_id, self._queue_service, self._calls.counts, messages)
 
     def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:
         neighbours = self._queue_service.neighbours
         assert neighbours is not None
         assert self._forwarding is not None
-        whole = self.incoming.of(context.peer())
-        return NodeCalls(context, request_id, neighbours, self._forwarding, whole)
+        messages = self.incoming.of(context.peer())
+        return NodeCalls(context, request_id, neighbours, self._forwarding, messages)
 
     def _stream(
         self, method: str, make: Callable[[Context, str, object], Stream]

@@ -1,29 +1,40 @@
-"""Messages that have not come whole, and the memory that they take.
+"""Incomplete messages, and the memory that they take.
 
 gRPC keeps what has come of a message until all of it has, and its Python server has no quota for
-that. So the node looks at its connections itself. What gRPC has taken off a connection since the
-last whole message is what it may hold for it.
+that. So the node keeps an account of each connection:
 
-    together on all connections            the node ends
-    more than INCOMPLETE_BYTES_MAX         connections on which nothing has come for `STALLED_S`
-    more than twice as much                any
+    what gRPC has taken off it                     by the kernel, at each look
+    less each message that a handler has got       `Messages.got`, with `OVERHEAD_BYTES`
+    less `ALLOWED_BYTES_S` for each second         pings
+    at least 0
 
-It begins with the connection on which nothing has come for the longest time, and stops as soon as
-the rest is within the bound. It looks at the connections every `LOOK_S`, and `GROWTH_S` after the
-process has grown by `GROWTH_BYTES`, or while there is more than the bound.
+What is left is incomplete, or nobody has read it.
+
+    on all connections together            the node ends
+    more than INCOMPLETE_BYTES_MAX         connections on which nothing has come for `STALLED_S`,
+                                           but none that waits for the node to read
+    more than twice as much                any, those that wait for the node last
+
+It begins with the connection on which nothing has come for the longest time, and stops when what is
+left is within the bound. It looks at the connections every `LOOK_S`, and `STEP_S` after the process
+has grown by `GROWTH_BYTES`, or while there is more than the bound. An event loop that was late has
+messages that are whole and that no handler has got: then it does not look for `CALM_S`; if the loop
+is late again and again it does after `LATE_LOOK_S`, and only the second bound counts.
 """
 
 import asyncio
 import contextlib
 import ctypes
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
 import termios
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -32,34 +43,66 @@ from querator import telemetry
 from querator.model.limits import INCOMPLETE_BYTES_MAX, KIB, MIB
 
 LOOK_S: Final = 2.0
-GROWTH_S: Final = 0.05
+STEP_S: Final = 0.05
 """How often the size of the process is read."""
 GROWTH_BYTES: Final = 16 * MIB
+STALLED_S: Final = 1.5
 LATE_S: Final = 0.2
-"""An event loop that is later than this has messages that are whole and that nobody has read."""
-STALLED_S: Final = 1.0
+CALM_S: Final = 1.0
+LATE_LOOK_S: Final = 10.0
+CLOSING_S: Final = 5.0
+OVERHEAD_BYTES: Final = 16 * KIB
+"""Headers and frames of a message at most; metadata may have 8 KiB."""
+ALLOWED_BYTES_S: Final = 100
+"""A client that pings every second sends 17 bytes, 39 with TLS."""
 SMALL_BYTES: Final = 64 * KIB
-"""What a connection may have received besides messages: headers, pings, windows."""
+"""Less on a connection does not count."""
 
-Peer: TypeAlias = tuple[str, int]
+Address: TypeAlias = tuple[str, int]
+"""Of the other end."""
 
 _INFO: Final = struct.Struct("=52xI72xQ")
 """Of Linux's struct tcp_info: tcpi_last_data_recv (ms) and tcpi_bytes_received."""
 _INT: Final = struct.Struct("=i")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_HAS_PROC: Final = os.path.isdir("/proc/self/fd")
 
 _libc: Final = ctypes.CDLL(None)
 _log = telemetry.logger(__name__)
 
 
-class Received(msgspec.Struct, frozen=True):
-    """Bytes that have been taken off a connection from the address `peer`, and how long ago the
-    last of them came.
-    """
+class Taken(msgspec.Struct, frozen=True):
+    """Bytes that have been taken off a connection, and how long ago the last of them came."""
 
-    peer: Peer
+    address: Address
     size: int
     idle_s: float
+
+
+class Messages:
+    """Those of one call or stream."""
+
+    __slots__ = ("_incoming", "_peer")
+
+    def __init__(self, incoming: "Incoming", peer: str) -> None:
+        self._incoming = incoming
+        self._peer = peer
+
+    def got(self, size: int) -> None:
+        """A handler has a message of so many bytes."""
+        self._incoming.got(self._peer, size)
+
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[None]:
+        """Meanwhile the node does not read the stream."""
+        waiting = self._incoming.unread
+        waiting[self._peer] += 1
+        try:
+            yield
+        finally:
+            waiting[self._peer] -= 1
+            if not waiting[self._peer]:
+                del waiting[self._peer]
 
 
 class Incoming:
@@ -67,29 +110,37 @@ class Incoming:
 
     def __init__(
         self,
-        received: Callable[[], list[Received]] | None = None,
-        end: Callable[[Set[Peer]], None] | None = None,
+        taken: Callable[[], list[Taken]] | None = None,
+        end: Callable[[Set[Address]], None] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without arguments it looks at this process, as soon as `start` has told the port."""
-        self._port = 0
-        self._received = received or self._of_process
+        """Without arguments it looks at this process, as soon as `start` has told the address."""
+        self._host, self._port = "", 0
+        self._taken = taken or self._of_process
         self._end = end or self._end_of_process
+        self._now_s = now_s
         # Of its own: others may have all threads of the loop at work.
         self._thread = ThreadPoolExecutor(1, "incoming")
-        self._heard: set[str] = set()
-        self._whole: dict[Peer, int] = {}
-        """What had come on a connection when its last message was known to be whole."""
-        self._ending: Set[Peer] = frozenset()
-        """Connections that were ended, and are not closed yet."""
+        self._got: dict[str, int] = {}
+        self.unread: Counter[str] = Counter()
+        """Streams that the node does not read, by peer, as gRPC writes it."""
+        self._accounts: dict[Address, tuple[int, int]] = {}
+        """(taken in all, incomplete), as of the last look."""
+        self._closing: dict[Address, float] = {}
+        """Connections that were ended, and until when gRPC may take to close them."""
+        self._looked_s = now_s()
         self._watching: asyncio.Task[None] | None = None
         self.incomplete_bytes = 0
         """As of the last look."""
         self.ended = 0
         """Connections that were ended."""
 
-    def start(self, port: int) -> None:
-        """Looks at the connections of the server at that port from here on."""
-        self._port = port
+    def start(self, host: str, port: int) -> None:
+        """Looks at the connections of the server at that address from here on."""
+        if not _HAS_PROC:
+            _log.warning("grpc.incomplete_unknown", reason="there is no /proc/self/fd")
+            return
+        self._host, self._port = _plain(host), port
         # Owned: `stop` ends and awaits it.
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
@@ -100,91 +151,127 @@ class Incoming:
         self._thread.shutdown(wait=False)
 
     async def _watch(self) -> None:
-        """Says when a look fails, once, and looks again."""
-        clock = asyncio.get_running_loop().time
-        due_s, least, failed = clock(), 0, False
+        now_s = self._now_s
+        due_s, calm_s, least, failed = now_s(), 0.0, 0, False
         while True:
-            slept_s = clock()
-            await asyncio.sleep(GROWTH_S)
-            if clock() - slept_s > GROWTH_S + LATE_S:
+            slept_s = now_s()
+            await asyncio.sleep(STEP_S)
+            if now_s() - slept_s > STEP_S + LATE_S:
+                calm_s = now_s() + CALM_S
+            late = now_s() < calm_s
+            if late and now_s() < self._looked_s + LATE_LOOK_S:
                 continue
             try:
                 resident = _resident_bytes()
                 least = min(least, resident)
-                if clock() >= due_s or resident - least >= GROWTH_BYTES:
-                    least = resident
-                    await self.look()
-                    much = self.incomplete_bytes > INCOMPLETE_BYTES_MAX
-                    due_s = clock() + (GROWTH_S if much else LOOK_S)
+                if now_s() < due_s and resident - least < GROWTH_BYTES:
+                    continue
+                least, due_s = resident, now_s() + LOOK_S
+                await self.look(late=late)
             except Exception:  # noqa: BLE001 - the next look may succeed
                 if not failed:
                     _log.exception("grpc.incomplete_unknown")
                 failed = True
+            else:
+                failed = False
+                if self.incomplete_bytes > INCOMPLETE_BYTES_MAX:
+                    due_s = now_s() + STEP_S
 
-    def of(self, peer: str) -> Callable[[], None]:
-        """What to call for each whole message of that peer."""
-        return partial(self._heard.add, peer)
+    def got(self, peer: str, size: int) -> None:
+        """A handler has a message of the peer, an address as gRPC writes it."""
+        if _HAS_PROC:
+            self._got[peer] = self._got.get(peer, 0) + size + OVERHEAD_BYTES
 
-    def heard(self, peer: str) -> None:
-        """A message of the peer, an address as gRPC writes it, is whole."""
-        self._heard.add(peer)
+    def of(self, peer: str) -> Messages:
+        return Messages(self, peer)
 
-    async def look(self) -> None:
-        """Looks now."""
+    async def look(self, *, late: bool = False) -> None:
+        """Looks now; `late` counts the second bound alone."""
         loop = asyncio.get_running_loop()
-        received = await loop.run_in_executor(self._thread, self._received)
-        # By port alone: how gRPC writes addresses is its own. Two peers with one port are rare, and
-        # it only makes what is held look less.
-        heard = {peer.rpartition(":")[2] for peer in self._heard}
-        self._heard.clear()
-        self._ending = {one.peer for one in received if one.peer in self._ending}
-        before, self._whole = self._whole, {}
-        held: list[tuple[Received, int]] = []
-        for one in received:
-            whole = one.size if str(one.peer[1]) in heard else before.get(one.peer, 0)
-            self._whole[one.peer] = whole = min(whole, one.size)
-            if one.size - whole > SMALL_BYTES and one.peer not in self._ending:
-                held.append((one, one.size - whole))
-        self.incomplete_bytes = sum(size for _, size in held)
-        if ending := self._too_much(held):
-            self._ending |= ending
-            await loop.run_in_executor(self._thread, self._end, ending)
-
-    def _too_much(self, held: list[tuple[Received, int]]) -> Set[Peer]:
-        left, ending = self.incomplete_bytes, set[Peer]()
-        idle_s = STALLED_S if left <= 2 * INCOMPLETE_BYTES_MAX else 0.0
-        for one, size in sorted(held, key=lambda each: -each[0].idle_s):
-            if left <= INCOMPLETE_BYTES_MAX or one.idle_s < idle_s:
-                break
-            left -= size
-            ending.add(one.peer)
+        # First: of each message that a handler has got all has been taken. Messages that come
+        # meanwhile look incomplete until the next look.
+        got, self._got = self._got, {}
+        try:
+            taken = await loop.run_in_executor(self._thread, self._taken)
+        except BaseException:
+            for peer, size in self._got.items():
+                got[peer] = got.get(peer, 0) + size
+            self._got = got
+            raise
+        now_s = self._now_s()
+        allowed = round((now_s - self._looked_s) * ALLOWED_BYTES_S)
+        self._looked_s = now_s
+        # By port alone: how gRPC writes hosts is its own. Of two connections with one port both
+        # get what one of them has got, which only makes what is incomplete look less.
+        by_port: Counter[str] = Counter()
+        for peer, size in got.items():
+            by_port[_port(peer)] += size
+        unread = {_port(peer) for peer in self.unread}
+        before, self._accounts = self._accounts, {}
+        closing = self._closing
+        self._closing = {
+            one.address: closing[one.address]
+            for one in taken
+            if closing.get(one.address, 0.0) > now_s
+        }
+        counted: list[tuple[bool, Taken, int]] = []
+        for one in taken:
+            size_before, left_before = before.get(one.address, (0, 0))
+            if one.size < size_before:
+                # Another connection from the same address.
+                size_before, left_before = 0, 0
+            port = str(one.address[1])
+            left = left_before + one.size - size_before - by_port[port] - allowed
+            self._accounts[one.address] = one.size, max(0, left)
+            if left > SMALL_BYTES and one.address not in self._closing:
+                counted.append((port in unread, one, left))
+        self.incomplete_bytes = sum(left for _, _, left in counted)
+        ending = self._too_much(counted, late=late)
         if ending:
+            await loop.run_in_executor(self._thread, self._end, set(ending))
+            self._closing |= dict.fromkeys(ending, now_s + CLOSING_S)
             self.ended += len(ending)
             _log.warning(
                 "grpc.incomplete_ended",
                 connections=len(ending),
-                bytes=self.incomplete_bytes - left,
+                bytes=sum(ending.values()),
                 bytes_max=INCOMPLETE_BYTES_MAX,
             )
+
+    def _too_much(
+        self, counted: list[tuple[bool, Taken, int]], *, late: bool
+    ) -> dict[Address, int]:
+        """What to end, with what is incomplete on each."""
+        left = self.incomplete_bytes
+        ending: dict[Address, int] = {}
+        any_of_them = left > 2 * INCOMPLETE_BYTES_MAX
+        if late and not any_of_them:
+            return ending
+        for unread, one, size in sorted(counted, key=lambda each: (each[0], -each[1].idle_s)):
+            if left <= INCOMPLETE_BYTES_MAX:
+                break
+            if any_of_them or (not unread and one.idle_s >= STALLED_S):
+                left -= size
+                ending[one.address] = size
         return ending
 
     # --- this process, in a thread -----------------------------------------------------------
 
-    def _of_process(self) -> list[Received]:
+    def _of_process(self) -> list[Taken]:
         found = []
-        for sock, peer in _connections(self._port):
+        for sock, address in _connections(self._host, self._port):
             with contextlib.suppress(OSError):
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
                 idle_ms, size = _INFO.unpack(info)
-                # What gRPC has not read takes the kernel's memory, and is bounded there.
-                unread = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(_INT.size))
-                size -= _INT.unpack(unread)[0]
-                found.append(Received(peer, size, idle_ms / 1000))
+                # What gRPC has not taken is in the kernel's memory, and is bounded there.
+                waiting = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(_INT.size))
+                size -= _INT.unpack(waiting)[0]
+                found.append(Taken(address, size, idle_ms / 1000))
         return found
 
-    def _end_of_process(self, peers: Set[Peer]) -> None:
-        for sock, peer in _connections(self._port):
-            if peer in peers:
+    def _end_of_process(self, addresses: Set[Address]) -> None:
+        for sock, address in _connections(self._host, self._port):
+            if address in addresses:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
         if hasattr(_libc, "malloc_trim"):
@@ -192,26 +279,43 @@ class Incoming:
             _libc.malloc_trim(0)
 
 
-def _connections(port: int) -> Iterator[tuple[socket.socket, Peer]]:
-    """Sockets of this process that were accepted at the port, and where they come from. They belong
-    to gRPC: they are not to be closed, and may be closed at any time.
+def _connections(host: str, port: int) -> Iterator[tuple[socket.socket, Address]]:
+    """Sockets of this process that were accepted at the address, and the other end of each. They
+    belong to gRPC: they are not to be closed, and may be closed at any time. `host` empty: any.
     """
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), _borrowed(int(name)) as sock:
+            if sock.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
             # Of a socket that listens, or has been closed, there is no other end.
             own, other = sock.getsockname(), sock.getpeername()
-            if isinstance(own, tuple) and own[1] == port:
+            if own[1] == port and (not host or host == _plain(own[0])):
                 yield sock, (other[0], other[1])
 
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
     """Raises OSError when it is no socket, or closed."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    sock = socket.socket(fileno=descriptor)
     try:
         yield sock
     finally:
         sock.detach()
+
+
+def _plain(host: str) -> str:
+    """An address in numbers, one of IPv4 as such; empty for a name, or when it means any."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return "" if address.is_unspecified else str(address)
+
+
+def _port(peer: str) -> str:
+    return peer.rpartition(":")[2]
 
 
 def _resident_bytes() -> int:

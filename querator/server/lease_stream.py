@@ -9,7 +9,6 @@ gets no more leases than it can be told of.
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,6 +16,7 @@ from querator.model.calls import CompleteCall, ExtendCall, LeaseReply, RetryCall
 from querator.model.errors import QueratorError
 from querator.server.answers import DRAINING, Context, now_ms, refusal_of
 from querator.server.call_counts import OK, CallCounts
+from querator.server.incoming import Messages
 from querator.server.outbox import Outbox
 from querator.server.streams import read_frame
 from querator.service.queue_service import QueueService
@@ -45,14 +45,13 @@ class LeaseStream:
         request_id: str,
         service: QueueService,
         counts: CallCounts,
-        whole: Callable[[], None],
+        messages: Messages,
     ) -> None:
-        """`whole` is told of each frame that has come."""
         self._context = context
         self._request_id = request_id
         self._service = service
         self._counts = counts
-        self._whole = whole
+        self._messages = messages
         self._outbox = Outbox()
         self._call: SubscribeCall | None = None
         self._subscription: Subscription | None = None
@@ -100,8 +99,10 @@ class LeaseStream:
         try:
             subscription = await self._open(tasks)
             while subscription is not None:
-                await self._outbox.until(self._outbox.has_room_for_request)
-                frame = await read_frame(self._context, self._whole)
+                if not self._outbox.has_room_for_request():
+                    with self._messages.unread():
+                        await self._outbox.until(self._outbox.has_room_for_request)
+                frame = await read_frame(self._context, self._messages)
                 if frame is None:
                     break
                 self._take(frame, subscription, tasks)
@@ -112,7 +113,7 @@ class LeaseStream:
 
     async def _open(self, tasks: asyncio.TaskGroup) -> Subscription | None:
         """Reads the first frame and subscribes; None if the client says nothing at all."""
-        frame = await read_frame(self._context, self._whole)
+        frame = await read_frame(self._context, self._messages)
         if frame is None:
             return None
         number, call = frames.parse_lease_frame(frame, subscribed=None, now_ms=now_ms())

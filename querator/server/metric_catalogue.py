@@ -129,7 +129,8 @@ CALL = _histogram(
 STREAMS = _gauge("open_streams", "Streams that clients have open.", ("method",))
 INCOMPLETE = _gauge(
     "incomplete_message_bytes",
-    "What has come of messages that are not whole, on connections with more than 64 KiB of it.",
+    "What has come of messages that are incomplete, or that the node has not read, on connections "
+    "with more than 64 KiB of it.",
 )
 CONNECTIONS_ENDED = _counter(
     "ended_connections",

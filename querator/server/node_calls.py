@@ -10,7 +10,6 @@ before it has proven the cluster's token (`node_proof`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from querator.model.limits import MIB, PROPOSAL_OVERHEAD_BYTES
 from querator.raft.refusals import Code, Refused
 from querator.server import node_frames as frames
 from querator.server.answers import DRAINING, refusal_of
+from querator.server.incoming import Messages
 from querator.server.link_wire import Accepted
 from querator.server.node_proof import Step, accept
 from querator.server.streams import read_frame
@@ -46,14 +46,13 @@ class NodeCalls:
         request_id: str,
         neighbours: Neighbours,
         forwarding: "Forwarding",
-        whole: Callable[[], None],
+        messages: Messages,
     ) -> None:
-        """`whole` is told of each frame that has come."""
         self._context = context
         self._request_id = request_id
         self._neighbours = neighbours
         self._forwarding = forwarding
-        self._whole = whole
+        self._messages = messages
         self._loop = asyncio.get_running_loop()
         self._node = ""
         self._answers: deque[frames.Answer] = deque()
@@ -99,7 +98,7 @@ class NodeCalls:
         await self._context.write(node_service_pb2.LinkResponse(handshake=step).SerializeToString())
 
     async def _receive(self) -> Step:
-        data = await read_frame(self._context, self._whole)
+        data = await read_frame(self._context, self._messages)
         if data is None:
             raise Refused(Code.CLOSED, "it ended the link", by_peer=True)
         return _request(data).handshake
@@ -119,7 +118,7 @@ class NodeCalls:
     async def _read(self, tasks: asyncio.TaskGroup) -> QueratorError | None:
         """Until the other node has asked all that it will; why not, if it cannot be understood."""
         try:
-            while (data := await read_frame(self._context, self._whole)) is not None:
+            while (data := await read_frame(self._context, self._messages)) is not None:
                 for ask in frames.decode_asks(_request(data).asks):
                     self._take(ask, tasks)
         except frames.FrameError as error:

@@ -6,12 +6,12 @@ as soon as it is done, in any order.
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from querator.model.calls import ProduceCall
 from querator.model.errors import QueratorError
 from querator.server.answers import DRAINING, Context, now_ms, refusal_of
 from querator.server.call_counts import OK, CallCounts
+from querator.server.incoming import Messages
 from querator.server.outbox import Outbox
 from querator.server.streams import read_frame
 from querator.service.queue_service import QueueService
@@ -31,15 +31,14 @@ class ProduceStream:
         service: QueueService,
         request_limits: RequestLimits,
         counts: CallCounts,
-        whole: Callable[[], None],
+        messages: Messages,
     ) -> None:
-        """`whole` is told of each frame that has come."""
         self._context = context
         self._request_id = request_id
         self._service = service
         self._limits = request_limits
         self._counts = counts
-        self._whole = whole
+        self._messages = messages
         self._outbox = Outbox()
         self._reader: asyncio.Task[QueratorError | None] | None = None
         self._draining = False
@@ -64,8 +63,9 @@ class ProduceStream:
         outbox, context, request_limits = self._outbox, self._context, self._limits
         while not self._draining:
             if not outbox.has_room_for_request():
-                await outbox.until(outbox.has_room_for_request)
-            frame = await read_frame(context, self._whole)
+                with self._messages.unread():
+                    await outbox.until(outbox.has_room_for_request)
+            frame = await read_frame(context, self._messages)
             if frame is None:
                 return None
             try:

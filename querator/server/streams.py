@@ -25,6 +25,7 @@ from querator.server.answers import (
     refusal_of,
 )
 from querator.server.call_counts import CANCELLED, OK
+from querator.server.incoming import Messages
 from querator.service.admission import CONNECTION
 
 
@@ -69,7 +70,7 @@ class Streams:
                 await abort(context, DRAINING, request_id=request_id)
             peer = context.peer()
             CONNECTION.set(peer)
-            self._calls.incoming.heard(peer)
+            self._calls.incoming.got(peer, len(request) if isinstance(request, bytes) else 0)
             stream = make(context, request_id, request)
             self._live.add(stream)
             counts.stream_began(method)
@@ -115,8 +116,10 @@ class Readable(Protocol):
     def read(self) -> Awaitable[object]: ...
 
 
-async def read_frame(context: Readable, whole: Callable[[], None]) -> bytes | None:
-    """The next frame, of which `whole` is told; None after the client's half-close."""
+async def read_frame(context: Readable, messages: Messages) -> bytes | None:
+    """The next frame; None after the client's half-close."""
     frame: object = await context.read()
-    whole()
-    return frame if isinstance(frame, bytes) else None
+    if not isinstance(frame, bytes):
+        return None
+    messages.got(len(frame))
+    return frame

@@ -27,6 +27,7 @@ from querator.raft.thread import Deliver, Failed
 from querator.raft.turn import Turns
 from querator.rooms import Rooms
 from querator.server.forwarding import Forwarding
+from querator.server.incoming import Incoming
 from querator.server.node_calls import NodeCalls
 from querator.service import scrub
 from querator.storage import identity as identities
@@ -469,7 +470,7 @@ class WholeNode(SimulatedNode):
             return None
         neighbours = self.rooms.service.neighbours
         assert neighbours is not None
-        return NodeCalls(context, "link", neighbours, self._forwarding, lambda: None)
+        return NodeCalls(context, "link", neighbours, self._forwarding, Incoming().of("link"))
 
     def call(
         self,

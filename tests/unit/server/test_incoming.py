@@ -1,11 +1,23 @@
 """Messages that do not come whole: which connections are ended for them, and which are not."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Set
 
+import pytest
+
 from querator.model.limits import INCOMPLETE_BYTES_MAX, MIB
-from querator.server.incoming import SMALL_BYTES, STALLED_S, Incoming, Peer, Received
+from querator.server.incoming import (
+    ALLOWED_BYTES_S,
+    CLOSING_S,
+    OVERHEAD_BYTES,
+    SMALL_BYTES,
+    STALLED_S,
+    Address,
+    Incoming,
+    Taken,
+)
 from querator.v1 import queue_service_pb2
 from scripts.bench.half_messages import Half
 from tests.unit.server.double import running
@@ -19,49 +31,68 @@ class Network:
     def __init__(self) -> None:
         self.open: dict[int, tuple[int, float]] = {}
         self.ended: list[int] = []
-        self.incoming = Incoming(self._received, self._end)
+        self.closes = True
+        self.fails = False
+        self.now_s = 1_000.0
+        self.incoming = Incoming(self._taken, self._end, lambda: self.now_s)
 
-    def _received(self) -> list[Received]:
+    def _taken(self) -> list[Taken]:
+        if self.fails:
+            raise OSError("too many open files")
         return [
-            Received(("10.0.0.1", port), size, idle_s) for port, (size, idle_s) in self.open.items()
+            Taken(("10.0.0.1", port), size, idle_s) for port, (size, idle_s) in self.open.items()
         ]
 
-    def _end(self, peers: Set[Peer]) -> None:
-        for _, port in sorted(peers):
-            del self.open[port]
+    def _end(self, addresses: Set[Address]) -> None:
+        for _, port in sorted(addresses):
+            if self.closes:
+                del self.open[port]
             self.ended.append(port)
 
-    async def look(self) -> int:
-        await self.incoming.look()
+    async def look(self, *, late: bool = False) -> int:
+        await self.incoming.look(late=late)
         return self.incoming.incomplete_bytes
 
+    def got(self, port: int, size: int) -> None:
+        self.incoming.got(f"ipv4:10.0.0.1:{port}", size)
 
-def heard(network: Network, port: int) -> None:
-    network.incoming.heard(f"ipv4:10.0.0.1:{port}")
 
-
-async def test_what_came_before_a_whole_message_does_not_count() -> None:
+async def test_messages_that_handlers_have_got_do_not_count() -> None:
     network = Network()
     network.open = {1: (900 * MIB, 60.0), 2: (MIB, 0.0)}
-    heard(network, 1)
+    network.got(1, 900 * MIB)
     assert await network.look() == MIB
     network.open[1] = 905 * MIB, 0.0
     assert await network.look() == 6 * MIB
-    heard(network, 1)
-    network.incoming.of("ipv6:%5B::ffff:10.0.0.1%5D:2")()
+    network.got(1, 5 * MIB)
+    network.incoming.of("ipv6:%5B::ffff:10.0.0.1%5D:2").got(MIB)
     assert await network.look() == 0
     assert network.ended == []
 
 
+async def test_a_small_message_does_not_make_up_for_a_half_of_a_large_one() -> None:
+    network = Network()
+    network.open = {1: (8 * MIB, 0.0)}
+    for _ in range(3):
+        network.got(1, 100)
+        assert await network.look() >= 8 * MIB - 3 * (100 + OVERHEAD_BYTES)
+
+
 async def test_headers_and_pings_do_not_count() -> None:
     network = Network()
-    network.open = {port: (SMALL_BYTES, 3600.0) for port in range(1, 10_000)}
+    pings = ALLOWED_BYTES_S
+    for round_ in range(100):
+        network.now_s += 1_000
+        network.open = {port: (round_ * 1_000 * pings, 1.0) for port in range(1, 1_001)}
+        assert await network.look() == 0
+    network.got(1, 0)
+    network.open[1] = network.open[1][0] + OVERHEAD_BYTES, 0.0
     assert await network.look() == 0
 
 
 async def test_those_on_which_nothing_comes_are_ended_first_and_no_more_than_needed() -> None:
     network = Network()
-    network.open = {port: (BOUND // 8, float(port)) for port in range(1, 11)}
+    network.open = {port: (BOUND // 8, STALLED_S + port) for port in range(1, 11)}
     await network.look()
     assert network.ended == [9, 10]
     assert network.incoming.ended == 2
@@ -72,42 +103,102 @@ async def test_those_on_which_nothing_comes_are_ended_first_and_no_more_than_nee
 async def test_those_on_which_something_comes_may_have_twice_as_much() -> None:
     network = Network()
     network.open = {port: (BOUND // 8, port / 1000) for port in range(1, 17)}
-    assert network.open[16][1] < STALLED_S
     assert await network.look() == 2 * BOUND
     assert network.ended == []
     network.open[17] = BOUND // 8, 0.0
     await network.look()
     # Then until the rest is within the bound, so that there is room for what comes meanwhile.
     assert network.ended == list(range(8, 17))
-    assert network.incoming.incomplete_bytes == 17 * BOUND // 8
 
 
-async def test_a_port_that_is_used_again_begins_anew() -> None:
+async def test_streams_that_the_node_does_not_read_are_ended_last() -> None:
+    network = Network()
+    network.open = {port: (BOUND // 8, 60.0) for port in range(1, 17)}
+    with contextlib.ExitStack() as waiting:
+        for port in range(1, 17):
+            messages = network.incoming.of(f"ipv4:10.0.0.1:{port}")
+            waiting.enter_context(messages.unread())
+        assert await network.look() == 2 * BOUND
+        assert network.ended == []
+        network.open[17] = BOUND // 8, 0.0
+        await network.look()
+        assert 17 in network.ended
+        assert len(network.ended) == 9
+    await network.look()
+    assert network.incoming.unread == {}
+
+
+async def test_while_the_loop_is_late_the_second_bound_counts_alone() -> None:
+    network = Network()
+    network.open = {port: (BOUND // 8, 60.0) for port in range(1, 17)}
+    await network.look(late=True)
+    assert network.ended == []
+    network.open[17] = BOUND // 8, 60.0
+    await network.look(late=True)
+    assert len(network.ended) == 9
+
+
+async def test_what_is_being_closed_does_not_count_for_a_while() -> None:
+    network = Network()
+    network.closes = False
+    network.open = {port: (BOUND // 8, STALLED_S + port) for port in range(1, 11)}
+    for _ in range(3):
+        await network.look()
+        assert network.ended == [9, 10]
+    network.now_s += CLOSING_S
+    await network.look()
+    assert network.ended == [9, 10, 9, 10], "it was not closed"
+
+
+async def test_a_look_that_fails_loses_nothing() -> None:
+    network = Network()
+    network.open = {1: (50 * MIB, 0.0)}
+    network.got(1, 30 * MIB)
+    network.fails = True
+    for _ in range(3):
+        with pytest.raises(OSError, match="too many open files"):
+            await network.look()
+        network.got(1, 5 * MIB)
+    network.fails = False
+    assert 5 * MIB - 4 * OVERHEAD_BYTES <= await network.look() <= 5 * MIB
+
+
+async def test_an_address_that_is_used_again_begins_anew() -> None:
     network = Network()
     network.open = {1: (500 * MIB, 0.0)}
-    heard(network, 1)
-    await network.look()
-    network.open = {1: (MIB, 0.0)}
+    network.got(1, 500 * MIB)
     await network.look()
     network.open = {1: (3 * MIB, 0.0)}
-    assert await network.look() == 2 * MIB
+    assert await network.look() == 3 * MIB
 
 
-async def test_what_nobody_has_read_does_not_count() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::", "[::1]"])
+async def test_connections_are_told_apart_by_their_whole_address(host: str) -> None:
+    plain = host.strip("[]")
+    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
     size = 2 * SMALL_BYTES
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = listener.getsockname()
+    clients = ["::1"] if plain == "::1" else ["127.0.0.1", "127.0.0.2"]
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(
+            socket.create_server((plain, 0), family=family, dualstack_ipv6=plain == "::")
+        )
+        port = listener.getsockname()[1]
         incoming = Incoming()
-        incoming.start(address[1])
-        with socket.create_connection(address) as client, listener.accept()[0] as accepted:
-            client.sendall(bytes(size))
+        incoming.start(host, port)
+        source = 0
+        for number, client in enumerate(clients):
+            target = (client if plain != "127.0.0.1" else plain, port)
+            sock = stack.enter_context(socket.create_connection(target, 5, (client, source)))
+            source = sock.getsockname()[1]
+            accepted = stack.enter_context(listener.accept()[0])
+            sock.sendall(bytes(size + number))
             await incoming.look()
-            assert incoming.incomplete_bytes == 0
-            assert len(accepted.recv(size, socket.MSG_WAITALL)) == size
+            assert incoming.incomplete_bytes == number * size, "nobody has taken it"
+            assert len(accepted.recv(size + number, socket.MSG_WAITALL)) == size + number
             await incoming.look()
-            assert incoming.incomplete_bytes == size
-        await incoming.look()
-        assert incoming.incomplete_bytes == 0, "it is closed"
+            expected = size if number == 0 else 2 * size
+            assert 0 <= expected + number - incoming.incomplete_bytes <= 2 * ALLOWED_BYTES_S
+        incoming.got(f"ipv4:127.0.0.1:{source}", 0)
         await incoming.stop()
 
 
