@@ -15,8 +15,6 @@ from tests.simulation.test_schedules import THREE, G
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.world import World
 
-pytestmark = pytest.mark.timeout(300)
-
 ITEMS = 30
 
 
