@@ -305,6 +305,10 @@ def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
     condition = seen.condition
     if condition.kind == "copy_behind":
         return not any(one.node.name == condition.about and one.silent for one in picture.nodes)
+    if condition.kind == "clocks_differ":
+        # Both nodes of the pair may say so.
+        pairs = ((one.condition.kind, one.condition.about) for one in picture.conditions)
+        return picture.conditions[list(pairs).index((condition.kind, condition.about))] is seen
     return condition.kind not in WORDED
 
 

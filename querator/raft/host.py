@@ -322,9 +322,9 @@ class Host:
         return self._turns.status(group)
 
     @property
-    def clock_apart(self) -> tuple[NodeKey, int] | None:
-        """See `Skew.apart`."""
-        return self._turns.skew.apart
+    def clock_differs(self) -> tuple[NodeKey, int] | None:
+        """See `Skew.differs`."""
+        return self._turns.skew.differs
 
     @property
     def skew_ms(self) -> int:

@@ -45,12 +45,14 @@ _log = telemetry.logger(__name__)
 
 _SAMPLES: Final = 4
 
+FRESH_S: Final = 10.0
+"""A clock that was not heard for so long is not said to differ: its node is down."""
 TRUST_S: Final = 600.0
 """An operator's word that the clock is right holds for so long: every group takes office within."""
 
 
 class Skew:
-    """Of one node. Only the raft thread calls it, but for `trust`, which any thread may."""
+    """Of one node. Only the raft thread calls it, but for `trust` and `differs`, which any may."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -62,10 +64,8 @@ class Skew:
         self._trusted_until_s = float("-inf")
         self.ms = 0
         """How far the median is ahead of this node; negative: behind."""
-        self.apart: tuple[NodeKey, int] | None = None
-        """The node whose clock differs most from this one's beyond the limit, while no median tells
-        which of both is wrong; and how far it is ahead (ms).
-        """
+        self._heard_s: dict[NodeKey, float] = {}
+        self._differs: tuple[NodeKey, int] | None = None
 
     # --- what is heard -------------------------------------------------------------
 
@@ -76,6 +76,7 @@ class Skew:
             return
         samples = self._samples.setdefault(node, deque(maxlen=_SAMPLES))
         samples.append(wall_ms - self._monotonic_ms())
+        self._heard_s[node] = self._clock.monotonic_s()
         self._compare()
 
     def of_group(self, group: GroupId, others: Collection[NodeKey]) -> None:
@@ -93,6 +94,7 @@ class Skew:
             if not self._groups[node]:
                 del self._groups[node]
                 self._samples.pop(node, None)
+                self._heard_s.pop(node, None)
                 self._compare()
 
     def _compare(self) -> None:
@@ -101,15 +103,28 @@ class Skew:
         if self.beyond != was_beyond:
             tell = _log.warning if self.beyond else _log.info
             tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)
-        self.apart = None if self.beyond else self._furthest()
+        self._differs = None if self.beyond else self._furthest()
 
     def _furthest(self) -> tuple[NodeKey, int] | None:
         far = [
             (node, ahead_ms)
             for node in self._samples
-            if abs(ahead_ms := self._ahead_ms(node)) > CLOCK_SKEW_MS_MAX and self.may_lead(node)
+            if abs(ahead_ms := self._ahead_ms(node)) > CLOCK_SKEW_MS_MAX
+            and self.may_lead(node)
+            and self._is_fresh(node)
         ]
         return max(far, key=lambda one: abs(one[1]), default=None)
+
+    def _is_fresh(self, node: NodeKey) -> bool:
+        return self._clock.monotonic_s() - self._heard_s.get(node, 0.0) <= FRESH_S
+
+    @property
+    def differs(self) -> tuple[NodeKey, int] | None:
+        """The node whose clock differs most from this one's, beyond the limit, while no median says
+        here that one of both is wrong; and how far it is ahead (ms). Any thread may ask.
+        """
+        differs = self._differs
+        return differs if differs is not None and self._is_fresh(differs[0]) else None
 
     def _median_near(self, ahead_ms: int) -> int:
         """How far the median that is next to a clock is ahead of this node, as is the clock."""

@@ -7,15 +7,15 @@ of kinds, with what an operator does for each.
 
     kind               present while
     clock_wrong        this node's clock is further than the limit from the median of all clocks
-    clocks_differ      the clocks of this node and of another one, whose name comes later, differ by
-                       more than the limit, and there are too few others to say which is wrong
+    clocks_differ      the clocks of this node and of another one differ by more than the limit, and
+                       this node does not know which of both is wrong
     clock_not_believed a replica here does not stand for election because of this node's clock
     time_ahead         state time of a partition led here is ahead of this node's clock
     time_behind        state time of a partition led here is far behind this node's clock, which was
                        set forward
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
-    space_lacks        a replica here does not apply its log because the node has no room for it
+    no_space           a replica here does not apply its log because the node has no room for it
     copy_behind        another voter has not on disk what the leader here had `PATIENCE_S` ago
     disk_slow          a sync here took longer than `SLOW_SYNC_S`, within `MEMORY_S`
     event_loop_hung    the event loop here hung (`raft.loop_watch`), within `MEMORY_S`
@@ -64,7 +64,7 @@ KINDS: Final = (
     "time_behind",
     "partition_stopped",
     "blocks_damaged",
-    "space_lacks",
+    "no_space",
     "copy_behind",
     "disk_slow",
     "event_loop_hung",
@@ -167,16 +167,14 @@ class Conditions:
                 f"The clock of node {self._node} is {abs(skew_ms) / 1000:.1f} s {side} that of the "
                 "others.",
             )
-        if (apart := self._host.clock_apart) is not None:
-            other, apart_ms = node_name(apart[0]), abs(apart[1])
-            if self._node < other:
-                names = f"{self._node} and {other}"
-                yield ClusterCondition(
-                    "clocks_differ",
-                    names,
-                    f"The clocks of nodes {names} differ by {apart_ms / 1000:,.1f} s, and too "
-                    "few other nodes answer to tell which is wrong.",
-                )
+        if (differs := self._host.clock_differs) is not None:
+            names = " and ".join(sorted((self._node, node_name(differs[0]))))
+            yield ClusterCondition(
+                "clocks_differ",
+                names,
+                f"The clocks of nodes {names} differ by {abs(differs[1]) / 1000:,.1f} s: one of "
+                "them is wrong.",
+            )
         waiting = [group for group, status in statuses.items() if status.waits_for_clock]
         yield from self._by_queue(
             "clock_not_believed",
@@ -240,7 +238,7 @@ class Conditions:
         )
 
         yield from self._by_queue(
-            "space_lacks",
+            "no_space",
             [group for group, status in statuses.items() if status.waits_for_space],
             lambda named, _: (
                 f"{named}: node {self._node} has no room for what is committed, and does not go on "

@@ -299,6 +299,17 @@ def test_what_a_node_says_of_itself_and_of_others():
     assert told("time_ahead", "q", nodes) == (), "the view has a sentence for all nodes together"
 
 
+def test_of_two_nodes_whose_clocks_differ_one_is_quoted():
+    conditions = tuple(
+        SeenCondition(node, ClusterCondition("clocks_differ", about, f"{about} by {seconds} s."))
+        for node, about, seconds in (("a", "a and b", 3), ("b", "a and b", 4), ("c", "b and c", 5))
+    )
+    picture = ClusterPicture(
+        "x", 3, tuple(map(seen, NAMES)), (group(0, queue=""),), (), conditions=conditions
+    )
+    assert cluster_view(picture).problems == ("a and b by 3 s.", "b and c by 5 s.")
+
+
 def test_queues_for_which_something_is_left_to_do():
     pending = (
         ClusterPending("default", "new", "creating", ()),

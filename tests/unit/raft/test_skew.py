@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import node_key, node_name
 from querator.raft.clock import SimulatedClock
-from querator.raft.skew import Skew
+from querator.raft.skew import FRESH_S, Skew
 
 A, B, C = (node_key(name, "1") for name in "abc")
 
@@ -45,7 +45,7 @@ def test_a_clock_is_compared_with_the_median(ahead_ms, ms):
 
 
 @pytest.mark.parametrize(
-    ("ahead_ms", "apart"),
+    ("ahead_ms", "differs"),
     [
         ((), None),
         ((CLOCK_SKEW_MS_MAX,), None),
@@ -55,9 +55,22 @@ def test_a_clock_is_compared_with_the_median(ahead_ms, ms):
         ((50_000, 60_000, 0), ("n0", 50_000)),  # Two against two; the third knows.
     ],
 )
-def test_clocks_of_which_nobody_knows_which_is_wrong(ahead_ms, apart):
-    told = heard(*ahead_ms).apart
-    assert apart == (told and (node_name(told[0]), told[1]))
+def test_clocks_of_which_nobody_knows_which_is_wrong(ahead_ms, differs):
+    told = heard(*ahead_ms).differs
+    assert differs == (told and (node_name(told[0]), told[1]))
+
+
+def test_the_clock_of_a_node_that_is_down_is_not_said_to_differ():
+    clock = SimulatedClock()
+    skew = Skew(clock)
+    skew.heard(A, clock.wall_ms() - 60_000)
+    assert skew.differs is not None
+    clock.advance(int(FRESH_S * 1000) + 1)
+    assert skew.differs is None
+    skew.heard(A, clock.wall_ms() - 60_000)
+    assert skew.differs is not None
+    skew.heard(A, clock.wall_ms())
+    assert skew.differs is None
 
 
 @given(st.lists(st.integers(-10_000, 10_000), min_size=3, max_size=7))

@@ -42,7 +42,7 @@ class Faulty:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.skew_ms = 0
-        self.clock_apart: tuple[NodeKey, int] | None = None
+        self.clock_differs: tuple[NodeKey, int] | None = None
         self.loop_hangs = 0
         self.changed: dict[GroupId, dict[str, Any]] = {}
         """By group: fields of its status."""
@@ -188,11 +188,12 @@ async def test_two_clocks_of_which_nobody_knows_which_is_wrong(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with watching(caplog) as (_, watch):
-        watch.host.clock_apart = NodeKey("zebra/i2"), -86_400_000
-        sentence = await watch.seen("clocks_differ")
-        assert sentence.startswith("The clocks of nodes node and zebra differ by 86,400.0 s, and")
-        watch.host.clock_apart = NodeKey("aardvark/i2"), -86_400_000
-        await watch.gone("clocks_differ")  # The other one tells.
+        for other, names in (("zebra", "node and zebra"), ("aardvark", "aardvark and node")):
+            watch.host.clock_differs = NodeKey(f"{other}/i2"), -86_400_000
+            sentence = await watch.seen("clocks_differ")
+            assert sentence.startswith(f"The clocks of nodes {names} differ by 86,400.0 s: one")
+            watch.host.clock_differs = None
+            await watch.gone("clocks_differ")
 
 
 async def test_a_replica_without_room_for_what_is_committed(
@@ -201,10 +202,10 @@ async def test_a_replica_without_room_for_what_is_committed(
     async with watching(caplog) as (node, watch):
         group = (await node.create()).groups[0]
         watch.host.changed[group] = {"waits_for_space": True}
-        sentence = await watch.seen("space_lacks")
+        sentence = await watch.seen("no_space")
         assert "q/0: node node has no room for what is committed" in sentence
         watch.host.changed.clear()
-        await watch.gone("space_lacks")
+        await watch.gone("no_space")
 
 
 async def test_a_block_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
