@@ -16,7 +16,7 @@ import pytest
 from querator import Client
 from querator.model import limits
 from tests.clients.programs import BUILD_S, LANGUAGES, made
-from tests.integration.members import Members, members
+from tests.integration.members import Members, is_well, members
 
 QUEUE = "work"
 RUN_S = 100
@@ -97,7 +97,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Members]:
 
 def _each_leads_one(view: dict[str, Any]) -> bool:
     leaders = {one["leader"] for one in view["partitions"] if one["queue"] == QUEUE}
-    return leaders == {"a", "b", "c"} and not view["problems"]
+    return leaders == {"a", "b", "c"} and is_well(view)
 
 
 @pytest.fixture(scope="session", params=LANGUAGES)

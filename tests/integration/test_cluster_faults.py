@@ -28,7 +28,7 @@ from tests.chaos.users import parts_of
 from tests.checkers.history import Look, Looked, Produce, Produced, Refused, Unknown
 from tests.checkers.report import check
 from tests.integration.load import Load, acknowledged, completed, new_recorder, new_references
-from tests.integration.members import START_S, Members, members
+from tests.integration.members import START_S, Members, is_well, members
 from tests.integration.processes import run
 from tests.integration.wall_clocks import WallClocks, built
 
@@ -61,7 +61,7 @@ class Trial:
             await client.create_queue(QUEUE, partitions=PARTITIONS)
         await self.cluster.until(
             lambda view: (
-                not view["problems"]
+                is_well(view)
                 and {one["leader"] for one in view["partitions"] if one["queue"] == QUEUE}
                 == set(self.cluster.by_name)
             )

@@ -9,6 +9,7 @@ import pytest
 
 from querator import Client
 from tests.integration.cluster import FaultyCluster, faulty_cluster
+from tests.integration.members import is_well
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -26,7 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultyCluster]:
 
 
 def _each_leads_one(view: dict[str, Any]) -> bool:
-    return _leaders(view) == {"a", "b", "c"} and not view["problems"]
+    return _leaders(view) == {"a", "b", "c"} and is_well(view)
 
 
 def _leaders(view: dict[str, Any]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from tests.integration.members import Members, members
+from tests.integration.members import Members, is_well, members
 from tests.integration.sdk_load import KeyedLoad, Load, check
 
 pytestmark = pytest.mark.timeout(180)
@@ -33,7 +33,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
 
         async def grow_and_shrink() -> None:
             await cluster.start("de")
-            await cluster.until(lambda view: not view["problems"] and len(replicas(view)) == 5, "d")
+            await cluster.until(lambda view: is_well(view) and len(replicas(view)) == 5, "d")
             out = ""
             while "Everything is where it should be." not in out:
                 # The last steps may be under way.
@@ -180,7 +180,7 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
         _, error = await cluster.querator("node", "remove", "c", code=3)
         assert "querator node drain c" in error
         await cluster["d"].start()
-        await cluster.until(lambda view: not view["problems"] and "d" in replicas(view))
+        await cluster.until(lambda view: is_well(view) and "d" in replicas(view))
         await cluster["c"].kill()
         await cluster.querator("node", "remove", "c")
         view = await cluster.until_well("d")
