@@ -18,8 +18,8 @@ What is left is incomplete, or nobody has read it.
 It begins with the connection on which nothing has come for the longest time, and stops when what is
 left is within the bound. It looks at the connections every `LOOK_S`, and `STEP_S` after the process
 has grown by `GROWTH_BYTES`, or while there is more than the bound. An event loop that was late has
-messages that are whole and that no handler has got: then it does not look for `CALM_S`; if the loop
-is late again and again it does after `LATE_LOOK_S`, and only the second bound counts.
+messages that are whole and that no handler has got: for `CALM_S` it ends connections only beyond
+three times the bound.
 """
 
 import asyncio
@@ -49,7 +49,6 @@ GROWTH_BYTES: Final = 16 * MIB
 STALLED_S: Final = 1.5
 LATE_S: Final = 0.2
 CALM_S: Final = 1.0
-LATE_LOOK_S: Final = 10.0
 CLOSING_S: Final = 5.0
 OVERHEAD_BYTES: Final = 16 * KIB
 """Headers and frames of a message at most; metadata may have 8 KiB."""
@@ -158,16 +157,13 @@ class Incoming:
             await asyncio.sleep(STEP_S)
             if now_s() - slept_s > STEP_S + LATE_S:
                 calm_s = now_s() + CALM_S
-            late = now_s() < calm_s
-            if late and now_s() < self._looked_s + LATE_LOOK_S:
-                continue
             try:
                 resident = _resident_bytes()
                 least = min(least, resident)
                 if now_s() < due_s and resident - least < GROWTH_BYTES:
                     continue
                 least, due_s = resident, now_s() + LOOK_S
-                await self.look(late=late)
+                await self.look(late=now_s() < calm_s)
             except Exception:  # noqa: BLE001 - the next look may succeed
                 if not failed:
                     _log.exception("grpc.incomplete_unknown")
@@ -186,7 +182,7 @@ class Incoming:
         return Messages(self, peer)
 
     async def look(self, *, late: bool = False) -> None:
-        """Looks now; `late` counts the second bound alone."""
+        """Looks now; `late`: the event loop was."""
         loop = asyncio.get_running_loop()
         # First: of each message that a handler has got all has been taken. Messages that come
         # meanwhile look incomplete until the next look.
@@ -214,6 +210,8 @@ class Incoming:
             for one in taken
             if closing.get(one.address, 0.0) > now_s
         }
+        if len(self._closing) < len(closing):
+            await loop.run_in_executor(self._thread, _trim)
         counted: list[tuple[bool, Taken, int]] = []
         for one in taken:
             size_before, left_before = before.get(one.address, (0, 0))
@@ -244,7 +242,7 @@ class Incoming:
         """What to end, with what is incomplete on each."""
         left = self.incomplete_bytes
         ending: dict[Address, int] = {}
-        any_of_them = left > 2 * INCOMPLETE_BYTES_MAX
+        any_of_them = left > (3 if late else 2) * INCOMPLETE_BYTES_MAX
         if late and not any_of_them:
             return ending
         for unread, one, size in sorted(counted, key=lambda each: (each[0], -each[1].idle_s)):
@@ -274,9 +272,12 @@ class Incoming:
             if address in addresses:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-        if hasattr(_libc, "malloc_trim"):
-            # gRPC's memory is in arenas of many threads, which keep what is freed.
-            _libc.malloc_trim(0)
+
+
+def _trim() -> None:
+    """gRPC's memory is in arenas of many threads, which keep what is freed."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
 
 
 def _connections(host: str, port: int) -> Iterator[tuple[socket.socket, Address]]:
