@@ -210,8 +210,6 @@ class Incoming:
             for one in taken
             if closing.get(one.address, 0.0) > now_s
         }
-        if len(self._closing) < len(closing):
-            await loop.run_in_executor(self._thread, _trim)
         counted: list[tuple[bool, Taken, int]] = []
         for one in taken:
             size_before, left_before = before.get(one.address, (0, 0))
@@ -235,6 +233,8 @@ class Incoming:
                 bytes=sum(ending.values()),
                 bytes_max=INCOMPLETE_BYTES_MAX,
             )
+        if closing.keys() - self._closing.keys():
+            await loop.run_in_executor(self._thread, _trim)
 
     def _too_much(
         self, counted: list[tuple[bool, Taken, int]], *, late: bool
