@@ -153,9 +153,9 @@ class PartitionMachine:
         )
 
 
-def _earliest(*heads_ms: int) -> int:
-    """The earliest of some heads; 0: none."""
-    return min((head_ms for head_ms in heads_ms if head_ms), default=0)
+def _earliest(head_ms: int, other_ms: int) -> int:
+    """The earlier of two heads; 0: none."""
+    return min(head_ms, other_ms) if head_ms and other_ms else head_ms or other_ms
 
 
 def _carry_out(

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from querator.model.limits import STATE_TIME_JUMP_MS_MAX
+
 STEERING = 0.1
 """At most this part of the time that passes is added or held back to come nearer to the wall."""
 
@@ -86,16 +88,22 @@ class SimulatedClock:
 class StateTime:
     """State time of one group during one office of its leader (see the module's docstring)."""
 
-    __slots__ = ("_believed_ms", "_clock", "_now", "_read_s")
+    __slots__ = ("_believed_ms", "_clock", "_in_step", "_now", "_read_s")
 
-    def __init__(self, clock: Clock, *, last_ms: int, believed_ms: Callable[[int], int]) -> None:
+    def __init__(
+        self, clock: Clock, *, last_ms: int, believed_ms: Callable[[int, int], int]
+    ) -> None:
         """Takes office; `last_ms` is the time stamped on the last entry of the log. `believed_ms`
-        is given state time and says what the wall clock shows, as far as it is believed.
+        is given what the wall clock shows and state time, and says how far the clock is believed;
+        it is asked of a clock that is further ahead than `STATE_TIME_JUMP_MS_MAX`.
         """
         self._clock = clock
         self._believed_ms = believed_ms
         self._read_s = clock.monotonic_s()
-        self._now = float(max(last_ms, believed_ms(last_ms)))
+        self._now = float(last_ms)
+        self._now = max(self._now, self._now + self._ahead_ms())
+        self._in_step = True
+        """Whether it is next to the wall clock, so that it passes as that does."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; never less than before."""
@@ -103,19 +111,30 @@ class StateTime:
         passed = (read_s - self._read_s) * 1000
         assert passed >= 0
         self._read_s = read_s
-        ahead = self._believed_ms(int(self._now + passed)) - (self._now + passed)
+        self._now += passed
+        ahead = self._ahead_ms()
         most = passed * STEERING
-        self._now += passed + min(max(ahead, -most), most)
+        steered = most if ahead > most else -most if ahead < -most else ahead
+        self._now += steered
+        self._in_step = -2 <= ahead - steered <= 2
         return int(self._now)
 
+    def _ahead_ms(self) -> float:
+        """How far the wall clock is ahead of state time, as far as it is believed."""
+        wall_ms = self._clock.wall_ms()
+        ahead = wall_ms - self._now
+        if ahead <= STATE_TIME_JUMP_MS_MAX:
+            return ahead
+        return self._believed_ms(wall_ms, int(self._now)) - self._now
+
     def wait_s(self, due_ms: int) -> float:
-        """How long to wait before it is worth looking whether `due_ms` has come; 0 when it has.
+        """How long to wait before it is worth looking whether `due_ms` has come, as of the last
+        reading (`now_ms`); 0 when it has.
 
         The wait is short enough when state time is being steered forwards: whoever waits looks
         again.
         """
-        missing = due_ms - self.now_ms()
+        missing = due_ms - int(self._now)
         if missing <= 0:
             return 0.0
-        in_step = abs(self._believed_ms(int(self._now)) - self._now) <= 2
-        return min(missing / 1000 / (1 if in_step else 1 + STEERING), WAIT_S_MAX)
+        return min(missing / 1000 / (1 if self._in_step else 1 + STEERING), WAIT_S_MAX)

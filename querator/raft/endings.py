@@ -4,7 +4,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.nodes import NodeKey, node_name
-from querator.model.shares import Shares
+from querator.model.shares import Excess
 
 
 def unknown(group: GroupId, why: str, error: BaseException | None = None) -> QueratorError:
@@ -44,17 +44,17 @@ def absent(group: GroupId) -> QueratorError:
     return QueratorError(ErrorCode.NOT_LEADER, f"this node has no replica of group {group}")
 
 
-def full(shares: Shares[GroupId], group: GroupId, size: int, unit: str, what: str) -> QueratorError:
+def full(excess: Excess, group: GroupId, what: str) -> QueratorError:
     """Of a call that is not taken on: those of the group, or of all groups, fill their share."""
-    value, limit, whose = shares.used(group) + size, shares.share(group), f"group {group}"
-    if shares.total + size > shares.limit:
-        value, limit, whose = shares.total + size, shares.limit, "this node"
+    whose = "this node" if excess.whole else f"group {group}"
+    unit = "commands" if excess.unit == "calls" else "bytes"
+    value, limit = f"{excess.value} {unit}", f"{excess.limit} {unit}"
     return QueratorError(
         ErrorCode.OVERLOADED,
-        f"commands of {whose} that {what} would be {value} {unit}; the limit is {limit} {unit}",
-        field="node" if whose == "this node" else "partition",
-        limit=f"{limit} {unit}",
-        value=f"{value} {unit}",
+        f"commands of {whose} that {what} would be {value}; the limit is {limit}",
+        field="node" if excess.whole else "partition",
+        limit=limit,
+        value=value,
         retry_delay_ms=OVERLOADED_RETRY_MS,
     )
 

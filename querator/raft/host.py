@@ -135,9 +135,10 @@ class Host:
         """Whether the raft thread hangs; always False on a node that is alone."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: dict[Call, None] = {}
-        self._counts: Shares[GroupId] = Shares(PROPOSALS_WAITING_MAX)
-        self._waiting: Shares[GroupId] = Shares(PROPOSAL_BYTES_WAITING_MAX)
-        """Bytes of the calls that have not been answered."""
+        self._waiting: Shares[GroupId] = Shares(
+            calls_max=PROPOSALS_WAITING_MAX, bytes_max=PROPOSAL_BYTES_WAITING_MAX
+        )
+        """The calls that have not been answered."""
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
         # All that the two have ever held and that is not done: what is overtaken leaves them early.
@@ -242,14 +243,15 @@ class Host:
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
-        refusal = self._refusal(group, size)
-        if refusal is not None:
-            future.set_exception(refusal)
+        if self._closed is not None:
+            future.set_exception(self._closed)
+            return future
+        excess = self._waiting.take(group, size)
+        if excess is not None:
+            future.set_exception(endings.full(excess, group, "wait"))
             return future
         call = Call(group, Proposal(command, attachment), future, size)
         self._calls[call] = None
-        self._counts.add(group, 1)
-        self._waiting.add(group, size)
         self._put(call)
         return future
 
@@ -355,15 +357,6 @@ class Host:
     def snapshot_stats(self) -> SnapshotStats:
         return self._turns.traffic.stats()
 
-    def _refusal(self, group: GroupId, size: int) -> QueratorError | None:
-        if self._closed is not None:
-            return self._closed
-        if not self._counts.has_room(group, 1):
-            return endings.full(self._counts, group, 1, "commands", "wait")
-        if not self._waiting.has_room(group, size):
-            return endings.full(self._waiting, group, size, "bytes", "wait")
-        return None
-
     def _request_future(self, *, hung: ErrorCode | None = None) -> "asyncio.Future[None]":
         """`hung`: what it ends with when the thread hangs; None: it waits until that goes on."""
         assert self._loop is not None
@@ -444,7 +437,6 @@ class Host:
         if call.future is None:
             return False
         self._calls.pop(call, None)
-        self._counts.remove(call.group, 1)
         self._waiting.remove(call.group, call.bytes)
         return not call.future.done()
 

@@ -94,8 +94,8 @@ class Office:
             _log.warning("time.ahead", group=self._group, ahead_ms=ahead_ms)
         self.by_others_clocks = not self._skew.believes(self._member.other_voters, last_ms)
 
-    def _believed_ms(self, last_ms: int) -> int:
-        return self._skew.believed_ms(self._member.other_voters, last_ms)
+    def _believed_ms(self, wall_ms: int, last_ms: int) -> int:
+        return self._skew.believed_ms(wall_ms, self._member.other_voters, last_ms)
 
     def now_ms(self) -> int:
         return self._time.now_ms()
@@ -108,7 +108,8 @@ class Office:
         now_ms = self.now_ms()
         if self.by_others_clocks and self._skew.believes(self._member.other_voters, now_ms):
             self._begin_time(now_ms)
-        behind_ms = self._clock.wall_ms() - self.now_ms()
+            now_ms = self.now_ms()
+        behind_ms = self._clock.wall_ms() - now_ms
         self.behind_ms = behind_ms if self._is_behind(behind_ms) else 0
 
     def _is_behind(self, behind_ms: int) -> bool:
@@ -117,9 +118,9 @@ class Office:
             return False
         return self._skew.agrees(self._member.other_voters)
 
-    def _look_in_s(self) -> float | None:
+    def _look_in_s(self, now_ms: int) -> float | None:
         """When to look at the clock again: at once when it was set since the last look."""
-        is_behind = self._is_behind(self._clock.wall_ms() - self.now_ms())
+        is_behind = self._is_behind(self._clock.wall_ms() - now_ms)
         return 0.0 if is_behind != bool(self.behind_ms) else None
 
     def right_ms(self) -> int:
@@ -146,9 +147,10 @@ class Office:
         self._begin_time(now_ms)
 
     def note_time(self) -> None:
-        """Lets the log of a lone voter know of the time, now and then."""
+        """Reads state time, and lets the log of a lone voter know of it, now and then."""
+        now_ms = self.now_ms()
         if self._note_in_s() == 0:
-            self._member.note_time(self.now_ms())
+            self._member.note_time(now_ms)
 
     def _note_in_s(self) -> float | None:
         if not self._member.alone or not self._journal.last_ms:
@@ -157,7 +159,8 @@ class Office:
         return self._time.wait_s(at_ms)
 
     def due_in_s(self) -> float | None:
-        """Seconds until the machine is to be asked for what is due; None while nothing is.
+        """Seconds from the last reading of state time until the machine is to be asked for what is
+        due; None while nothing is.
 
         In the first `LEASE_GRACE_MS` only for what need not wait: nobody could extend a lease while
         there was no leader.
@@ -184,16 +187,15 @@ class Office:
 
     def wake_s(self) -> float | None:
         """When there is something to do if nothing happens, by the monotonic clock."""
+        waits_s = [self._look_in_s(self.now_ms())]
         instants = [until_s for until_s, _ in self._changes.values()]
-        if self._transfer is not None:
+        if self._transfer is None:
+            waits_s += [self.due_in_s(), self._note_in_s()]
+        else:
             # Nothing is proposed meanwhile, whatever is due.
             instants.append(self._transfer_until_s)
-        elif (due_in_s := self.due_in_s()) is not None:
-            instants.append(self._clock.monotonic_s() + due_in_s)
-        if (look_in_s := self._look_in_s()) is not None:
-            instants.append(self._clock.monotonic_s() + look_in_s)
-        if (note_in_s := self._note_in_s()) is not None and self._transfer is None:
-            instants.append(self._clock.monotonic_s() + note_in_s)
+        now_s = self._clock.monotonic_s()
+        instants += [now_s + wait_s for wait_s in waits_s if wait_s is not None]
         return min(instants, default=None)
 
     # --- reads -------------------------------------------------------------------

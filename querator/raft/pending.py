@@ -19,40 +19,58 @@ Backlog = Shares[GroupId]
 """What the calls of all groups of a node weigh, in bytes, until their entries are gone."""
 
 
+class _Entry:
+    """Of the log, with its calls in the order of their packing."""
+
+    __slots__ = ("bytes", "calls", "first", "taken", "term")
+
+    def __init__(self, term: int, calls: list[Call]) -> None:
+        self.term = term
+        self.calls = calls
+        self.bytes = sum([call.bytes for call in calls])
+        self.first = 0
+        """Nobody waits for the calls before this one any more."""
+        self.taken = False
+
+
 class Pending:
     def __init__(self, backlog: Backlog, group: GroupId) -> None:
         self._backlog = backlog
         self._group = group
-        self._entries: dict[int, tuple[int, list[Call]]] = {}
-        """index → (term, calls in the order of their packing); indexes in rising order."""
-        self._waiting: deque[tuple[int, tuple[int, list[Call]], Call]] = deque()
-        """The calls for which somebody waits, as they came, with the place of each; those that have
-        ended, or whose entry has been taken, are dropped when they are the first.
+        self._entries: dict[int, _Entry] = {}
+        """By index, which rises."""
+        self._waiting: deque[_Entry] = deque()
+        """As they came. Those that have been taken, or in which all calls have ended, are dropped
+        when they are the first.
         """
 
     def add(self, index: int, term: int, calls: list[Call]) -> None:
         assert index not in self._entries
-        entry = self._entries[index] = (term, calls)
-        self._waiting.extend((index, entry, call) for call in calls if call.future is not None)
-        self._backlog.add(self._group, sum(call.bytes for call in calls))
+        entry = self._entries[index] = _Entry(term, calls)
+        self._waiting.append(entry)
+        self._backlog.add(self._group, entry.bytes)
 
     def of(self, index: int, term: int) -> list[Call] | None:
         """The calls of this very entry; None when it carries none of this node."""
         found = self._entries.get(index)
-        return None if found is None or found[0] != term else found[1]
+        return None if found is None or found.term != term else found.calls
 
     def take(self, index: int, term: int) -> tuple[list[Call], list[Call]]:
         """Of an entry that is applied: its calls, and those that can never be applied for it."""
         mine = self._entries.get(index)
-        if mine is not None and mine[0] == term:
+        if mine is not None and mine.term == term:
             return self._take([index]), []
         dead = [] if mine is None else [index]
-        dead += [at for at, (earlier, _) in self._entries.items() if at > index and earlier < term]
+        dead += [at for at, entry in self._entries.items() if at > index and entry.term < term]
         return [], self._take(dead)
 
     def _take(self, indexes: Iterable[int]) -> list[Call]:
-        calls = [call for index in indexes for call in self._entries.pop(index)[1]]
-        self._backlog.remove(self._group, sum(call.bytes for call in calls))
+        calls: list[Call] = []
+        for index in indexes:
+            entry = self._entries.pop(index)
+            entry.taken = True
+            self._backlog.remove(self._group, entry.bytes)
+            calls += entry.calls
         return calls
 
     def expired(self, now_s: float) -> list[Call]:
@@ -75,9 +93,12 @@ class Pending:
     def _first(self) -> Call | None:
         """The first call for which somebody waits. Each call is passed over once."""
         while self._waiting:
-            index, entry, call = self._waiting[0]
-            if not call.ended and self._entries.get(index) is entry:
-                return call
+            entry = self._waiting[0]
+            while not entry.taken and entry.first < len(entry.calls):
+                call = entry.calls[entry.first]
+                if call.future is not None and not call.ended:
+                    return call
+                entry.first += 1
             self._waiting.popleft()
         return None
 

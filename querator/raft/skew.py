@@ -175,13 +175,12 @@ class Skew:
         this node and `others`.
         """
         wall_ms = self._clock.wall_ms()
-        return self._believed_ms(wall_ms, others, last_ms) == wall_ms
+        return self.believed_ms(wall_ms, others, last_ms) == wall_ms
 
-    def believed_ms(self, others: Collection[NodeKey], last_ms: int) -> int:
-        """The wall clock, or how far it may be believed; at least `last_ms` if that is less."""
-        return self._believed_ms(self._clock.wall_ms(), others, last_ms)
-
-    def _believed_ms(self, wall_ms: int, others: Collection[NodeKey], last_ms: int) -> int:
+    def believed_ms(self, wall_ms: int, others: Collection[NodeKey], last_ms: int) -> int:
+        """What the wall clock shows, or how far it may be believed; at least `last_ms` if that is
+        less.
+        """
         if wall_ms <= last_ms + STATE_TIME_JUMP_MS_MAX:
             return wall_ms
         if self._clock.monotonic_s() < self._trusted_until_s:

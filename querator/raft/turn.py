@@ -139,7 +139,7 @@ class Turns:
         self._opening: dict[GroupId, Open] = {}
         self._deletions = Deletions()
         self._batcher = Batcher()
-        self._backlog = Backlog(PROPOSAL_BYTES_UNAPPLIED_MAX)
+        self._backlog = Backlog(bytes_max=PROPOSAL_BYTES_UNAPPLIED_MAX)
         self._dirty: dict[GroupId, Group] = {}
         self._alarms = Alarms()
         self._space = Space(environment)
@@ -284,11 +284,10 @@ class Turns:
         if group is None or group.office is None:
             outcome.errors.append((call, refusal(call.group, group)))
             return
-        if not self._backlog.has_room(call.group, call.bytes):
-            error = endings.full(
-                self._backlog, call.group, call.bytes, "bytes", "wait for a majority"
-            )
-            outcome.errors.append((call, error))
+        excess = self._backlog.excess(call.group, call.bytes)
+        if excess is not None:
+            refused = endings.full(excess, call.group, "wait for a majority")
+            outcome.errors.append((call, refused))
             return
         call.deadline_s = self._clock.monotonic_s() + PROPOSAL_TIMEOUT_MS / 1000
         if group.office.transferring:

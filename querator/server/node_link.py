@@ -87,8 +87,7 @@ class NodeLink:
         self._loop = asyncio.get_running_loop()
         self._tried = False
         self._waiting: dict[int, _Waiting] = {}
-        self._bytes: Shares[GroupId] = Shares(FORWARDS_BYTES_WAITING_MAX)
-        self._counts: Shares[GroupId] = Shares(ASKS_WAITING_MAX)
+        self._shares = self._no_shares()
         self._next_id = 1
         self._queue: deque[frames.Ask] = deque()
         self._wake = asyncio.Event()
@@ -96,6 +95,10 @@ class NodeLink:
         self._hurry = asyncio.Event()
         # Owned: `close` ends and awaits it.
         self._task = self._loop.create_task(self._keep_open())
+
+    @staticmethod
+    def _no_shares() -> Shares[GroupId]:
+        return Shares(calls_max=ASKS_WAITING_MAX, bytes_max=FORWARDS_BYTES_WAITING_MAX)
 
     @property
     def worth_trying(self) -> bool:
@@ -131,16 +134,13 @@ class NodeLink:
         if not self.worth_trying:
             future.set_exception(self._unreachable())
             return future, 0
-        for shares, more, unit in ((self._counts, 1, "commands"), (self._bytes, size, "bytes")):
-            if not shares.has_room(group, more):
-                what = f"wait for node {self.name}"
-                future.set_exception(endings.full(shares, group, more, unit, what))
-                return future, 0
+        excess = self._shares.take(group, size)
+        if excess is not None:
+            future.set_exception(endings.full(excess, group, f"wait for node {self.name}"))
+            return future, 0
         id = self._next_id
         self._next_id += 1
         self._waiting[id] = _Waiting(future, group, size, query)
-        self._counts.add(group, 1)
-        self._bytes.add(group, size)
         future.add_done_callback(partial(self._forget, id))
         return future, id
 
@@ -148,8 +148,7 @@ class NodeLink:
         """Nobody waits any more; what is not sent yet will not be."""
         waiting = self._waiting.pop(id, None)
         if waiting is not None:
-            self._counts.remove(waiting.group, 1)
-            self._bytes.remove(waiting.group, waiting.bytes)
+            self._shares.remove(waiting.group, waiting.bytes)
 
     def _unreachable(self) -> QueratorError:
         message = f"node {self.name} cannot be reached at {self.address}; not executed"
@@ -279,8 +278,7 @@ class NodeLink:
         """The link is no more: whoever waits is told what that means."""
         self._queue.clear()
         waiting, self._waiting = self._waiting, {}
-        self._counts = Shares(ASKS_WAITING_MAX)
-        self._bytes = Shares(FORWARDS_BYTES_WAITING_MAX)
+        self._shares = self._no_shares()
         try:
             self._set_open(False)
         finally:

@@ -9,8 +9,7 @@ A call that waits for its partition's leader is counted apart, in a smaller budg
 sent. It goes when there is a leader, whether or not the other budget has room then.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import Generic
@@ -18,7 +17,7 @@ from typing import Generic
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import LEADERLESS_BYTES_MAX, LEADERLESS_CALLS_MAX, OVERLOADED_RETRY_MS
-from querator.model.shares import K, Shares
+from querator.model.shares import Excess, K, Shares
 
 CONNECTION: ContextVar[str] = ContextVar("connection", default="this node")
 """The connection that a call came by, in the task of the call."""
@@ -27,7 +26,7 @@ CONNECTION: ContextVar[str] = ContextVar("connection", default="this node")
 class Admission(Generic[K]):
     """Counts calls of one kind, and their bytes, between `enter` and `leave`, by key."""
 
-    __slots__ = ("_bytes_shares", "_calls_shares", "_kind", "_scope")
+    __slots__ = ("_kind", "_scope", "_shares")
 
     def __init__(self, kind: str, scope: str, *, calls_max: int, bytes_max: int = 0) -> None:
         """`kind` in the plural and `scope` (what a key is), for people; `bytes_max` 0: not bounded
@@ -35,62 +34,41 @@ class Admission(Generic[K]):
         """
         self._kind = kind
         self._scope = scope
-        self._calls_shares: Shares[K] = Shares(calls_max)
-        self._bytes_shares: Shares[K] | None = Shares(bytes_max) if bytes_max else None
+        self._shares: Shares[K] = Shares(calls_max=calls_max, bytes_max=bytes_max)
 
     @property
     def calls(self) -> int:
-        return self._calls_shares.total
+        return self._shares.calls
 
     @property
     def bytes(self) -> int:
-        return 0 if self._bytes_shares is None else self._bytes_shares.total
+        return self._shares.bytes
 
-    def check(self, key: K, size: int = 0, *, named: Callable[[], str]) -> None:
+    def enter(self, key: K, size: int, *, named: Callable[[], str]) -> None:
         """Raises OVERLOADED if there is no room; `named`: what the key is, for people. A call
         larger than its share gets in when its key has no other.
         """
-        if not self._calls_shares.has_room(key, 1):
-            raise self._overloaded(self._calls_shares, key, 1, "calls", named)
-        if self._bytes_shares is not None and not self._bytes_shares.has_room(key, size):
-            raise self._overloaded(self._bytes_shares, key, size, "bytes", named)
+        excess = self._shares.take(key, size)
+        if excess is not None:
+            raise self._overloaded(excess, named)
 
-    @contextmanager
-    def admitted(self, key: K, size: int = 0, *, named: Callable[[], str]) -> Iterator[None]:
-        """From `enter` to `leave`. Raises OVERLOADED."""
-        self.check(key, size, named=named)
-        self.enter(key, size)
-        try:
-            yield
-        finally:
-            self.leave(key, size)
+    def add(self, key: K, size: int) -> None:
+        """As `enter`, whether or not there is room."""
+        self._shares.add(key, size)
 
-    def enter(self, key: K, size: int = 0) -> None:
-        """Whether or not there is room."""
-        self._calls_shares.add(key, 1)
-        if self._bytes_shares is not None:
-            self._bytes_shares.add(key, size)
+    def leave(self, key: K, size: int) -> None:
+        self._shares.remove(key, size)
 
-    def leave(self, key: K, size: int = 0) -> None:
-        self._calls_shares.remove(key, 1)
-        if self._bytes_shares is not None:
-            self._bytes_shares.remove(key, size)
-
-    def _overloaded(
-        self, shares: Shares[K], key: K, size: int, unit: str, named: Callable[[], str]
-    ) -> QueratorError:
-        value, limit, whose = shares.used(key) + size, shares.share(key), named()
-        field = self._scope
-        if shares.total + size > shares.limit:
-            value, limit, whose = shares.total + size, shares.limit, "this node"
-            field = "node"
+    def _overloaded(self, excess: Excess, named: Callable[[], str]) -> QueratorError:
+        whose = "this node" if excess.whole else named()
+        value, limit = f"{excess.value} {excess.unit}", f"{excess.limit} {excess.unit}"
         return QueratorError(
             ErrorCode.OVERLOADED,
-            f"unanswered {self._kind} of {whose} would be {value} {unit}; the limit is {limit} "
-            f"{unit}; wait and repeat",
-            field=field,
-            limit=f"{limit} {unit}",
-            value=f"{value} {unit}",
+            f"unanswered {self._kind} of {whose} would be {value}; the limit is {limit}; wait and "
+            "repeat",
+            field="node" if excess.whole else self._scope,
+            limit=limit,
+            value=value,
             retry_delay_ms=OVERLOADED_RETRY_MS,
         )
 
@@ -103,17 +81,33 @@ class Held(Admission[str]):
     def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:
         super().__init__(kind, "connection", calls_max=calls_max, bytes_max=bytes_max)
 
-    def held(self, size: int = 0) -> "AbstractContextManager[None]":
-        """While a call of this connection is answered. Raises OVERLOADED."""
+    def held(self, size: int = 0) -> "Holding":
+        """A call of this connection, from now on until the returned context ends. Raises
+        OVERLOADED.
+        """
         connection = CONNECTION.get()
-        return self.admitted(connection, size, named=lambda: f"connection {connection}")
+        self.enter(connection, size, named=lambda: f"connection {connection}")
+        return Holding(self, connection, size)
 
-    def hold(self) -> Callable[[], None]:
-        """As `held`, until the returned function is called."""
-        connection = CONNECTION.get()
-        self.check(connection, named=lambda: f"connection {connection}")
-        self.enter(connection)
-        return partial(self.leave, connection)
+
+class Holding:
+    """One call that is held, to the end of the `with`."""
+
+    __slots__ = ("_connection", "_held", "_size")
+
+    def __init__(self, held: Held, connection: str, size: int) -> None:
+        self._held = held
+        self._connection = connection
+        self._size = size
+
+    def __enter__(self) -> None:
+        """It is held already."""
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        self._held.leave(self._connection, self._size)
 
 
 class Ticket:
@@ -121,12 +115,14 @@ class Ticket:
 
     __slots__ = ("_budget", "_desk", "_group", "_size")
 
-    def __init__(self, desk: "Sending", group: GroupId, size: int, *, waits: bool) -> None:
+    def __init__(
+        self, desk: "Sending", budget: "Admission[GroupId]", group: GroupId, size: int
+    ) -> None:
+        """`budget`: that of `desk` which the call has entered."""
         self._desk = desk
+        self._budget = budget
         self._group = group
         self._size = size
-        self._budget = desk.waiting if waits else desk.sent
-        self._budget.enter(group, size)
 
     def wait(self) -> None:
         """The call waits for a leader."""
@@ -134,12 +130,13 @@ class Ticket:
 
     def go(self) -> None:
         """The call is sent."""
-        self._move(self._desk.sent)
+        if self._budget is not self._desk.sent:
+            self._move(self._desk.sent)
 
     def _move(self, budget: "Admission[GroupId]") -> None:
         if budget is not self._budget:
             self.leave()
-            budget.enter(self._group, self._size)
+            budget.add(self._group, self._size)
             self._budget = budget
 
     def leave(self) -> None:
@@ -171,8 +168,9 @@ class Sending:
 
     def enter(self, group: GroupId, size: int, *, waits: bool, named: Callable[[], str]) -> Ticket:
         """`waits`: for a leader of the group. Raises OVERLOADED."""
-        (self.waiting if waits else self.sent).check(group, size, named=named)
-        return Ticket(self, group, size, waits=waits)
+        budget = self.waiting if waits else self.sent
+        budget.enter(group, size, named=named)
+        return Ticket(self, budget, group, size)
 
 
 class Slots:

@@ -331,7 +331,7 @@ class QueueService:
     async def subscribe(self, call: SubscribeCall) -> Subscription:
         """Opens a lease stream; its owner closes it. Raises QueratorError."""
         queue = await self._queue(call)
-        release = self._leases.hold()
+        release = self._leases.held().leave
         subscription = Subscription(
             call,
             queue,

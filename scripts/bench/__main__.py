@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from querator import Client
+from querator.client.cluster import ClusterAdmin
 from scripts.bench.report import Measurement, write_report
 from scripts.bench.scenarios import SCENARIOS, Scenario
 from scripts.bench.servers import Servers
@@ -41,7 +42,8 @@ async def run_once(
                     await first_answer(server.address)
                     restart_seconds = time.monotonic() - started
             async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(run_clients(scenario, server))
+                address = await entrance(scenario, server)
+                running = tasks.create_task(run_clients(scenario, server, address))
                 if profile is not None:
                     tasks.create_task(server.profiled(scenario.seconds, profile))
             results, server_cpu = running.result()
@@ -68,13 +70,32 @@ async def first_answer(address: str) -> None:
         await items[0].release()
 
 
-async def run_clients(scenario: Scenario, server: Servers) -> tuple[list[WorkerResult], float]:
+async def entrance(scenario: Scenario, server: Servers) -> str:
+    """Where its clients go: to any node, or, for unary calls, to the one that leads the partition,
+    or to one that does not. Where a unary call enters is chance otherwise.
+    """
+    if not scenario.unary:
+        return server.address
+    async with ClusterAdmin(server.address, request_timeout=10, connect_timeout=10) as admin:
+        while True:
+            picture = await admin.picture()
+            leaders = {group.leader for group in picture.groups if group.queue == QUEUE}
+            if "" not in leaders:
+                break
+    addresses = {one.node.name: one.node.client_address for one in picture.nodes}
+    entrances = leaders if not scenario.elsewhere else addresses.keys() - leaders
+    return addresses[min(entrances)]
+
+
+async def run_clients(
+    scenario: Scenario, server: Servers, address: str
+) -> tuple[list[WorkerResult], float]:
     """The workers' results, and the server's CPU seconds while the first of them measured."""
     cpu: list[float] = []
 
     async def one(role: str) -> WorkerResult:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "scripts.bench.worker", server.address, role,
+            sys.executable, "-m", "scripts.bench.worker", address, role,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26,
         )  # fmt: skip
         assert process.stdin is not None
@@ -162,7 +183,7 @@ async def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     measurements: list[list[Measurement]] = []
     for scenario in SCENARIOS:
-        if arguments.only not in scenario.name:
+        if arguments.only not in scenario.name or (scenario.elsewhere and arguments.nodes == 1):
             continue
         name = scenario.name.replace("/", " per ")
         profile = arguments.output / f"{name}.svg" if arguments.profile else None

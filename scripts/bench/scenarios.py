@@ -13,7 +13,9 @@ class Scenario(msgspec.Struct, frozen=True):
         drain     lease and complete a backlog of `backlog_items`
 
     `roles` are the client processes: `produce`, `consume` or `both`.
-    `gather` sends single items through the SDK's gathering, `unary` as one unary call each.
+    `gather` sends single items through the SDK's gathering, `unary` as one unary call each: to the
+    node that leads the partition, or `elsewhere` to one that sends them on, as most nodes of a
+    cluster do. That is left out where there is one node.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Scenario(msgspec.Struct, frozen=True):
     backlog_items: int = 0
     gather: bool = False
     unary: bool = False
+    elsewhere: bool = False
     seconds: float = 6.0
     warmup_seconds: float = 2.0
 
@@ -60,6 +63,15 @@ SCENARIOS = (
     Scenario("singles, one per stream frame", "produce", PRODUCE, batch_items=1, in_flight=64),
     Scenario(
         "singles, unary, 64 in flight", "produce", PRODUCE, batch_items=1, in_flight=64, unary=True
+    ),
+    Scenario(
+        "singles, unary, sent on",
+        "produce",
+        PRODUCE,
+        batch_items=1,
+        in_flight=64,
+        unary=True,
+        elsewhere=True,
     ),
     Scenario("drain 10,000", "drain", ("consume",), payload_bytes=100, backlog_items=10_000),
     Scenario("drain 1,000,000", "drain", ("consume",), payload_bytes=100, backlog_items=1_000_000),

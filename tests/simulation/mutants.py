@@ -207,7 +207,7 @@ def counts_refusals_as_votes() -> Any:
 
 def believes_any_clock() -> Any:
     """State time follows the wall clock, whatever it shows."""
-    return replaced(Skew, "_believed_ms", lambda self, wall_ms, others, last_ms: wall_ms)
+    return replaced(Skew, "believed_ms", lambda self, wall_ms, others, last_ms: wall_ms)
 
 
 def reads_without_asking() -> Any:

@@ -42,7 +42,7 @@ class Watched(Call):
 
 def waiting(looks: Looks, *deadlines_s: float) -> tuple[Pending, list[Call]]:
     """One entry for each call."""
-    pending = Pending(Backlog(1_000_000), GroupId(1))
+    pending = Pending(Backlog(bytes_max=1_000_000), GroupId(1))
     calls: list[Call] = [Watched(looks, one, object()) for one in deadlines_s]
     for index, call in enumerate(calls, 1):
         pending.add(index, 1, [call])

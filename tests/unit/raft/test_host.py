@@ -16,7 +16,7 @@ from querator.model.limits import (
     PROPOSAL_BYTES_WAITING_MAX,
     PROPOSALS_WAITING_MAX,
 )
-from querator.model.shares import Shares
+from querator.model.shares import share
 from querator.raft.clock import SimulatedClock
 from querator.raft.machine import Machine
 from querator.storage.environment import StorageFailed
@@ -298,7 +298,7 @@ async def test_more_commands_than_may_wait_are_refused():
         gate.close()
         futures = [host.propose(G1, 1)]
         await gate.reached()
-        most = Shares[GroupId](PROPOSALS_WAITING_MAX).share(G1)
+        most = share(PROPOSALS_WAITING_MAX, 0)
         futures += [host.propose(G1, 1) for _ in range(most - 1)]
         assert await code_of(host.propose(G1, 1)) is ErrorCode.OVERLOADED
         gate.open()
@@ -315,7 +315,7 @@ async def test_more_bytes_than_may_wait_are_refused():
         gate.close()
         futures = [host.propose(G1, 1)]
         await gate.reached()
-        most = Shares[GroupId](PROPOSAL_BYTES_WAITING_MAX).share(G1) // MIB - 1
+        most = share(PROPOSAL_BYTES_WAITING_MAX, 0) // MIB - 1
         futures += [host.propose(G1, 1, megabyte) for _ in range(most)]
         assert await code_of(host.propose(G1, 1, megabyte * 2)) is ErrorCode.OVERLOADED
         assert not host.propose(G1, 1).done(), "a small one still gets in"

@@ -126,7 +126,7 @@ def calls(count: int, deadline_s: float = 10.0) -> list[Call]:
 
 
 def test_the_calls_of_an_entry_are_its_own():
-    pending = Pending(Backlog(1_000), G)
+    pending = Pending(Backlog(bytes_max=1_000), G)
     mine, later = calls(2), calls(1)
     pending.add(5, 3, mine)
     pending.add(6, 3, later)
@@ -140,7 +140,7 @@ def test_the_calls_of_an_entry_are_its_own():
 
 
 def test_an_entry_of_another_term_ends_what_it_replaces_and_all_older_terms_behind_it():
-    pending = Pending(Backlog(1_000), G)
+    pending = Pending(Backlog(bytes_max=1_000), G)
     replaced, behind, kept = calls(1), calls(2), calls(1)
     pending.add(5, 3, replaced)
     pending.add(6, 3, behind)
@@ -150,7 +150,7 @@ def test_an_entry_of_another_term_ends_what_it_replaces_and_all_older_terms_behi
 
 
 def test_an_entry_of_an_older_term_says_nothing_of_those_behind_it():
-    pending = Pending(Backlog(1_000), G)
+    pending = Pending(Backlog(bytes_max=1_000), G)
     mine = calls(1)
     pending.add(5, 3, mine)
     assert pending.take(4, 3) == ([], [])
@@ -158,26 +158,26 @@ def test_an_entry_of_an_older_term_says_nothing_of_those_behind_it():
 
 
 def test_calls_weigh_on_the_node_until_their_entries_are_gone():
-    backlog = Backlog(1_000)
+    backlog = Backlog(bytes_max=1_000)
     one, other = Pending(backlog, G), Pending(backlog, GroupId(G + 1))
     for index in range(1, 6):
         one.add(index, 3, calls(2))
     other.add(1, 3, calls(5, 20.0))
-    assert backlog.total == 15
+    assert backlog.bytes == 15
     one.expired(10.0)
-    assert backlog.total == 15, "the entries are in the log"
+    assert backlog.bytes == 15, "the entries are in the log"
     one.take(1, 3)
-    assert backlog.total == 13
+    assert backlog.bytes == 13
     one.take(3, 4)
-    assert backlog.total == 7
+    assert backlog.bytes == 7
     assert len(one.take_all()) == 2
-    assert backlog.total == 5
+    assert backlog.bytes == 5
     other.take_all()
-    assert backlog.total == 0
+    assert backlog.bytes == 0
 
 
 def test_calls_end_at_their_deadlines_and_keep_their_places():
-    pending = Pending(Backlog(1_000), G)
+    pending = Pending(Backlog(bytes_max=1_000), G)
     early, late = calls(2, 1.0), calls(1, 2.0)
     own = Call(G, Proposal(1), None, 0)
     pending.add(5, 3, [early[0], own, early[1]])

@@ -343,7 +343,9 @@ LONG_AGO = 1_000_000
 )
 def test_a_clock_is_believed_up_to_those_of_a_majority(others, ahead_ms, believed_ahead_ms):
     skew, clock = skew_of(*ahead_ms)
-    assert skew.believed_ms(others, LONG_AGO) - clock.wall_ms() == believed_ahead_ms
+    assert (
+        skew.believed_ms(clock.wall_ms(), others, LONG_AGO) - clock.wall_ms() == believed_ahead_ms
+    )
     assert skew.believes(others, LONG_AGO) == (believed_ahead_ms == 0)
 
 
@@ -351,15 +353,15 @@ def test_without_the_clocks_of_a_majority_the_log_is_what_is_known():
     skew, clock = skew_of()
     last_ms = clock.wall_ms() - STATE_TIME_JUMP_MS_MAX
     assert skew.believes((B, C), last_ms)
-    assert skew.believed_ms((B, C), last_ms - 1) == last_ms - 1
-    assert skew.believed_ms((B, C, D, E), LONG_AGO) == LONG_AGO
+    assert skew.believed_ms(clock.wall_ms(), (B, C), last_ms - 1) == last_ms - 1
+    assert skew.believed_ms(clock.wall_ms(), (B, C, D, E), LONG_AGO) == LONG_AGO
 
 
 def test_a_step_of_the_own_clock_is_seen_before_anybody_is_heard_again():
     skew, clock = skew_of(0, 0)
     right_ms = clock.wall_ms()
     clock.step_wall(DAY_MS)
-    assert skew.believed_ms((B, C), LONG_AGO) == right_ms
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
 
 
 def test_the_bound_of_a_lone_voter():

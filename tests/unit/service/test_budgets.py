@@ -5,11 +5,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from querator.model.calls import CompleteCall, LeasedBatch, SettleReply
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.shares import Shares
+from querator.model.shares import Excess, Shares, share
 from querator.raft import host
 from querator.service import admission, queue_service
 from querator.service.admission import CONNECTION
@@ -192,31 +194,73 @@ async def test_commands_of_one_group_leave_room_for_those_of_another(
 
 
 @pytest.mark.parametrize("greedy", [1, 2, 5, 20])
-def test_shares(greedy: int):
-    """Those that take all they can leave a share for one that comes later."""
-    shares: Shares[int] = Shares(10_000)
+@pytest.mark.parametrize("size", [0, 1])
+def test_shares(greedy: int, size: int):
+    """Those that take all they can leave a share for one that comes later, of calls as of bytes."""
+    shares: Shares[int] = (
+        Shares(bytes_max=10_000) if size else Shares(calls_max=10_000, bytes_max=10_000)
+    )
     for _ in range(10_000):
         for key in range(greedy):
-            if shares.has_room(key, 1):
-                shares.add(key, 1)
+            if shares.excess(key, size) is None:
+                shares.add(key, size)
     assert all(
-        abs(shares.used(key) - 2 * 10_000 / (2 * greedy + 1)) <= 2 * greedy for key in range(greedy)
+        abs(shares.used(key)[0] - 2 * 10_000 / (2 * greedy + 1)) <= 2 * greedy
+        for key in range(greedy)
     )
     taken = 0
-    while shares.has_room(-1, 1):
-        shares.add(-1, 1)
+    while shares.excess(-1, size) is None:
+        shares.add(-1, size)
         taken += 1
     assert taken >= (10_000 - 2 * greedy) / (2 * greedy + 1) * 2 / 3 - 2
-    assert not shares.has_room(0, 1)
+    assert shares.excess(0, size) is not None
     for key in range(greedy):
-        shares.remove(key, shares.used(key))
-    assert shares.total == taken
+        for _ in range(shares.used(key)[0]):
+            shares.remove(key, size)
+    assert shares.calls == taken
 
 
 def test_a_key_with_nothing_gets_in_and_one_alone_may_exceed_the_limit():
-    shares: Shares[str] = Shares(100)
-    assert shares.has_room("a", 1_000)
+    shares: Shares[str] = Shares(bytes_max=100)
+    assert shares.excess("a", 1_000) is None
     shares.add("a", 60)
-    assert shares.has_room("b", 40)
-    assert not shares.has_room("b", 41)
-    assert not shares.has_room("a", 40)
+    assert shares.excess("b", 40) is None
+    assert shares.excess("b", 41) == Excess("bytes", 101, 100, whole=True)
+    assert shares.excess("a", 40) == Excess("bytes", 100, 67, whole=False)
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(0, 100),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.booleans()), max_size=60),
+)
+def test_while_little_is_used_nothing_is_refused_that_the_rule_would_take(
+    calls_max, bytes_max, asks
+):
+    """The rule without its short cut."""
+    shares: Shares[int] = Shares(calls_max=calls_max, bytes_max=bytes_max)
+    has: dict[int, list[int]] = {}
+    for key, size, leaves in asks:
+        if leaves and has.get(key):
+            shares.remove(key, has[key].pop())
+        mine = has.setdefault(key, [])
+        everything = [one for some in has.values() for one in some]
+        rules = [(calls_max, len(everything), len(mine), 1)]
+        if bytes_max:
+            rules.append((bytes_max, sum(everything), sum(mine), size))
+        fits = all(
+            not total
+            or (
+                total + more <= most
+                and (not of_key or of_key + more <= share(most, total - of_key))
+            )
+            for most, total, of_key, more in rules
+        )
+        assert (shares.excess(key, size) is None) == fits
+        if fits:
+            shares.add(key, size)
+            mine.append(size)
+        assert (shares.calls, shares.bytes) == (
+            len(everything) + fits,
+            sum(everything) + fits * size,
+        )
