@@ -132,7 +132,7 @@ async def stuck_queues(address: str) -> list[str]:
 
 async def rates(server: Servers, so_far: list[WorkerResult]) -> tuple[float, float]:
     """Produces and completions of the healthy queue, per second."""
-    results, _ = await run_clients(HEALTHY, server)
+    results, _ = await run_clients(HEALTHY, server, server.address)
     so_far += results
     (result,) = results
     return (
