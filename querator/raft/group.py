@@ -123,6 +123,7 @@ class Group:
         assert mine is not None, "a new replica is named by its first configuration"
         self._window = window
         self.journal = Journal.open(view, group, replica=mine.id, replicas=replicas)
+        skew.reached(self.journal.last_ms)
         self.application = Application(group, machine, self.journal, view, clock)
         self.member = Member(
             group,

@@ -19,8 +19,8 @@ votes carry them. Beyond that the wall clock is not *believed*: the node stands 
 when nobody else has for a while, and then goes by what the majority's clocks have reached.
 
 A group with one voter has nobody to ask. It believes its clock up to `LONE_TIME_JUMP_MS_MAX` beyond
-its last entry, and beyond that it does not lead. An operator may say that the clock is right
-(`trust`).
+its last entry; while its log is empty, beyond the latest state time of all groups of its node.
+Beyond that it does not lead. An operator may say that the clock is right (`trust`).
 
 Samples are kept as differences from the monotonic clock, so that a step of the own wall clock is
 seen at once.
@@ -62,6 +62,7 @@ class Skew:
         self._groups: Counter[NodeKey] = Counter()
         """Groups of this node in which the other has a replica."""
         self._trusted_until_s = float("-inf")
+        self._latest_ms = 0
         self.ms = 0
         """How far the median is ahead of this node; negative: behind."""
         self._heard_s: dict[NodeKey, float] = {}
@@ -154,6 +155,11 @@ class Skew:
         ahead_ms = self._ahead_ms(node)
         return abs(ahead_ms - self._median_near(ahead_ms)) <= CLOCK_SKEW_MS_MAX
 
+    def reached(self, now_ms: int) -> None:
+        """State time of a group of this node."""
+        if now_ms > self._latest_ms:
+            self._latest_ms = now_ms
+
     def trust(self) -> None:
         """An operator says that this node's clock is right."""
         self._trusted_until_s = self._clock.monotonic_s() + TRUST_S
@@ -186,7 +192,8 @@ class Skew:
         if self._clock.monotonic_s() < self._trusted_until_s:
             return wall_ms
         if not others:
-            lone = last_ms == 0 or wall_ms <= last_ms + LONE_TIME_JUMP_MS_MAX
+            known_ms = last_ms or self._latest_ms
+            lone = known_ms == 0 or wall_ms <= known_ms + LONE_TIME_JUMP_MS_MAX
             return wall_ms if lone else last_ms
         reached_ms = self._reached_ms(wall_ms, others)
         if reached_ms is None:
