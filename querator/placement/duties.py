@@ -99,6 +99,8 @@ class Duties:
         """Of the last map in which everything was where it should be."""
         self._changing: set[GroupId] = set()
         self._offered_s: dict[GroupId, float] = {}
+        self._declined: dict[GroupId, Counter[NodeKey]] = {}
+        """How often nodes did not take the leadership of a group that this node has to give up."""
         self._led = Led()
         self._handing = False
 
@@ -114,6 +116,8 @@ class Duties:
                         tasks.create_task(self._take_in(newcomer))
                 now_s = asyncio.get_running_loop().time()
                 self._led.look(self._host.led, self._placed(), now_s)
+                for group in self._declined.keys() - self._host.led - self._changing:
+                    del self._declined[group]
                 for group in self._led.left:
                     if group not in self._changing:
                         if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
@@ -224,7 +228,13 @@ class Duties:
         status, placed = self._host.status(group), self._placed().placed(group)
         if status is None or placed is None:
             return None
-        return next_step(status.replicas, placed, own=status.replica, lost=self._is_lost)
+        return next_step(
+            status.replicas,
+            placed,
+            own=status.replica,
+            lost=self._is_lost,
+            declined=self._declined.get(group, {}),
+        )
 
     def _is_lost(self, node: NodeKey) -> bool:
         """Whether the node was replaced, or was removed while it was down."""
@@ -239,7 +249,9 @@ class Duties:
         try:
             while self._host.leads(group) and (step := self._next(group)) is not None:
                 if isinstance(step, HandOver):
+                    self._declined.setdefault(group, Counter())[step.to] += 1
                     await self._host.transfer(group, step.to)
+                    del self._declined[group]
                     return
                 await self._host.change_replicas(group, step)
                 _log.info("placement.replicas_changed", group=group, step=repr(step))

@@ -7,7 +7,8 @@ says. Pure.
     a voter is lost, and is not in the target                   RemoveReplica
     one is there that learns, and should vote                   Promote
     all of the target vote; one is there that is not in it      RemoveReplica
-    the same, and it is the leader's own                        HandOver to one of the target
+    the same, and it is the leader's own                        HandOver to one of the target,
+                                                                to each in turn until one takes it
 
 One step at a time, and first those that add: between them there are never fewer voters than there
 were that live. One that is lost for ever goes before another one votes: a majority of three, of
@@ -17,6 +18,7 @@ is not caught up) is tried again later; after a crash anywhere the same table sa
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -35,6 +37,9 @@ that it should go to may be the one that gave it away because it is about to sto
 """
 
 
+_NOBODY: Final[Mapping[NodeKey, int]] = {}
+
+
 class HandOver(msgspec.Struct, frozen=True):
     to: NodeKey
 
@@ -45,9 +50,11 @@ def next_step(
     *,
     own: int,
     lost: Callable[[NodeKey], bool] = lambda _: False,
+    declined: Mapping[NodeKey, int] = _NOBODY,
 ) -> Change | HandOver | None:
     """The next step of the leader, whose replica is `own`; None when there is none. `lost` says of
-    a node whether it will never be heard again.
+    a node whether it will never be heard again, `declined` how often it did not take the
+    leadership.
     """
     target = placed.target
     if current == target and any(replica.id == own for replica in target):
@@ -70,10 +77,12 @@ def next_step(
         if replica.id not in wanted and replica.id != own:
             return RemoveReplica(replica.id)
     heirs = sorted(
-        (replica.id != placed.preferred, replica.node) for replica in target if replica.voter
+        (declined.get(replica.node, 0), replica.id != placed.preferred, replica.node)
+        for replica in target
+        if replica.voter
     )
     if own not in wanted and heirs:
-        return HandOver(heirs[0][1])
+        return HandOver(heirs[0][-1])
     return None
 
 

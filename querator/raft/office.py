@@ -244,6 +244,9 @@ class Office:
         elif self._transfer is not None:
             message = f"group {self._group} is being handed over already"
             error = QueratorError(ErrorCode.UNAVAILABLE, message)
+        elif not self._skew.may_lead(target.node):
+            message = f"the clock of {node_name(request.to)} is wrong"
+            error = QueratorError(ErrorCode.UNAVAILABLE, message)
         if error is not None or target is None or target.id == self._member.id:
             self._end_transfer(request, error, outcome)
             return

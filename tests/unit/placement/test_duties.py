@@ -8,7 +8,7 @@ import msgspec
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
-from querator.model.placement_map import PlacedGroup
+from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
 from querator.placement import duties
 from querator.placement.commands import CreateQueue, ReplaceNode
@@ -21,11 +21,18 @@ from tests.unit.placement.test_steps import status
 
 
 class LeadingHost:
-    """Leads its groups. Replicas change at once; learners of `waiting` never catch up."""
+    """Leads its groups: by the replica `own`, or by the preferred ones. Replicas change at once;
+    learners of `waiting` never catch up. Nodes that are `declining` take no leadership.
+    """
 
-    def __init__(self, groups: dict[GroupId, PlacedGroup], waiting: set[GroupId]) -> None:
+    def __init__(
+        self, groups: dict[GroupId, PlacedGroup], waiting: set[GroupId], *, own: int = 0
+    ) -> None:
+        self._own = own
         self.led = frozenset(groups)
         self.settled = asyncio.Event()
+        self.declining: set[NodeKey] = set()
+        self.asked: list[NodeKey] = []
         self._waiting = waiting
         self._groups = groups
         self._replicas = {group: placed.founding for group, placed in groups.items()}
@@ -38,8 +45,14 @@ class LeadingHost:
         if replicas is None:
             return None
         return msgspec.structs.replace(
-            status(replicas=replicas), replica=self._groups[group].preferred
+            status(replicas=replicas), replica=self._own or self._groups[group].preferred
         )
+
+    async def transfer(self, group: GroupId, to: NodeKey) -> None:
+        self.asked.append(to)
+        if to in self.declining:
+            raise QueratorError(ErrorCode.UNAVAILABLE, f"{to} did not take group {group} over")
+        self.settled.set()
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:
         after = changed(self._replicas[group], change)
@@ -48,6 +61,24 @@ class LeadingHost:
         self._replicas[group] = after
         if after == self._groups[group].target:
             self.settled.set()
+
+
+async def until_settled(host: LeadingHost, placement_map: PlacementMap, own: NodeKey) -> None:
+    async def propose(group: GroupId, command: object) -> None:
+        raise QueratorError(ErrorCode.UNAVAILABLE, "nobody leads the placement group")
+
+    doing = Duties(
+        cast(Host, host),
+        lambda: placement_map,
+        node=own,
+        propose=propose,
+        connected=dict[NodeKey, Any],
+        said=lambda: node("a"),
+    )
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(doing.run())
+        await host.settled.wait()
+        running.cancel()
 
 
 async def test_groups_that_wait_for_a_node_keep_no_others_waiting(monkeypatch):
@@ -65,18 +96,25 @@ async def test_groups_that_wait_for_a_node_keep_no_others_waiting(monkeypatch):
     assert len(groups) == CHANGING_MAX + 1
     host = LeadingHost(groups, waiting=set(sorted(groups)[:CHANGING_MAX]))
 
-    async def propose(group: GroupId, command: object) -> None:
-        raise QueratorError(ErrorCode.UNAVAILABLE, "nobody leads the placement group")
+    await until_settled(host, cluster.map, own)
 
-    doing = Duties(
-        cast(Host, host),
-        lambda: cluster.map,
-        node=own,
-        propose=propose,
-        connected=dict[NodeKey, Any],
-        said=lambda: node("a"),
-    )
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(doing.run())
-        await host.settled.wait()
-        running.cancel()
+
+async def test_a_leader_that_is_to_go_asks_another_heir_when_one_does_not_take_the_group(
+    monkeypatch,
+):
+    """Seed 20088 of whole nodes: the clock of the preferred one was wrong, and it was asked on and
+    on.
+    """
+    monkeypatch.setattr(duties, "ROUND_S", 0.001)
+    cluster = Group(nodes="abc")
+    cluster.propose(CreateQueue("n", "q", QueueSettings(partitions=1)))
+    group = next(group for group in cluster.map.groups if group != PLACEMENT_GROUP)
+    placed = cluster.map.groups[group]
+    leader, preferred, other = sorted(placed.target, key=lambda one: -one.id)
+    target = (preferred, other)
+    leaving = msgspec.structs.replace(placed, target=target, preferred=preferred.id, moving=True)
+    placement_map = cluster.map.evolve(cluster.map.epoch + 1, groups={group: leaving})
+    host = LeadingHost({group: leaving}, waiting=set(), own=leader.id)
+    host.declining.add(preferred.node)
+    await until_settled(host, placement_map, leader.node)
+    assert host.asked == [preferred.node, other.node]

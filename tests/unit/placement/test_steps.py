@@ -2,6 +2,8 @@
 some and forgets none of its rules.
 """
 
+from collections import Counter
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +108,14 @@ def test_the_leader_that_is_to_go_hands_over_first():
     target = (Replica(2, B), Replica(3, C))
     assert next_step(THREE, placed(target), own=1) == HandOver(B)
     assert next_step(THREE, placed(target), own=2) == RemoveReplica(1)
+
+
+def test_an_heir_that_did_not_take_the_leadership_is_asked_again_after_the_others():
+    target = (Replica(2, B), Replica(3, C))
+    asked = Counter[NodeKey]()
+    for one in (B, C, B, C):
+        assert next_step(THREE, placed(target), own=1, declined=asked) == HandOver(one)
+        asked[one] += 1
 
 
 NODES = st.sampled_from("abcdef")

@@ -209,6 +209,21 @@ def test_a_fourth_that_is_no_replica_of_the_group_disturbs_nothing(seed):
     assert world.added(1)[0] == 1
 
 
+def test_a_leadership_is_not_offered_to_a_node_whose_clock_is_wrong():
+    world = World("a", "b", "c")
+    leader = world.leader()
+    wrong = next(name for name in world.nodes if name != leader)
+    world.nodes[wrong].clock.step_wall(2_000)
+    world.pass_s(3)
+    world.ask(leader, Transfer(G, key(wrong), future()))
+    error = world.done[-1][1]
+    assert isinstance(error, QueratorError)
+    assert error.code is ErrorCode.UNAVAILABLE
+    world.add(leader, 1)
+    world.pass_s(0.5)
+    assert world.results, "nothing was held up"
+
+
 @pytest.mark.parametrize("ahead_ms", [-2_000, 2_000])
 def test_a_node_whose_clock_is_wrong_does_not_lead(ahead_ms):
     world = World("a", "b", "c")
