@@ -5,7 +5,8 @@ does. Nothing goes on to a third node.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from querator.model.calls import LoadedItems
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 LOOK_AROUND_S = 1.0
 DESKS_S = 0.5
 """How often it is looked whether leases wait on a node that is of no use to them; the second time
-in a row they are sent away."""
+in a row they are sent away. So often nodes that lead by a guess are asked whether they do."""
 
 
 class Neighbours:
@@ -57,6 +58,8 @@ class Neighbours:
         self._desks = desks
         self._cut_off: set[LeaseDesk] = set()
         """Desks for which there was nobody when it was looked last."""
+        self._checks: dict[tuple[QueueId, str], asyncio.Future[Any]] = {}
+        """Questions whether a node leads, on their way."""
         self._pushes: dict[str, list[Push]] = {}
         """Of the links that each node has to this one: one, but for moments, and for a second
         process that runs on its data until it is refused.
@@ -113,6 +116,8 @@ class Neighbours:
         self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
         before, self._cut_off = self._cut_off, set()
         for desk in self._desks.values():
+            if desk.demand()[0]:
+                self._check_guesses(desk)
             errors = [self._router.cut_off(view) for view in desk.views]
             error = errors[0]
             if error is None or None in errors:
@@ -121,7 +126,30 @@ class Neighbours:
             if desk in before:
                 desk.turn_away(error)
 
+    def _check_guesses(self, desk: LeaseDesk) -> None:
+        """Asks those who are taken to lead partitions without a replica here. A node that does not
+        lead offers nothing, which looks as if it had nothing.
+        """
+        for node in sorted({view.leader for view in desk.views if self._router.guesses(view)}):
+            key = desk.queue_id, node
+            if self._forwarder.reaches(node) and key not in self._checks:
+                self._checks[key] = future = self._forwarder.query(node, ReadyQuery(desk.queue_id))
+                future.add_done_callback(partial(self._checked, *key))
+
+    def _checked(self, queue_id: QueueId, node: str, answer: "asyncio.Future[Any]") -> None:
+        del self._checks[queue_id, node]
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        queue = self._router.map.get(queue_id)
+        if error is None and queue is not None:
+            self._note_all(node, queue, answer.result())
+        elif error is not None and not isinstance(error, QueratorError):
+            raise error
+
     def stop(self) -> None:
+        for check in list(self._checks.values()):
+            check.cancel()
         self._timer.cancel()
         self._offers.stop()
         self._demands.stop()
@@ -151,21 +179,39 @@ class Neighbours:
         """Asks what is ready elsewhere, for callers who do not wait. Nodes that do not answer
         within LOOK_AROUND_S have nothing.
         """
-        views = [view for view in self._router.views(queue) if view.led and not view.local]
-        nodes = sorted({view.leader for view in views})
-        asked = {self._forwarder.query(node, ReadyQuery(queue.id)): node for node in nodes}
-        if not asked:
-            return
-        done, late = await asyncio.wait(asked, timeout=LOOK_AROUND_S)
-        for future in late:
-            future.cancel()
-        for future in done:
-            error = future.exception()
-            if error is None:
-                for group, items in future.result():
-                    self._note(asked[future], GroupId(group), items)
-            elif not isinstance(error, QueratorError):
-                raise error
+        loop = asyncio.get_running_loop()
+        until_s, known = loop.time() + LOOK_AROUND_S, set[str]()
+        # Who was taken to lead and does not may not be the only one to ask.
+        while nodes := self._leaders(queue) - known:
+            known |= nodes
+            asked = {
+                self._forwarder.query(node, ReadyQuery(queue.id)): node for node in sorted(nodes)
+            }
+            done, late = await asyncio.wait(asked, timeout=max(0.0, until_s - loop.time()))
+            for future in late:
+                future.cancel()
+            for future in done:
+                error = future.exception()
+                if error is None:
+                    self._note_all(asked[future], queue, future.result())
+                elif not isinstance(error, QueratorError):
+                    raise error
+
+    def _leaders(self, queue: Queue) -> set[str]:
+        """Other nodes that lead partitions of the queue, as far as is known here."""
+        views = self._router.views(queue)
+        return {view.leader for view in views if view.led and not view.local}
+
+    def _note_all(self, node: str, queue: Queue, ready: Iterable[tuple[int, int]]) -> None:
+        """What the node has ready of the queue: (group, items) of all partitions that it leads."""
+        items = {GroupId(group): count for group, count in ready}
+        for view in self._router.views(queue):
+            if view.group in items:
+                self._note(node, view.group, items[view.group])
+            elif view.leader == node:
+                self._router.doubt(view, node)
+                if view.leader != node:
+                    self.on_leadership(view)
 
     def _note(self, node: str, group: GroupId, items: int) -> None:
         """The node leads the group, and has so many items for this one."""

@@ -232,6 +232,15 @@ class Router:
         preferred = placed.preferred(group)
         return nodes[0] if preferred is None else node_name(preferred)
 
+    def guesses(self, view: PartitionView) -> bool:
+        """Whether the raft room knows nothing of who leads it: it has no replica here."""
+        return not view.local and bool(self._guess(view.group))
+
+    def doubt(self, view: PartitionView, node: str) -> None:
+        """The node says that it does not lead it: where that was a guess, the next one is tried."""
+        if view.leader == node and (other := self._guess(view.group, after=node)):
+            self._follow(view, other)
+
     def learn(self, view: PartitionView, node: str) -> None:
         """Another node says of itself that it leads."""
         if not view.local and view.leader != node:

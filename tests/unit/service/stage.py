@@ -142,7 +142,9 @@ class Joined:
 
 
 class Maps:
-    """The placement of one node: the base's map, with a replica of every group on every node."""
+    """The placement of one node: the base's map, with a replica of every group on every node but
+    those of `Stage.bare`.
+    """
 
     def __init__(self, stage: "Stage") -> None:
         self._stage = stage
@@ -165,6 +167,7 @@ class Maps:
             replicas = tuple(
                 Replica(number, NodeKey(f"{name}/1"))
                 for number, name in enumerate(self._stage.members, start=1)
+                if name not in self._stage.bare
             )
             groups = {
                 group: PlacedGroup(replicas, replicas, len(replicas) + 1, 1)
@@ -194,6 +197,8 @@ class Stage:
         """Set at the first of them."""
         self.map_confirming = asyncio.Event()
         """The same, of the map."""
+        self.bare: frozenset[str] = frozenset()
+        """Nodes without replicas: they hear of no leader."""
         self.hanging: set[str] = set()
         """Nodes whose raft thread hangs."""
         self.unreached: set[str] = set()
@@ -248,6 +253,8 @@ class Stage:
 
     def has_heard_of(self, name: str, group: GroupId) -> bool:
         """Whether the node may have a replica of the group: its map has it."""
+        if name in self.bare:
+            return False
         return group == PLACEMENT_GROUP or self.maps[name].map.by_group(group) is not None
 
     def cut(self, one: str, other: str) -> None:
@@ -330,10 +337,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(*names: str, clock: Clock | None = None, **settings: Any) -> AsyncIterator[Stage]:
-    """Nodes of these names with a queue `q`, whose partitions they lead in turn."""
+async def staged(
+    *names: str, clock: Clock | None = None, bare: str = "", **settings: Any
+) -> AsyncIterator[Stage]:
+    """Nodes of these names with a queue `q`, whose partitions they lead in turn, but for the one
+    that is `bare`: it has no replicas.
+    """
     async with serving(MemoryEnvironment(), clock=clock) as base:
         stage = Stage(base)
+        stage.bare = frozenset({bare} - {""})
         told = base.on_effects
 
         def on_effects(group: GroupId, effects: Any) -> None:
@@ -347,7 +359,8 @@ async def staged(*names: str, clock: Clock | None = None, **settings: Any) -> As
         stage.introduce()
         queue = await base.create(**settings)
         for number, group in enumerate(queue.groups):
-            stage.lead(group, names[number % len(names)])
+            leading = [name for name in names if name not in stage.bare]
+            stage.lead(group, leading[number % len(leading)])
         yield stage
         for member in stage.members.values():
             await member.stop()

@@ -254,6 +254,31 @@ async def test_who_waits_is_told_after_a_second_link_in_the_node_s_name_has_ende
         assert told == []
 
 
+@pytest.mark.parametrize("leads", ["b", "c"])
+async def test_who_waits_on_a_node_without_replicas_finds_who_leads_now(
+    leads: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Seed 20116 of whole nodes: it went on telling the former leader what it wanted."""
+    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    async with staged("a", "b", "c", "d", bare="d") as stage:
+        (group,) = stage.leaders
+        waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
+        await rounds()
+        stage.lead(group, leads)
+        await stage.produce(leads, b"x")
+        async with asyncio.timeout(10):
+            assert payloads(*(await waiting).batches) == [b"x"]
+
+
+@pytest.mark.parametrize("leads", ["b", "c"])
+async def test_a_lease_that_does_not_wait_finds_who_leads_now(leads: str):
+    async with staged("a", "b", "c", "d", bare="d") as stage:
+        (group,) = stage.leaders
+        await stage.produce("d", b"x")
+        stage.lead(group, leads)
+        assert payloads(*(await stage.lease("d")).batches) == [b"x"]
+
+
 async def test_a_call_follows_the_leader():
     async with staged("a", "b", "c") as stage:
         group = group_of(stage)
