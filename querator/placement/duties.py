@@ -331,11 +331,14 @@ class Duties:
         """Gives leaderships away at once, and counts them; whether that went well."""
         async with asyncio.TaskGroup() as tasks:
             moves = [
-                (to, tasks.create_task(self._transfer(group, to)))
+                (group, to, tasks.create_task(self._transfer(group, to)))
                 for group, to in self._heirs(given)[:HANDING_MAX]
             ]
-        given.update(to for to, move in moves if move.result())
-        return bool(moves) and all(move.result() for _, move in moves)
+        given.update(to for _, to, move in moves if move.result())
+        for group, to, move in moves:
+            if not move.result():
+                self._declined.setdefault(group, Counter())[to] += 1
+        return bool(moves) and all(move.result() for *_, move in moves)
 
     def _followed(self) -> bool:
         """Whether a group is led here that somebody else may take over, if not at once."""
@@ -355,7 +358,13 @@ class Duties:
             status = self._host.status(group)
             if status is None:
                 continue
-            to = heir(status, self._placed().preferred(group), able - {self._node}, promised)
+            to = heir(
+                status,
+                self._placed().preferred(group),
+                able - {self._node},
+                promised,
+                self._declined.get(group, {}),
+            )
             if to is not None:
                 promised[to] += 1
                 found.append((group, to))

@@ -17,7 +17,7 @@ just been made and is busy. A step that the group refuses (another change is on 
 is not caught up) is tried again later; after a crash anywhere the same table says how it goes on.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -129,13 +129,14 @@ def heir(
     preferred: NodeKey | None,
     able: Collection[NodeKey],
     given: Mapping[NodeKey, int],
+    declined: Mapping[NodeKey, int] = _NOBODY,
 ) -> NodeKey | None:
-    """Who should lead instead of this node: the preferred one, else of those that could the one
-    that was `given` the fewest; None when nobody can.
+    """Who should lead instead of this node: of those that could, and `declined` the least often,
+    the preferred one, else the one that was `given` the fewest; None when nobody can.
     """
-    candidates: Sequence[NodeKey] = sorted(
-        follower.node for follower in may_take_over(status, able)
+    candidates = (follower.node for follower in may_take_over(status, able))
+    return min(
+        candidates,
+        key=lambda node: (declined.get(node, 0), node != preferred, given.get(node, 0), node),
+        default=None,
     )
-    if preferred in candidates:
-        return preferred
-    return min(candidates, key=lambda node: given.get(node, 0), default=None)

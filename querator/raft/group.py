@@ -519,6 +519,7 @@ class Group:
         last = done[-1][0].index
         self.member.applied(last)
         state.applied(done[-1][0])
+        self._skew.reached(state.now_ms)
         for record, applied in done:
             if not self._may_tell_early(record, applied):
                 # Effects stay in their order.

@@ -19,8 +19,9 @@ votes carry them. Beyond that the wall clock is not *believed*: the node stands 
 when nobody else has for a while, and then goes by what the majority's clocks have reached.
 
 A group with one voter has nobody to ask. It believes its clock up to `LONE_TIME_JUMP_MS_MAX` beyond
-its last entry; while its log is empty, beyond the latest state time of all groups of its node.
-Beyond that it does not lead. An operator may say that the clock is right (`trust`).
+its last entry, and beyond that it does not lead. An operator may say that the clock is right
+(`trust`). While its log is empty it believes its clock as far beyond the latest state time of all
+groups of its node, and beyond that it leads by that time until the clock may be believed.
 
 Samples are kept as differences from the monotonic clock, so that a step of the own wall clock is
 seen at once.
@@ -194,7 +195,7 @@ class Skew:
         if not others:
             known_ms = last_ms or self._latest_ms
             lone = known_ms == 0 or wall_ms <= known_ms + LONE_TIME_JUMP_MS_MAX
-            return wall_ms if lone else last_ms
+            return wall_ms if lone else known_ms
         reached_ms = self._reached_ms(wall_ms, others)
         if reached_ms is None:
             return last_ms

@@ -261,7 +261,8 @@ class Voter(Stock):
     def _clock_allows(self) -> bool:
         """Whether it may stand, as far as the wall clock is concerned."""
         last_ms = self._journal.last_ms
-        waits = not self._skew.believes(self.other_voters, last_ms)
+        begins_alone = not (last_ms or self.other_voters)
+        waits = not begins_alone and not self._skew.believes(self.other_voters, last_ms)
         if waits and not self.waits_for_clock:
             ahead_ms = self._clock.wall_ms() - last_ms
             _log.error("clock.not_believed", group=self.group, ahead_of_log_ms=ahead_ms, hint=_HINT)

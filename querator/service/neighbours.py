@@ -116,7 +116,7 @@ class Neighbours:
         self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
         before, self._cut_off = self._cut_off, set()
         for desk in self._desks.values():
-            if desk.demand()[0]:
+            if desk.demand()[0] or desk.served()[0]:
                 self._check_guesses(desk)
             errors = [self._router.cut_off(view) for view in desk.views]
             error = errors[0]
@@ -134,18 +134,26 @@ class Neighbours:
             key = desk.queue_id, node
             if self._forwarder.reaches(node) and key not in self._checks:
                 self._checks[key] = future = self._forwarder.query(node, ReadyQuery(desk.queue_id))
-                future.add_done_callback(partial(self._checked, *key))
+                loop = asyncio.get_running_loop()
+                late = loop.call_later(LOOK_AROUND_S, future.cancel)
+                future.add_done_callback(partial(self._checked, *key, late))
 
-    def _checked(self, queue_id: QueueId, node: str, answer: "asyncio.Future[Any]") -> None:
-        del self._checks[queue_id, node]
-        if answer.cancelled():
-            return
-        error = answer.exception()
+    def _checked(
+        self,
+        queue_id: QueueId,
+        node: str,
+        late: asyncio.TimerHandle,
+        answer: "asyncio.Future[Any]",
+    ) -> None:
+        late.cancel()
+        self._checks.pop((queue_id, node), None)
         queue = self._router.map.get(queue_id)
-        if error is None and queue is not None:
-            self._note_all(node, queue, answer.result())
-        elif error is not None and not isinstance(error, QueratorError):
+        error = None if answer.cancelled() else answer.exception()
+        if error is not None and not isinstance(error, QueratorError):
             raise error
+        if error is None and queue is not None and not self._router.stopping:
+            # Who does not answer leads nothing.
+            self._note_all(node, queue, () if answer.cancelled() else answer.result())
 
     def stop(self) -> None:
         for check in list(self._checks.values()):
@@ -203,11 +211,14 @@ class Neighbours:
         return {view.leader for view in views if view.led and not view.local}
 
     def _note_all(self, node: str, queue: Queue, ready: Iterable[tuple[int, int]]) -> None:
-        """What the node has ready of the queue: (group, items) of all partitions that it leads."""
+        """What the node has ready of the queue: (group, items) of all partitions that it leads. The
+        answer may be late: where the raft room knows who leads, that counts.
+        """
         items = {GroupId(group): count for group, count in ready}
         for view in self._router.views(queue):
             if view.group in items:
-                self._note(node, view.group, items[view.group])
+                if view.leader == node or self._router.guesses(view):
+                    self._note(node, view.group, items[view.group])
             elif view.leader == node:
                 self._router.doubt(view, node)
                 if view.leader != node:

@@ -208,6 +208,8 @@ class Router:
         views = [view for view in self._views.values() if view.leader == node and not view.local]
         for view in views:
             self._look(view)
+            if not view.led:
+                self.doubt(view, node)
         return views
 
     def on_hang(self, hangs: bool) -> list[PartitionView]:
@@ -223,23 +225,35 @@ class Router:
         """Whom to ask about a group that has no replica here, so that the raft room knows nothing:
         the node that should lead it, then each other one. Empty for a group with a replica here.
         """
-        placed = self._placed()
-        nodes = [node_name(replica.node) for replica in placed.replicas(group)]
-        if self._forwarder is None or not nodes or self._forwarder.name in nodes:
+        nodes = self._may_lead(group)
+        if not nodes:
             return ""
         if after in nodes:
             return nodes[(nodes.index(after) + 1) % len(nodes)]
-        preferred = placed.preferred(group)
+        preferred = self._placed().preferred(group)
         return nodes[0] if preferred is None else node_name(preferred)
+
+    def _may_lead(self, group: GroupId) -> list[str]:
+        """The nodes with replicas of a group that has none here; else nobody."""
+        nodes = [node_name(replica.node) for replica in self._placed().replicas(group)]
+        return [] if self._forwarder is None or self._forwarder.name in nodes else nodes
 
     def guesses(self, view: PartitionView) -> bool:
         """Whether the raft room knows nothing of who leads it: it has no replica here."""
-        return not view.local and bool(self._guess(view.group))
+        return self._host.leader(view.group) is None and bool(self._may_lead(view.group))
 
     def doubt(self, view: PartitionView, node: str) -> None:
-        """The node says that it does not lead it: where that was a guess, the next one is tried."""
-        if view.leader == node and (other := self._guess(view.group, after=node)):
-            self._follow(view, other)
+        """The node does not lead it, or cannot be reached: where that was a guess, the next one
+        that can be reached is tried.
+        """
+        if view.local or view.leader != node or self._forwarder is None or not self.guesses(view):
+            return
+        nodes = self._may_lead(view.group)
+        first = nodes.index(node) + 1 if node in nodes else 0
+        for other in nodes[first:] + nodes[:first]:
+            if other != node and self._forwarder.reaches(other):
+                self._follow(view, other)
+                return
 
     def learn(self, view: PartitionView, node: str) -> None:
         """Another node says of itself that it leads."""
@@ -271,7 +285,8 @@ class Router:
             if group == PLACEMENT_GROUP:
                 continue
             view = self._views[group]
-            if not view.local and not view.leader:
+            gone = bool(view.leader) and placed.node(view.leader) is None and self.guesses(view)
+            if not view.local and (gone or not view.leader):
                 self._follow(view, self._guess(group))
             owner = placed.by_group(group)
             if owner is None or owner[0].state is QueueState.DELETING:
@@ -415,6 +430,7 @@ class Router:
                     raise self._reasons.leaderless(view, deadline, unknown) from None
                 if (unable := self._unable(view, unknown)) is not None:
                     raise unable from None
+                self.doubt(view, view.leader)
                 continue
             if view.led:
                 break

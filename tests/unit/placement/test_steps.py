@@ -191,6 +191,8 @@ def test_heirs():
     assert heir(status(), A, {B, C}, {B: 2, C: 1}) == C
     assert heir(status(b=0), B, {B, C}, {C: 9}) == C
     assert heir(status(), B, set(), {}) is None
+    assert heir(status(), B, {B, C}, {C: 9}, {B: 1}) == C
+    assert heir(status(), B, {B, C}, {C: 9}, {B: 1, C: 1}) == B
 
 
 def test_what_the_map_learns_of_a_node():

@@ -234,6 +234,20 @@ def test_a_clock_that_jumps_by_a_month_does_not_steer_a_lone_leader():
     assert stamped_ms(world) <= world.clock.wall_ms() + 100
 
 
+def test_a_follower_knows_the_time_for_groups_that_are_made_on_its_node_alone():
+    """After quiet weeks the last thing that it has looked at itself is too old."""
+    world = World("a", "b", "c")
+    world.added(1)
+    for clock in (world.clock, *(node.clock for node in world.nodes.values())):
+        clock.advance(LONE_TIME_JUMP_MS_MAX + DAY_MS)
+    world.pass_s(5)
+    world.added(1)
+    world.until(world.alike)
+    for node in world.nodes.values():
+        assert node.turns is not None
+        assert node.turns.skew.believes((), 0)
+
+
 # --- put back ----------------------------------------------------------------------------
 
 
@@ -373,6 +387,8 @@ def test_the_bound_of_a_lone_voter():
     assert skew.believes((), 0)
     clock.step_wall(1)
     assert not skew.believes((), 0), "other groups of the node know better"
+    reached_ms = clock.wall_ms() - LONE_TIME_JUMP_MS_MAX - 1
+    assert skew.believed_ms(clock.wall_ms(), (), 0) == reached_ms
 
 
 def test_an_operators_word_holds_for_a_while():

@@ -14,6 +14,7 @@ from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
 from querator.raft.clock import SimulatedClock
 from querator.service import demands, neighbours, offers, router
+from querator.service.forwarder import Query
 from tests.unit.service.serving import (
     LONG_MS,
     code,
@@ -277,6 +278,45 @@ async def test_a_lease_that_does_not_wait_finds_who_leads_now(leads: str):
         await stage.produce("d", b"x")
         stage.lead(group, leads)
         assert payloads(*(await stage.lease("d")).batches) == [b"x"]
+
+
+@pytest.mark.parametrize("leads", ["b", "c"])
+async def test_a_node_without_replicas_finds_who_leads_after_the_leader_has_died(
+    leads: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    async with staged("a", "b", "c", "d", bare="d") as stage, asyncio.timeout(20):
+        (group,) = stage.leaders
+        waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
+        await rounds()
+        for name in "bcd":
+            stage.cut("a", name)
+        stage.unreached.add("a")
+        stage.lead(group, leads)
+        await stage.produce(leads, b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
+        await stage.produce("d", b"y")
+        assert payloads(*(await stage.lease("d")).batches) == [b"y"]
+
+
+async def test_a_node_that_does_not_answer_is_not_taken_for_the_leader_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    monkeypatch.setattr(neighbours, "LOOK_AROUND_S", 0.1)
+    async with staged("a", "b", "d", bare="d") as stage, asyncio.timeout(20):
+        (group,) = stage.leaders
+        query = stage.forwarders["d"].query
+
+        def unanswered(node: str, asked: Query) -> "asyncio.Future[Any]":
+            return asyncio.get_running_loop().create_future() if node == "a" else query(node, asked)
+
+        monkeypatch.setattr(stage.forwarders["d"], "query", unanswered)
+        waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
+        await rounds()
+        stage.lead(group, "b")
+        await stage.produce("b", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
 
 
 async def test_a_call_follows_the_leader():
