@@ -482,6 +482,8 @@ class WholeWorld:
                 drainer = self.programs[-1]
                 assert isinstance(drainer, Draining)
                 drainer.node = node.name
+        # The last answers may have come before what they tell of is on disk.
+        self._run_for(100 * MS)
         left_us = max(healed_us + CALM_US - self.timeline.now_us, 5 * SECOND)
         if not self._until(lambda: not self._left(), within_us=left_us, look_us=100 * MS):
             self.found(f"not everything has been delivered: {self._left()}")
