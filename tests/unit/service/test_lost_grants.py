@@ -13,6 +13,8 @@ from querator.model.ids import GroupId
 from querator.model.limits import LEASES_EMPTY_MAX, MIB
 from querator.raft.clock import SimulatedClock
 from querator.service import waiters
+from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import LONG_MS, payloads, refusal
 from tests.unit.service.stage import Stage, staged
 
@@ -30,15 +32,27 @@ async def rounds(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
+def closed(stage: Stage) -> Gate:
+    """Nothing is committed until it is opened."""
+    environment = stage.base.environment
+    assert isinstance(environment, MemoryEnvironment)
+    gate = Gate(environment)
+    gate.close()
+    return gate
+
+
 async def first_lease(stage: Stage) -> None:
     while not stage.leases():  # noqa: ASYNC110 - nothing tells of a command under way
         await asyncio.sleep(0)
 
 
-async def lose_the_first_lease(stage: Stage, clock: SimulatedClock) -> None:
-    """The link breaks when the leader has granted, and is whole when the lease has lapsed."""
+async def lose_the_first_lease(stage: Stage, clock: SimulatedClock, gate: Gate) -> None:
+    """The link breaks when the leader is about to grant, and is whole when the lease has lapsed.
+    `gate`: closed since before the lease was asked for.
+    """
     await first_lease(stage)
     stage.cut("a", "b")
+    gate.open()
     await stage.base.until(lambda: stage.base.counts().leased == 1)
     clock.advance(LAPSED_MS)
     await stage.base.until(lambda: stage.base.counts().lapsed == 1)
@@ -49,8 +63,9 @@ async def test_a_waiting_lease_that_lapsed_on_its_way_is_granted_again():
     clock = SimulatedClock()
     async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
         await stage.produce("a", b"x")
+        gate = closed(stage)
         leasing = start(stage.lease("b", 1, wait_ms=LONG_MS))
-        await lose_the_first_lease(stage, clock)
+        await lose_the_first_lease(stage, clock, gate)
         async with asyncio.timeout(5):
             [batch] = (await leasing).batches
         assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], False, 2)
@@ -64,9 +79,10 @@ async def test_a_stream_whose_lease_lapsed_on_its_way_delivers_the_item():
         subscription = await stage.members["b"].subscribe(
             SubscribeCall("default", "q", "c", 10, 3 * MIB)
         )
+        gate = closed(stage)
         subscription.grant(100, 0)
         delivery = start(subscription.next())
-        await lose_the_first_lease(stage, clock)
+        await lose_the_first_lease(stage, clock, gate)
         async with asyncio.timeout(5):
             [batch] = (await delivery).batches
         assert payloads(batch) == [b"x"]
@@ -78,8 +94,9 @@ async def test_a_client_hears_that_the_lease_it_has_named_is_over():
     clock = SimulatedClock()
     async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
         await stage.produce("a", b"x")
+        gate = closed(stage)
         leasing = start(stage.lease("b", 1, wait_ms=LONG_MS, request_id="mine"))
-        await lose_the_first_lease(stage, clock)
+        await lose_the_first_lease(stage, clock, gate)
         error = await refusal(leasing)
         assert (error.code, error.field) == (ErrorCode.LEASE_ENDED, "request_id")
         assert stage.leases() == 2
