@@ -39,7 +39,7 @@ def draw(soak: Soak, directory: Path) -> None:
     axes = figure.subplots(4, 1, sharex=True)
     nodes = sorted({sample.node for sample in soak.samples})
     panels = (
-        ("resident memory, MiB", lambda sample: sample.rss_bytes / _MIB),
+        ("memory without the file, MiB", lambda sample: sample.rss_bytes / _MIB),
         ("bytes in use in the file, MiB", lambda sample: sample.used_bytes / _MIB),
         ("size of the file, MiB", lambda sample: sample.file_bytes / _MIB),
     )
