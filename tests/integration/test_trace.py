@@ -100,7 +100,7 @@ async def test_a_produce_goes_through_the_seven_rooms_in_order(tmp_path: Path) -
     # What a node does now and then by itself may happen during one of them, not during all.
     modules = [module for module in entered[0] if all(module in others for others in entered)]
     table = trace_table()
-    assert [module for module in modules if module in table] == table
+    assert table in [[module for module in one if module in table] for one in entered], entered
     helpers = helper_rooms()
     strangers = [
         module
