@@ -3,6 +3,7 @@ empties, rows of payload that are damaged.
 """
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 
 from querator import Client
@@ -29,12 +30,25 @@ def stocked(number: int) -> bytes:
     return b"item %03d of the stock, whose payload is in no other item" % number
 
 
+@dataclass
+class Ballast:
+    """What fills the disk. `filling`: some of it is there, or may be."""
+
+    filling: bool = False
+
+
 class SoakFaults(Faults):
     def __init__(
-        self, cluster: FaultyCluster, recorder: Recorder, seed: int, clocks: WallClocks
+        self,
+        cluster: FaultyCluster,
+        recorder: Recorder,
+        seed: int,
+        clocks: WallClocks,
+        ballast: Ballast,
     ) -> None:
         super().__init__(cluster, recorder, seed)
         self._clocks = clocks
+        self._ballast = ballast
         self.mortal = cluster.names.replace(STEADY, "")
         self.kinds = [(weight, kind) for weight, kind in self.kinds if kind != self.kill_all]
         self.kinds += [(2, self.jump_clock), (1, self.fill_disk), (2, self.damage_rows)]
@@ -47,6 +61,7 @@ class SoakFaults(Faults):
 
     async def fill_disk(self) -> None:
         """Until the nodes take nothing more; then all of it is deleted."""
+        self._ballast.filling = True
         async with Client(self.cluster.addresses, request_timeout=timedelta(seconds=3)) as client:
             await client.create_queue(BALLAST)
             try:
@@ -57,6 +72,7 @@ class SoakFaults(Faults):
             await self.last()
         async with asyncio.timeout(60), Client(self.cluster.addresses) as client:
             await emptied(client, BALLAST)
+        self._ballast.filling = False
 
     async def damage_rows(self) -> None:
         """One bit of some payloads of the stock, where a node reads them."""

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.soak.meters import Sample, growth
+from tests.soak.faults import STEADY
+from tests.soak.meters import Sample, growth, without_fills
 from tests.soak.run import Soak
 
 _MIB = 1 << 20
@@ -22,6 +23,7 @@ def as_markdown(soak: Soak) -> str:
     ]
     for name, first, last, too_much in growth(soak.samples):
         lines.append(f"| {name} | {first:,.0f} | {last:,.0f} | {'yes' if too_much else 'no'} |")
+    lines += ["", fills(soak.samples)]
     lines += ["", "| bout ended after, min | produces | p50, ms | p99, ms |", "|---|---|---|---|"]
     for one in soak.latencies:
         lines.append(
@@ -29,6 +31,20 @@ def as_markdown(soak: Soak) -> str:
         )
     lines += ["", *(f"WRONG: {text}" for text in soak.wrong)]
     return "\n".join(lines) + "\n"
+
+
+def fills(samples: list[Sample]) -> str:
+    steady = [sample for sample in samples if sample.node == STEADY]
+    longest = max((sample.file_bytes for sample in steady), default=0)
+    added = sum(
+        sample.file_bytes - alone.file_bytes
+        for sample, alone in zip(steady[-1:], without_fills(steady)[-1:], strict=True)
+    )
+    used = max((sample.used_bytes for sample in steady), default=0)
+    return (
+        f"The file of the steady node came to {longest / _MIB:.0f} MiB, of which fills of the disk "
+        f"added {added / _MIB:.0f}; {used / _MIB:.0f} MiB were in use at the most."
+    )
 
 
 def draw(soak: Soak, directory: Path) -> None:

@@ -20,7 +20,7 @@ from tests.checkers.history import History, Produce, Produced
 from tests.integration.cluster import FaultyCluster, faulty_cluster
 from tests.integration.processes import verify
 from tests.integration.wall_clocks import WallClocks, built
-from tests.soak.faults import STOCK, STOCK_ITEMS, SoakFaults, emptied, stocked
+from tests.soak.faults import STOCK, STOCK_ITEMS, Ballast, SoakFaults, emptied, stocked
 from tests.soak.meters import Latency, Meters, Sample, growth
 
 BOUT_MINUTES = 2.0
@@ -87,13 +87,14 @@ async def soak(home: Path, *, minutes: float, seed: int, say: Callable[[str], No
         clocks = WallClocks(cluster, built(home))
         await cluster.start()
         await _stock(cluster)
-        meters = Meters(cluster, admin)
+        ballast = Ballast()
+        meters = Meters(cluster, admin, ballast)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(meters.run())
             number = 0
             while meters.now_s() < minutes * 60:
                 number += 1
-                await _bout(cluster, home, found, meters, clocks, number)
+                await _bout(cluster, home, found, meters, clocks, ballast, number)
                 say(
                     f"bout {number}, {meters.now_s() / 60:.0f} min: "
                     f"{found.operations:,} operations, {found.faults.total()} faults, "
@@ -117,6 +118,7 @@ async def _bout(
     found: Soak,
     meters: Meters,
     clocks: WallClocks,
+    ballast: Ballast,
     number: int,
 ) -> None:
     queues = Queues(f"-{number}")
@@ -126,7 +128,7 @@ async def _bout(
         home / "history",
         minutes=BOUT_MINUTES,
         seed=seed,
-        faults=partial(SoakFaults, cluster, seed=seed, clocks=clocks),
+        faults=partial(SoakFaults, cluster, seed=seed, clocks=clocks, ballast=ballast),
         queues=queues,
     )
     found.take(run, meters.now_s())
