@@ -16,7 +16,9 @@ What is left is incomplete, or nobody has read it.
     more than twice as much                any, those that wait for the node last
 
 It begins with the connection on which nothing has come for the longest time, and stops when what is
-left is within the bound. It looks at the connections every `LOOK_S`, and `STEP_S` after the process
+left is within the bound. gRPC may keep what an ended connection held for seconds. What it has not
+given back after `RELEASE_S` counts as well: what has been ended lately, as far as the process has
+grown by so much. The node looks at the connections every `LOOK_S`, and `STEP_S` after the process
 has grown by `GROWTH_BYTES`, or while there is more than the bound. An event loop that was late has
 messages that are whole and that no handler has got: for `CALM_S` it ends connections only beyond
 three times the bound.
@@ -50,6 +52,8 @@ STALLED_S: Final = 1.5
 LATE_S: Final = 0.2
 CALM_S: Final = 1.0
 CLOSING_S: Final = 5.0
+RELEASE_S: Final = 0.3
+"""So long after its end a connection's memory is taken for free."""
 OVERHEAD_BYTES: Final = 16 * KIB
 """Headers and frames of a message at most; metadata may have 8 KiB."""
 ALLOWED_BYTES_S: Final = 100
@@ -62,6 +66,8 @@ Address: TypeAlias = tuple[str, int]
 
 _INFO: Final = struct.Struct("=52xI72xQ")
 """Of Linux's struct tcp_info: tcpi_last_data_recv (ms) and tcpi_bytes_received."""
+_NO_ADDRESS: Final = struct.pack("=H14x", socket.AF_UNSPEC)
+"""A sockaddr: to connect to it is to disconnect, see connect(2)."""
 _INT: Final = struct.Struct("=i")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _HAS_PROC: Final = os.path.isdir("/proc/self/fd")
@@ -112,12 +118,16 @@ class Incoming:
         taken: Callable[[], list[Taken]] | None = None,
         end: Callable[[Set[Address]], None] | None = None,
         now_s: Callable[[], float] = time.monotonic,
+        memory: Callable[[], int] | None = None,
     ) -> None:
-        """Without arguments it looks at this process, as soon as `start` has told the address."""
+        """Without arguments it looks at this process, as soon as `start` has told the address.
+        `memory`: the bytes that the process has taken, without pages of files.
+        """
         self._host, self._port = "", 0
         self._taken = taken or self._of_process
         self._end = end or self._end_of_process
         self._now_s = now_s
+        self._memory = memory or _taken_bytes
         # Of its own: others may have all threads of the loop at work.
         self._thread = ThreadPoolExecutor(1, "incoming")
         self._got: dict[str, int] = {}
@@ -127,6 +137,10 @@ class Incoming:
         """(taken in all, incomplete), as of the last look."""
         self._closing: dict[Address, float] = {}
         """Connections that were ended, and until when gRPC may take to close them."""
+        self._lately: list[tuple[float, int]] = []
+        """(when, bytes) of connections that were ended, for `CLOSING_S`."""
+        self._others_bytes = 0
+        """What the process had taken beside incomplete messages when none had been ended lately."""
         self._looked_s = now_s()
         self._watching: asyncio.Task[None] | None = None
         self.incomplete_bytes = 0
@@ -222,10 +236,13 @@ class Incoming:
             if left > SMALL_BYTES and one.address not in self._closing:
                 counted.append((port in unread, one, left))
         self.incomplete_bytes = sum(left for _, _, left in counted)
-        ending = self._too_much(counted, late=late)
+        if self._lately:
+            await loop.run_in_executor(self._thread, _trim)
+        ending = self._too_much(counted, self._kept(now_s), late=late)
         if ending:
             await loop.run_in_executor(self._thread, self._end, set(ending))
             self._closing |= dict.fromkeys(ending, now_s + CLOSING_S)
+            self._lately.append((now_s, sum(ending.values())))
             self.ended += len(ending)
             _log.warning(
                 "grpc.incomplete_ended",
@@ -233,14 +250,23 @@ class Incoming:
                 bytes=sum(ending.values()),
                 bytes_max=INCOMPLETE_BYTES_MAX,
             )
-        if closing.keys() - self._closing.keys():
-            await loop.run_in_executor(self._thread, _trim)
+
+    def _kept(self, now_s: float) -> int:
+        """Bytes of ended connections that gRPC has not given back in time."""
+        memory = self._memory()
+        self._lately = [one for one in self._lately if one[0] + CLOSING_S > now_s]
+        if not self._lately:
+            self._others_bytes = memory - self.incomplete_bytes
+            return 0
+        due = sum(size for when, size in self._lately if when + RELEASE_S <= now_s)
+        grown = memory - self._others_bytes - self.incomplete_bytes
+        return max(0, min(due, grown))
 
     def _too_much(
-        self, counted: list[tuple[bool, Taken, int]], *, late: bool
+        self, counted: list[tuple[bool, Taken, int]], kept: int, *, late: bool
     ) -> dict[Address, int]:
         """What to end, with what is incomplete on each."""
-        left = self.incomplete_bytes
+        left = self.incomplete_bytes + kept
         ending: dict[Address, int] = {}
         any_of_them = left > (3 if late else 2) * INCOMPLETE_BYTES_MAX
         if late and not any_of_them:
@@ -270,14 +296,26 @@ class Incoming:
     def _end_of_process(self, addresses: Set[Address]) -> None:
         for sock, address in _connections(self._host, self._port):
             if address in addresses:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                _reset(sock.fileno())
+
+
+def _reset(descriptor: int) -> None:
+    """Ends the connection, and drops what the kernel holds of it; `shutdown` would leave that to be
+    read, and what the client has on its way.
+    """
+    _libc.connect(descriptor, _NO_ADDRESS, len(_NO_ADDRESS))
 
 
 def _trim() -> None:
     """gRPC's memory is in arenas of many threads, which keep what is freed."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
+
+
+def _taken_bytes() -> int:
+    """Of this process, without pages of files."""
+    resident, shared = _memory_pages()[1:3]
+    return (resident - shared) * _PAGE_BYTES
 
 
 def _connections(host: str, port: int) -> Iterator[tuple[socket.socket, Address]]:
@@ -321,9 +359,14 @@ def _port(peer: str) -> str:
 
 def _resident_bytes() -> int:
     """Of this process."""
+    return _memory_pages()[1] * _PAGE_BYTES
+
+
+def _memory_pages() -> list[int]:
+    """Size, resident, shared, and more: proc(5), statm."""
     # Not by `read`: it is taken for a call that may block, which one of /proc does not.
     descriptor = os.open("/proc/self/statm", os.O_RDONLY)
     try:
-        return int(os.pread(descriptor, 64, 0).split()[1]) * _PAGE_BYTES
+        return [int(pages) for pages in os.pread(descriptor, 128, 0).split()]
     finally:
         os.close(descriptor)

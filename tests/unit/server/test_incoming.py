@@ -12,6 +12,7 @@ from querator.server.incoming import (
     ALLOWED_BYTES_S,
     CLOSING_S,
     OVERHEAD_BYTES,
+    RELEASE_S,
     SMALL_BYTES,
     STALLED_S,
     Address,
@@ -34,7 +35,9 @@ class Network:
         self.closes = True
         self.fails = False
         self.now_s = 1_000.0
-        self.incoming = Incoming(self._taken, self._end, lambda: self.now_s)
+        self.memory = 0
+        """Of the process, bytes."""
+        self.incoming = Incoming(self._taken, self._end, lambda: self.now_s, lambda: self.memory)
 
     def _taken(self) -> list[Taken]:
         if self.fails:
@@ -148,6 +151,31 @@ async def test_what_is_being_closed_does_not_count_for_a_while() -> None:
     network.now_s += CLOSING_S
     await network.look()
     assert network.ended == [9, 10, 9, 10], "it was not closed"
+
+
+async def test_what_grpc_keeps_of_ended_connections_counts_after_a_while() -> None:
+    network = Network()
+    network.memory = 500 * MIB
+    await network.look()
+    network.open = {port: (BOUND // 2, STALLED_S) for port in range(1, 4)}
+    network.memory += 3 * BOUND // 2
+    await network.look()
+    assert network.ended == [1]
+    # gRPC keeps the first one's.
+    network.now_s += RELEASE_S / 2
+    await network.look()
+    assert network.ended == [1]
+    network.now_s += RELEASE_S
+    await network.look()
+    assert network.ended == [1, 2]
+    # It has given back both's; then others have taken more than that.
+    network.memory -= BOUND
+    network.now_s += RELEASE_S
+    await network.look()
+    network.memory += 9 * BOUND
+    network.now_s += CLOSING_S
+    await network.look()
+    assert network.ended == [1, 2]
 
 
 async def test_a_look_that_fails_loses_nothing() -> None:
