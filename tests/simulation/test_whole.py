@@ -4,15 +4,22 @@
 """
 
 import os
+import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from querator.rooms import Rooms
 from tests.simulation import whole
 from tests.simulation.seeds import known
-from tests.simulation.whole.world import simulate_whole
+from tests.simulation.timeline import MS, SECOND
+from tests.simulation.whole import node
+from tests.simulation.whole.profile import draw
+from tests.simulation.whole.world import WholeWorld, simulate_whole
 
 # Many clusters pass by in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
@@ -68,3 +75,24 @@ def test_telling_what_happens_changes_nothing():
     assert simulate_whole(3, tell=told.append).trace == simulate_whole(3).trace
     assert any("serves" in line for line in told)
     assert any("SettleReply" in line for line in told)
+
+
+@pytest.mark.parametrize("fault", ["lost disk", "old copy", "twins"])
+def test_no_two_starts_of_nodes_name_leases_alike(fault: str, monkeypatch: pytest.MonkeyPatch):
+    """Nor do those of one node on several copies of its data, which count the same starts."""
+    born: list[str] = []
+
+    def noted(*args: Any, **more: Any) -> Rooms:
+        born.append(more["born"])
+        return Rooms(*args, **more)
+
+    monkeypatch.setattr(node, "Rooms", noted)
+    profile = replace(
+        draw(1, random.Random(1)),
+        nodes=3, faults=(fault,), faulty_us=10 * SECOND, fault_every_us=700 * MS, winding=False,
+        stuck=False, readers=False, lapsing=False, retiring=False,
+    )  # fmt: skip
+    world = WholeWorld(1, profile=profile)
+    assert world.run().violations == []
+    assert world.replacing.lost is not None or world.copies.happened
+    assert sorted(born) == sorted(set(born))

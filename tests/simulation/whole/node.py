@@ -300,7 +300,8 @@ class WholeNode(SimulatedNode):
             forwarding=forwarding,
             machine_for=lambda group: self._world.machine(self, group),
             scrub_bytes_per_s=self._world.scrub_bytes_per_s,
-            born=f"{identity.name}.{identity.boots}",
+            # Not what `identity` counts: other copies of the node's data count the same.
+            born=f"{self.endpoint.replace('/', '.')}.{self.boots}",
         )
         self._forwarding = forwarding
 
