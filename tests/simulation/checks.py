@@ -6,6 +6,7 @@
     what a leader commits is on the disks of a majority of the voters
     the committed prefix never changes, and every later leader has it
     what a leader believes of a follower is on the follower's disk
+    a replica is followed by another on its node when the group has let it go, and never comes back
     the configuration in force is the last one in the log, and the one that is counted by
     state time is not ahead of the right time by more than clocks but one may move it
     what is applied at one index is the same everywhere: results at each, state at some
@@ -52,8 +53,10 @@ class Violation(Exception):
 
 @dataclass
 class View:
-    """What was last seen of a group on a node: also of one that is down."""
+    """What was last seen of a replica on a node: also of one that is down."""
 
+    replica: int = 0
+    """Its id. One that has another id is another replica, and has promised nothing yet."""
     boots: int = 0
     term: int = 0
     vote: int | None = None
@@ -181,8 +184,10 @@ class Checks:
                 journal._vote, journal._configurations[-1][0],
             )  # fmt: skip
             view = views.get((key, group_id))
-            if view is None:
-                view = views[key, group_id] = View()
+            if view is None or view.replica != journal.replica:
+                if view is not None:
+                    self._look_at_former(node, group, view)
+                view = views[key, group_id] = View(journal.replica)
             if view.seen != seen or view.boots != node.boots:
                 view.seen = seen
                 self._look(node, group, view)
@@ -215,6 +220,18 @@ class Checks:
             self._look_at_commit(who, node, group, view, truth)
         elif member.commit_index < view.commit:
             self.found(f"{who}: the commit index went from {view.commit} to {member.commit_index}")
+
+    def _look_at_former(self, node: SimulatedNode, group: Group, view: View) -> None:
+        """Of another replica, which was on the node before: nobody may count on it any more."""
+        truth = self._truth(group.group)
+        held = {
+            index: replicas
+            for (index, term), replicas in truth.configurations.items()
+            if truth.committed.get(index) == term
+        }
+        if not held or configuration.find(held[max(held)], view.replica) is not None:
+            self.found(f"{node.name}: group {group.group}: replica {group.journal.replica} is in "
+                       f"the place of {view.replica}, which has not left the group")  # fmt: skip
 
     def _look_at_term(self, who: str, group: Group, view: View) -> None:
         term, vote = group.member.term, group.journal.getVotedForNodeId()

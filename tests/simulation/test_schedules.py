@@ -13,7 +13,10 @@ from querator.model.commands import Lease, LeaseCaller, Produce, RepairTime
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.limits import DAY_MS
-from querator.raft.handover import Call, Transfer
+from querator.model.nodes import Replica
+from querator.raft.configuration import AddLearner, Change, RemoveReplica
+from querator.raft.handover import Call, Reconfigure, Remove, Transfer
+from querator.storage.generations import stored_groups
 from tests.simulation.network import Nature
 from tests.simulation.node import SimulatedNode, Ticket
 from tests.simulation.profile import draw
@@ -31,9 +34,9 @@ THREE = replace(
 )  # fmt: skip
 
 
-def begun() -> tuple[World, SimulatedNode, list[SimulatedNode]]:
+def begun(*, nodes: int = 3) -> tuple[World, SimulatedNode, list[SimulatedNode]]:
     """A cluster that serves, its leader and the others."""
-    world = World(1, profile=THREE)
+    world = World(1, profile=replace(THREE, nodes=nodes))
     world._begin()
     found = world.leader(G)
     assert found is not None
@@ -162,3 +165,64 @@ def stamped(node: SimulatedNode) -> int:
     status = node.turns.status(G)
     assert status is not None
     return status.now_ms
+
+
+def changed(world: World, change: Change) -> None:
+    done: list[bool] = []
+
+    def attempt() -> bool:
+        found = world.leader(G)
+        if found is not None and not any(done):
+            ticket = Ticket("change", lambda _, error: done.append(error is None))
+            found[0].request(Reconfigure(G, change, ticket.future))
+        return any(done)
+
+    assert world._until(attempt, within_us=5 * SECOND)
+
+
+def begun_without_a_replica(*, leaves: bool) -> tuple[World, SimulatedNode]:
+    """A node of which replica 4 was, loses power as soon as that is deleted, and is up again:
+    nobody has heard that the deletion is over. `leaves`: the group has let the replica go before.
+    """
+    world, _, others = begun(nodes=4)
+    node = next(one for one in others if G not in one.first_replicas)
+    node.hold(G, (Replica(4, node.key, voter=False),))
+    changed(world, AddLearner(4, node.key))
+    world._run_for(SECOND)
+    if leaves:
+        changed(world, RemoveReplica(4))
+    world._run_for(SECOND)
+    del node.first_replicas[G]
+    node.disk.armed = "synced"
+    node.request(Remove(G, Ticket("remove", lambda _, __: None).future))
+    assert world._until(lambda: not node.up, within_us=SECOND)
+    with node.disk.snapshots() as snapshot:
+        assert stored_groups(snapshot) == set()
+    assert world._until(lambda: node.up, within_us=10 * SECOND)
+    return world, node
+
+
+def test_a_replica_whose_deletion_nobody_has_heard_of_may_be_followed_by_another():
+    world, node = begun_without_a_replica(leaves=True)
+    node.hold(G, (Replica(5, node.key, voter=False),))
+    changed(world, AddLearner(5, node.key))
+    world._run_for(3 * SECOND)
+    assert world.checks.violations == []
+    assert node.turns is not None
+    status = node.turns.status(G)
+    assert status is not None
+    assert (status.replica, status.term > 0) == (5, True)
+
+
+def test_a_replica_that_the_group_counts_on_must_not_be_followed_by_another():
+    world, node = begun_without_a_replica(leaves=False)
+    node.hold(G, (Replica(5, node.key, voter=False),))
+    world._run_for(3 * SECOND)
+    assert any("replica 5 is in the place of 4" in text for text in world.checks.violations)
+
+
+def test_a_replica_that_was_deleted_must_not_come_back():
+    world, node = begun_without_a_replica(leaves=True)
+    node.hold(G, (Replica(4, node.key, voter=False),))
+    world._run_for(3 * SECOND)
+    assert any("went back from term" in text for text in world.checks.violations)

@@ -72,10 +72,6 @@ class Surroundings(Protocol):
 
     def stopped(self, node: SimulatedNode) -> None: ...
 
-    def comes_back(self, node: "WholeNode", group: GroupId) -> None:
-        """It gets another replica of a group, its former one has been deleted."""
-        ...
-
     def refused(self, node: "WholeNode") -> None:
         """Another node has refused it, for good."""
         ...
@@ -420,9 +416,8 @@ class WholeNode(SimulatedNode):
         else:
             if isinstance(request, Remove):
                 request.future.add_done_callback(partial(self._removed, request.group))
-            elif isinstance(request, Open) and request.group in self.removed:
+            elif isinstance(request, Open):
                 self.removed.discard(request.group)
-                self._world.comes_back(self, request.group)
             self._requests.append(request)
         self._wake(self._timeline.now_us + REQUEST_US)
 

@@ -248,9 +248,6 @@ class WholeWorld:
     def failed(self, node: SimulatedNode, error: BaseException) -> None:
         self.checks.failed(node, error)
 
-    def comes_back(self, node: WholeNode, group: GroupId) -> None:
-        self.checks.forget(node.key, group)
-
     def stopped(self, node: SimulatedNode) -> None:
         self.faults.stopped(node)
 
