@@ -14,8 +14,9 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.placement import rows
 from querator.placement.machine import PlacementEffects, stored_effects
 from querator.raft.host import Host
+from querator.raft.log_rows import is_being_deleted
 from querator.storage import generations
-from querator.storage.environment import Environment
+from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
 
 LOOK_S = 1.0
 
@@ -60,13 +61,14 @@ class Follower:
         if effects is not None:
             self._pass_on(effects)
 
-    async def stored_groups(self) -> list[GroupId]:
-        """The groups of which this node has a replica."""
+    async def stored_groups(self) -> dict[GroupId, bool]:
+        """The groups of which this node has a replica, and whether that is half deleted."""
         return await asyncio.to_thread(self._stored_groups)
 
-    def _stored_groups(self) -> list[GroupId]:
+    def _stored_groups(self) -> dict[GroupId, bool]:
         with self._environment.snapshot() as snapshot:
-            return [GroupId(group) for group in generations.stored_groups(snapshot)]
+            found = map(GroupId, generations.stored_groups(snapshot))
+            return {group: _is_half_deleted(snapshot, group) for group in found}
 
     def _stored(self) -> PlacementEffects | None:
         """What is stored, if it is news."""
@@ -76,3 +78,11 @@ class Follower:
     def _pass_on(self, effects: PlacementEffects) -> None:
         self._epoch = max(self._epoch, effects.map.epoch)
         self._heard(effects)
+
+
+def _is_half_deleted(snapshot: ReadTransaction, group: GroupId) -> bool:
+    try:
+        return is_being_deleted(generations.view(snapshot, group), group)
+    except StorageCorrupt:
+        # Opening it tells.
+        return False

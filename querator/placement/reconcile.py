@@ -16,14 +16,15 @@ stopped; every step may be done again, and by several nodes at once:
     than before
 
 What is stored of a group that has settled without this node, or with another replica on it, is
-deleted (`surplus`): it moved elsewhere, and no majority counts on it.
+deleted (`surplus`): it moved elsewhere, and no majority counts on it. What a deletion that was
+broken off has left goes too.
 
 A group is made only after the entry that names it is applied, and its queue leaves the map only
 after the group's data is gone everywhere: no data is ever without a name.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -111,11 +112,15 @@ class Reconciler:
         """By queue the numbers of the partitions that did not take its settings."""
         self._open: set[GroupId] = set()
         self._stored: set[GroupId] = set()
-        """Groups of which there may be a replica here."""
+        """Groups of which there may be a replica here that is not being deleted."""
+        self._half_deleted: set[GroupId] = set()
 
-    def begin(self, stored: Iterable[GroupId]) -> None:
-        """`stored` has the groups of which there is a replica here at the start."""
+    def begin(self, stored: Mapping[GroupId, bool]) -> None:
+        """`stored` has the groups of which there is a replica here at the start, and whether its
+        deletion was broken off. Such a replica cannot be opened.
+        """
         self._stored.update(stored)
+        self._half_deleted.update(group for group, half_deleted in stored.items() if half_deleted)
 
     def surplus(self, placed: PlacementMap) -> list[GroupId]:
         """The groups of which there is a replica here that has moved away."""
@@ -129,13 +134,21 @@ class Reconciler:
         own, status = known.replica_on(self._node), self._host.status(group)
         if own is None:
             return not known.moving
+        if group in self._half_deleted:
+            return True
         return status is not None and status.replica != own.id
 
     async def clear(self, group: GroupId) -> None:
         """Deletes what this node holds of the group. Raises QueratorError; then again."""
-        await self._host.delete_group(group)
+        # Before it is deleted: meanwhile another replica of the group may be opened.
         self._open.discard(group)
         self._stored.discard(group)
+        try:
+            await self._host.delete_group(group)
+        except BaseException:
+            self._stored.add(group)
+            raise
+        self._half_deleted.discard(group)
 
     def missing(self, placed: PlacementMap, queue: Queue) -> list[GroupId]:
         """The queue's groups of which this node should hold a replica and has none open."""

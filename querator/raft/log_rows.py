@@ -138,6 +138,12 @@ def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:
     put_member(txn, group, MemberRow(_MEMBER_FORMAT, True, 0, None, 0, 0, 0, 0, ()))
 
 
+def is_being_deleted(txn: ReadTransaction, group: GroupId) -> bool:
+    """Whether the group can only be deleted further. Raises StorageCorrupt."""
+    stored = MEMBERS.get(txn, group)
+    return stored is not None and decode_member(group, stored).deleting
+
+
 def member_row(
     *,
     term: int,

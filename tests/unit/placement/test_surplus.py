@@ -1,16 +1,22 @@
 """What a node deletes because it has moved away, and what it must keep."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.placement.following import Follower
 from querator.placement.reconcile import Reconciler
 from querator.placement.standing import learning
+from querator.raft.log_rows import mark_deleting, member_row, put_member
+from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import MEMBERS
 
 A, B, C = (node_key(name, "1") for name in "abc")
 G = GroupId(1)
@@ -33,6 +39,8 @@ class Host:
     def __init__(self) -> None:
         self.replicas: dict[GroupId, int] = {}
         self.begun: dict[GroupId, Replicas] = {}
+        self.deletion: asyncio.Future[None] | None = None
+        """Of a group; it is over at once without one."""
 
     async def create_group(self, group: GroupId, machine: Any, replicas: Replicas) -> None:
         self.begun[group] = replicas
@@ -40,6 +48,8 @@ class Host:
 
     async def delete_group(self, group: GroupId) -> None:
         self.replicas.pop(group, None)
+        if self.deletion is not None:
+            await self.deletion
 
     def status(self, group: GroupId) -> Any:
         own = self.replicas.get(group)
@@ -67,7 +77,7 @@ def placed(*target: Replica, moving: bool = False) -> PlacementMap:
 async def test_what_is_wanted_stays(host: Host, reconciler: Reconciler):
     here = placed(*FOUNDING)
     await reconciler.open(here, QUEUE)
-    reconciler.begin([PLACEMENT_GROUP, G])
+    reconciler.begin({PLACEMENT_GROUP: False, G: False})
     assert reconciler.surplus(here) == []
     # The map is ahead of the group: a majority may still count on what is here.
     assert reconciler.surplus(placed(Replica(2, B), moving=True)) == []
@@ -84,7 +94,7 @@ async def test_what_has_moved_away_goes(host: Host, reconciler: Reconciler):
 
 
 async def test_what_a_start_finds_goes_too(reconciler: Reconciler):
-    reconciler.begin([PLACEMENT_GROUP, G, GroupId(7)])
+    reconciler.begin({PLACEMENT_GROUP: False, G: False, GroupId(7): False})
     assert reconciler.surplus(placed(Replica(2, B))) == [G, 7], "7 is of a queue that is gone"
 
 
@@ -98,3 +108,51 @@ async def test_who_comes_back_begins_anew_and_learns(host: Host, reconciler: Rec
     assert host.replicas == {G: 5}
     assert host.begun[G] == learning(back.replicas(G), A)
     assert reconciler.surplus(back) == []
+
+
+async def test_what_is_opened_while_its_predecessor_is_deleted_is_remembered(
+    host: Host, reconciler: Reconciler
+):
+    reconciler.begin({G: False})
+    host.deletion = asyncio.get_running_loop().create_future()
+    back = placed(Replica(2, B), Replica(5, A), moving=True)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(reconciler.clear(G))
+        await asyncio.sleep(0)
+        await reconciler.open(back, QUEUE)
+        host.deletion.set_result(None)
+    assert reconciler.missing(back, QUEUE) == []
+    assert reconciler.surplus(placed(Replica(2, B))) == [G]
+
+
+async def test_a_deletion_that_fails_is_tried_again(host: Host, reconciler: Reconciler):
+    reconciler.begin({G: False})
+    host.deletion = asyncio.get_running_loop().create_future()
+    host.deletion.set_exception(QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down"))
+    with pytest.raises(QueratorError):
+        await reconciler.clear(G)
+    assert reconciler.surplus(placed(Replica(2, B))) == [G]
+
+
+async def test_a_deletion_that_was_broken_off_goes_on_when_the_group_has_come_back(
+    reconciler: Reconciler,
+):
+    reconciler.begin({G: True})
+    back = placed(Replica(2, B), Replica(5, A), moving=True)
+    assert reconciler.surplus(back) == [G]
+    await reconciler.clear(G)
+    assert reconciler.surplus(back) == []
+    await reconciler.open(back, QUEUE)
+    assert reconciler.surplus(back) == []
+
+
+async def test_a_start_finds_what_is_half_deleted():
+    environment = MemoryEnvironment()
+    txn = environment.begin()
+    whole = member_row(term=1, vote=None, base=(0, 0, 0, 0), runs=(), replica=1, configurations=())
+    put_member(txn, G, whole)
+    mark_deleting(txn, GroupId(2))
+    MEMBERS.put(txn, 3, value=b"damaged")
+    txn.commit(sync=True)
+    follower = Follower(None, environment, lambda _: None)  # type: ignore[arg-type]
+    assert await follower.stored_groups() == {1: False, 2: True, 3: False}
