@@ -68,7 +68,6 @@ from querator.raft.skew import Skew
 from querator.raft.space import Room
 from querator.raft.status import GroupStatus
 from querator.storage import generations
-from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import (
     Environment,
     ReadTransaction,
@@ -658,8 +657,6 @@ class Group:
         if self.quarantined is not None:
             return
         self.quarantined = error
-        if isinstance(error, AttachmentDamaged):
-            self._traffic.damaged.append(error)
         self.status = msgspec.structs.replace(
             self.status, quarantined=True, leads=False, leader=None
         )

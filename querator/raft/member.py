@@ -52,6 +52,10 @@ _LATER_S: Final = 0.001
 
 PROMPT_S: Final = 0.02
 """A follower that was heard so lately is expected to answer soon."""
+GIVES_WAY_S: Final = 3.0
+"""So long a leader that hinders the others waits for what they have. Longer than nodes count as
+heard that are not.
+"""
 HOPE_S: Final = 0.8
 """A majority that was not heard for so long has missed two heartbeats."""
 
@@ -77,6 +81,8 @@ class Member(Voter):
         """While it leads: of every other replica."""
         self.damaged: list[AttachmentDamaged] = []
         """What could not be sent; whoever takes note of it clears it."""
+        self._hinders_s: float | None = None
+        """Since when it leads and hinders the others."""
         self.read_round = 0
         super().__init__(
             group,
@@ -246,17 +252,40 @@ class Member(Voter):
         self.doTick(0.0)
         if self.term > term:
             self._votes = {self.id}
-        elif led and not self.leads:
-            # No majority answers. Where this leader is still heard nobody would stand for long.
+        elif led and (not self.leads or self._gives_way()):
+            # No majority answers, or one could go on with another leader. Where this one is still
+            # heard nobody would stand for long.
             if (heir := self.heir()) is not None:
                 self._send(heir, TimeoutNow(self.term))
             self._become_follower()
+            self._SyncObj__raftLeader = None
             self._set_deadline(self._clock.monotonic_s())
         self._stands = False
         assert self.term >= term
         assert commit <= self.commit_index <= self._journal.last_index
         if not self.alone:
             self._certain_index = max(self._certain_index, self.commit_index)
+
+    def _gives_way(self) -> bool:
+        """Whether a leader has hindered the others for too long: it cannot send a voter an entry
+        that is not committed, for its payload is damaged, and those that are heard are a majority
+        without it. If enough of them have the entry, it is committed soon. If one has it whole,
+        that one can send it; if none has, it was never committed, and is replaced. While they are
+        no majority, none of them that lacks it could be elected: it stays, until one comes that has
+        it.
+        """
+        others = [self.progress[id_] for id_ in self._voters & self.progress.keys()]
+        if not any(one.unsent > self.commit_index for one in others):
+            self._hinders_s = None
+            return False
+        now_s = self._clock.monotonic_s()
+        heard_after_s = now_s - self._getConf().leaderFallbackTimeout
+        heard = sum(one.heard_s > heard_after_s for one in others)
+        if heard <= len(self._voters) / 2:
+            self._hinders_s = None
+        elif self._hinders_s is None:
+            self._hinders_s = now_s
+        return self._hinders_s is not None and now_s - self._hinders_s > GIVES_WAY_S
 
     def applied(self, index: int) -> None:
         """Entries up to `index` are applied in the open transaction."""

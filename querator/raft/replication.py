@@ -13,10 +13,10 @@
                 up to a window in bytes                 for REPLY_TIMEOUT_S, when next is no longer
                                                         in the log, and after a heartbeat when the
                                                         follower did not take entries
-    both        an empty message with each heartbeat    SNAPSHOT after UNREAD_S, for what is damaged
-                while an entry that is committed        may not be in the state any more
-                cannot be read for its payload is
-                damaged; it is told of and mended
+    both        an empty message with each heartbeat    SNAPSHOT after UNREAD_S, if the entry is
+                while an entry cannot be read for its   committed, for what is damaged may not be in
+                payload is damaged; it is told of and   the state any more. If it is not, no state
+                mended                                  has it, and another may lead (`raft.member`)
     SNAPSHOT    the state instead of entries, and an    PROBE when it is installed or given up
                 empty message with each heartbeat and
                 question: that it is answered counts,
@@ -84,6 +84,7 @@ class Progress:
         "sequence",
         "state",
         "unread",
+        "unsent",
     )
 
     def __init__(self, *, last_index: int, now_s: float) -> None:
@@ -110,7 +111,9 @@ class Progress:
         self.unread: AttachmentDamaged | None = None
         """What could not be read to be sent; whoever takes note of it clears it."""
         self._unread_s: float | None = None
-        """Since when there is such an entry."""
+        """Since when there is such an entry that is committed."""
+        self.unsent = 0
+        """Index of such an entry that was not committed when it was to be sent; 0: none."""
 
     # --- sending -----------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class Progress:
         asked: bool,
     ) -> list[Append]:
         """What to send now; `asked` wants one message at least, so that it is answered. Raises
-        StorageCorrupt, for a damaged payload only if its entry is not committed.
+        StorageCorrupt, but not for a damaged payload.
         """
         appends = partial(
             self._appends,
@@ -140,18 +143,22 @@ class Progress:
         try:
             messages = appends(room_bytes=room_bytes)
         except AttachmentDamaged as error:
-            if error.index > commit_index:
-                raise
-            self._wait_for_mending(error, now_s)
+            self._wait_for_mending(error, commit_index, now_s)
             # Nothing of the log is read for these.
             return appends(room_bytes=0)
         if messages and messages[-1].entries:
             self._unread_s = None
+            self.unsent = 0
         return messages
 
-    def _wait_for_mending(self, error: AttachmentDamaged, now_s: float) -> None:
+    def _wait_for_mending(self, error: AttachmentDamaged, commit_index: int, now_s: float) -> None:
         self.unread = error
         self._to_probe(wait=True, at_next=self.state is State.PROBE and not self.match)
+        if error.index > commit_index:
+            self._unread_s = None
+            self.unsent = error.index
+            return
+        self.unsent = 0
         if self._unread_s is None:
             self._unread_s = now_s
         elif now_s - self._unread_s >= UNREAD_S:

@@ -7,7 +7,7 @@ import pytest
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import LOG_CACHE_BYTES, MIB
+from querator.model.limits import LOG_CACHE_BYTES, LOG_UNAPPLIED_CACHE_BYTES, MIB
 from querator.raft import copies
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.copies import SnapshotStats
@@ -15,6 +15,7 @@ from querator.raft.group import Group
 from querator.raft.handover import (
     Call,
     Damaged,
+    Leader,
     Leadership,
     Mend,
     Open,
@@ -23,8 +24,8 @@ from querator.raft.handover import (
 )
 from querator.raft.journal import PINNED_WINDOWS
 from querator.raft.log_rows import mark_deleting
-from querator.raft.member import Member
 from querator.raft.messages import Append, LogEntry, SnapshotOffer, SnapshotReply
+from querator.raft.replication import UNREAD_S
 from querator.raft.snapshot_sender import SnapshotSender
 from querator.storage import attachments, generations
 from querator.storage.keys import ALL
@@ -450,13 +451,122 @@ def test_what_a_leader_cannot_send_of_its_log_is_told_and_sent_when_it_is_mended
     assert not stats(world, other).installed
 
 
-def test_what_may_not_be_committed_and_cannot_be_sent_stops_the_leader(monkeypatch):
-    """Another one may have it, and must lead to commit it."""
-    world, leader, _, place, _ = damaged_in_the_log()
-    monkeypatch.setattr(Member, "certain_index", 0)
-    world.heal()
-    world.until(lambda: world.nodes[leader].status.quarantined, within_s=60)
-    assert (leader, Damaged(G, *place)) in world.events
+def damaged_before_it_is_committed(names: str, *, having: int) -> tuple[World, str, list[str]]:
+    """A world after a loss of power, with an entry that nobody knows to be committed: a node at the
+    end of whose log it is, its attachment damaged; and the others, of which the first `having` have
+    it whole. The others are off.
+    """
+    world = World(*names)
+    world.added(1)
+    leader = world.leader()
+    world.until(world.alike)
+    others = [name for name in names if name != leader]
+    world.muted |= {(name, leader) for name in others}
+    world.muted |= {(leader, name) for name in others[having:]}
+    world.add(leader, 10, b"x" * 100)
+    world.pass_s(0.1)
+    last = world.nodes[leader].status.log_last
+    assert world.nodes[leader].status.applied_index == last - 1
+    have = [name for name in others if world.nodes[name].status.log_last == last]
+    assert have == others[:having]
+    for name in names:
+        world.stop(name)
+    world.muted.clear()
+    environment = world.nodes[leader].environment
+    with environment.snapshot() as txn:
+        row, stored = list(ATTACHMENTS.rows(txn, G))[-1]
+    assert ATTACHMENTS.parts(row) == (last, 0)
+    environment._rows[row] = stored[:-1] + b"?"
+    world.start(leader)
+    return world, leader, others
+
+
+def cannot_be_sent(world: World, leader: str) -> int:
+    """Waits until the leader has found that it cannot send its last entry but its no-op; which."""
+    index = world.nodes[leader].status.log_last
+    world.until(lambda: (leader, Damaged(G, index, 0)) in world.events)
+    assert world.nodes[leader].status.log_last == index + 1
+    return index
+
+
+def mended(world: World, name: str, index: int) -> None:
+    request = Mend(G, index, 0, b"x" * 100, lambda txn: True, future())
+    world.ask(name, request)
+
+
+def test_what_may_be_committed_and_cannot_be_sent_is_waited_for():
+    """Who has it is away. Without it nobody else could be elected: the leader stays."""
+    world, leader, (having, lacking) = damaged_before_it_is_committed("abc", having=1)
+    world.start(lacking)
+    index = cannot_be_sent(world, leader)
+    term = world.nodes[leader].status.term
+    world.pass_s(2 * UNREAD_S)
+    world.start(having)
+    assert world.leader() == leader
+    assert world.nodes[leader].status.term == term
+    world.until(lambda: world.nodes[leader].status.applied_index > index)
+    mended(world, leader, index)
+    world.until(world.alike)
+    assert world.added(1)[0] == 12
+    with world.nodes[lacking].environment.snapshot() as txn:
+        assert attachments.read(txn, G, index, 0) == b"x" * 100
+    # No state would have helped: none had the entry.
+    assert (stats(world, leader).sent, stats(world, leader).failed) == (0, 0)
+
+
+def test_who_cannot_send_what_nobody_else_has_lets_another_lead():
+    """It was acknowledged to nobody, and is replaced."""
+    world, leader, (one, other) = damaged_before_it_is_committed("abc", having=0)
+    world.start(one)
+    cannot_be_sent(world, leader)
+    world.start(other)
+    assert world.leader() != leader
+    world.until(world.alike)
+    assert world.added(1)[0] == 2
+    world.until(world.alike)
+    assert not world.nodes[leader].status.quarantined
+
+
+def test_who_gives_way_with_calls_in_its_log_answers_them():
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    world.until(world.alike)
+    others = [name for name in world.nodes if name != leader]
+    index = world.nodes[leader].status.log_last + 1
+    world.muted |= {(leader, name) for name in others}
+    # More than it has of its log in memory, committed or not.
+    calls = LOG_UNAPPLIED_CACHE_BYTES // MIB + 2
+    for _ in range(calls):
+        world.add(leader, 1, b"x" * MIB)
+    row = ATTACHMENTS.key(G, index, 0)
+    rows = world.nodes[leader].environment._rows
+    rows[row] = rows[row][:-1] + b"?"
+    world.muted.clear()
+    world.until(lambda: (leader, Damaged(G, index, 0)) in world.events)
+    assert world.leaders == [leader]
+    world.until(lambda: (leader, Leadership(G, False)) in world.events)
+    assert (leader, Leader(G, None)) in world.events
+    assert world.leader() != leader
+    world.until(lambda: len(world.errors) == calls)
+    world.until(world.alike)
+    assert world.added(1)[0] == 2
+    assert not world.nodes[leader].status.quarantined
+
+
+def test_who_cannot_send_what_another_has_lets_that_one_lead():
+    """Two of five have it, which is no majority, and one of them has it whole."""
+    world, leader, (having, *lacking) = damaged_before_it_is_committed("abcde", having=1)
+    for name in lacking[:2]:
+        world.start(name)
+    index = cannot_be_sent(world, leader)
+    world.start(having)
+    assert world.leader() == having
+    assert world.added(1)[0] == 12
+    mended(world, leader, index)
+    world.start(lacking[2])
+    world.until(world.alike)
+    assert not world.nodes[leader].status.quarantined
 
 
 def test_what_is_damaged_in_the_log_and_not_in_the_state_is_not_waited_for():

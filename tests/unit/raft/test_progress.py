@@ -21,7 +21,13 @@ from hypothesis.stateful import (
 
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
-from querator.model.limits import APPEND_BYTES_MAX, KIB, MIB, REPLICATION_WINDOW_BYTES
+from querator.model.limits import (
+    APPEND_BYTES_MAX,
+    KIB,
+    LOG_UNAPPLIED_CACHE_BYTES,
+    MIB,
+    REPLICATION_WINDOW_BYTES,
+)
 from querator.model.nodes import NodeKey, Replica, node_key
 from querator.raft import library
 from querator.raft.clock import SimulatedClock
@@ -30,9 +36,10 @@ from querator.raft.loop_watch import LoopWatch
 from querator.raft.mail import Mail
 from querator.raft.member import Member
 from querator.raft.messages import Append, AppendReply, Envelope, PeerMessage
-from querator.raft.replication import REPLY_TIMEOUT_S, Progress, State
+from querator.raft.replication import REPLY_TIMEOUT_S, UNREAD_S, Progress, State
 from querator.raft.skew import Skew
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import ATTACHMENTS
 
 G = GroupId(3)
 REPLICAS = (Replica(1, node_key("a", "1")), Replica(2, node_key("b", "1")))
@@ -220,6 +227,31 @@ def test_a_question_when_the_log_has_let_go_of_what_comes_next():
     assert (leader.progress.read_round, leader.progress.match) == (7, match)
     assert leader.progress.state is State.SNAPSHOT
     assert leader.send() == []
+
+
+def test_a_damaged_entry_that_is_not_committed_waits_until_it_is_mended():
+    leader, follower = replicating()
+    exchange(leader, follower, most=10)
+    leader.add(LOG_UNAPPLIED_CACHE_BYTES)
+    leader.sync()
+    index = leader.journal.last_index
+    row, rows = ATTACHMENTS.key(G, index, 0), leader.environment._rows
+    stored, rows[row] = rows[row], b"damaged"
+    assert leader.send() == []
+    for _ in range(10):
+        assert leader.progress.unread is not None
+        assert leader.progress.unread.index == leader.progress.unsent == index
+        leader.progress.unread = None
+        leader.now_s += UNREAD_S
+        [question] = leader.beat()
+        assert question.entries == ()
+        follower.hear(question)
+        for reply in follower.sync():
+            leader.hear(reply)
+    assert leader.progress.state is State.PROBE, "no state has it"
+    rows[row] = stored
+    assert exchange(leader, follower, most=2)
+    assert leader.progress.unsent == 0
 
 
 @pytest.mark.parametrize("size", [10, 100 * KIB, 2 * MIB])
