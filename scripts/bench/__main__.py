@@ -80,8 +80,9 @@ async def entrance(scenario: Scenario, server: Servers) -> str:
         while True:
             picture = await admin.picture()
             leaders = {group.leader for group in picture.groups if group.queue == QUEUE}
-            if "" not in leaders:
+            if leaders and "" not in leaders:
                 break
+            await asyncio.sleep(0.1)
     addresses = {one.node.name: one.node.client_address for one in picture.nodes}
     entrances = leaders if not scenario.elsewhere else addresses.keys() - leaders
     return addresses[min(entrances)]
