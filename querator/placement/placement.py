@@ -13,7 +13,7 @@ Longer than 500 lines: a change and the wait for what follows from it are read t
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from querator import telemetry
@@ -161,8 +161,7 @@ class Placement:
         newer = effects.map.epoch > before.epoch or not self._known.is_set()
         self._effects = effects
         self._known.set()
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._wake()
         if newer:
             for watcher in tuple(self._watchers):
                 watcher(effects.map)
@@ -389,6 +388,11 @@ class Placement:
             # Owned: `_forming` keeps it, and `stop` waits for it.
             self._forming = loop.create_task(self._form())
 
+    def _wake(self) -> None:
+        """What waits for the map, or for what this node holds, looks again."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+
     def _look_at(self, queues: Iterable[QueueId]) -> None:
         loop = asyncio.get_running_loop()
         for queue_id in queues:
@@ -406,6 +410,9 @@ class Placement:
                 continue
             looked_at = seen
             for group in self._reconciler.surplus(self.map):
+                if not self._reconciler.is_surplus(self.map, group):
+                    # Deleting the others took a while, and the map has changed.
+                    continue
                 try:
                     await self._reconciler.clear(group)
                 except QueratorError as error:
@@ -417,6 +424,7 @@ class Placement:
                 if owner is not None:
                     # It may have come back meanwhile.
                     self._look_at((owner[0].id,))
+                    self._wake()
 
     async def _let_go(self) -> None:
         """Lets closing partitions go, while this node leads the map."""
@@ -450,13 +458,42 @@ class Placement:
             case Step.OPEN:
                 await self._reconciler.open(placed, queue)
             case Step.CONFIGURE:
-                if queue.is_changing and await self._sharing.recover(queue):
-                    return
-                await self._reconciler.configure(placed, queue)
-                if queue.is_changing:
-                    await self._sharing.change(queue)
+                async with self._opening_meanwhile(queue_id):
+                    await self._configure(placed, queue)
             case Step.DELETE:
                 await self._reconciler.delete(queue)
+
+    async def _configure(self, placed: PlacementMap, queue: Queue) -> None:
+        if queue.is_changing and await self._sharing.recover(queue):
+            return
+        await self._reconciler.configure(placed, queue)
+        if queue.is_changing:
+            await self._sharing.change(queue)
+
+    @contextlib.asynccontextmanager
+    async def _opening_meanwhile(self, queue_id: QueueId) -> AsyncIterator[None]:
+        """For a step that may wait long for other nodes, or for replicas that come to this one."""
+        # Owned: ended below.
+        opening = asyncio.get_running_loop().create_task(self._open_what_comes(queue_id))
+        try:
+            yield
+        finally:
+            opening.cancel()
+            await asyncio.wait((opening,))
+            if not opening.cancelled():
+                opening.result()
+
+    async def _open_what_comes(self, queue_id: QueueId) -> None:
+        while True:
+            moved, placed = self._moved, self.map
+            queue = placed.get(queue_id)
+            if queue is None or queue.state is QueueState.DELETING:
+                return
+            if self._reconciler.missing(placed, queue):
+                # What does not open is opened, and told, when this step is over.
+                with contextlib.suppress(QueratorError):
+                    await self._reconciler.open(placed, queue)
+            await moved.wait()
 
     async def _settle(self, queue_id: QueueId) -> None:
         pause_s = AGAIN_AFTER_S_MIN

@@ -124,9 +124,9 @@ class Reconciler:
 
     def surplus(self, placed: PlacementMap) -> list[GroupId]:
         """The groups of which there is a replica here that has moved away."""
-        return [group for group in self._stored if self._is_surplus(placed, group)]
+        return [group for group in self._stored if self.is_surplus(placed, group)]
 
-    def _is_surplus(self, placed: PlacementMap, group: GroupId) -> bool:
+    def is_surplus(self, placed: PlacementMap, group: GroupId) -> bool:
         known = placed.placed(group)
         if group == PLACEMENT_GROUP or known is None:
             # A queue that is deleted takes its groups along (`delete`), as long as the map has it.
@@ -174,7 +174,9 @@ class Reconciler:
         replicas = first_configuration(known, self._node)
         self._stored.add(group)
         await self._host.create_group(group, self._machine_for(group), replicas)
-        self._open.add(group)
+        if group in self._stored:
+            # It has not been cleared meanwhile.
+            self._open.add(group)
         self.opened += 1
 
     async def configure(self, placed: PlacementMap, queue: Queue) -> None:

@@ -143,7 +143,7 @@ class Progress:
         try:
             messages = appends(room_bytes=room_bytes)
         except AttachmentDamaged as error:
-            self._wait_for_mending(error, commit_index, now_s)
+            self._wait_for_mending(error, journal.last_index, commit_index, now_s)
             # Nothing of the log is read for these.
             return appends(room_bytes=0)
         if messages and messages[-1].entries:
@@ -151,11 +151,16 @@ class Progress:
             self.unsent = 0
         return messages
 
-    def _wait_for_mending(self, error: AttachmentDamaged, commit_index: int, now_s: float) -> None:
+    def _wait_for_mending(
+        self, error: AttachmentDamaged, last_index: int, commit_index: int, now_s: float
+    ) -> None:
         self.unread = error
         self._to_probe(wait=True, at_next=self.state is State.PROBE and not self.match)
         if error.index > commit_index:
             self._unread_s = None
+            if self.unsent != error.index:
+                # The follower may have it: its acknowledgement may have been lost.
+                self.next = last_index + 1
             self.unsent = error.index
             return
         self.unsent = 0

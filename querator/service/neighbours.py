@@ -128,8 +128,14 @@ class Neighbours:
 
     def _check_guesses(self, desk: LeaseDesk) -> None:
         """Asks those who are taken to lead partitions without a replica here. A node that does not
-        lead offers nothing, which looks as if it had nothing.
+        lead offers nothing, which looks as if it had nothing. Where nobody is, because a replica
+        was here until now, one of the others is.
         """
+        for view in desk.views:
+            if not view.leader and not view.local:
+                self._router.doubt(view, "")
+                if view.leader:
+                    self.on_leadership(view)
         for node in sorted({view.leader for view in desk.views if self._router.guesses(view)}):
             key = desk.queue_id, node
             if self._forwarder.reaches(node) and key not in self._checks:

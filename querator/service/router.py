@@ -222,8 +222,9 @@ class Router:
         return views
 
     def _guess(self, group: GroupId, after: str = "") -> str:
-        """Whom to ask about a group that has no replica here, so that the raft room knows nothing:
-        the node that should lead it, then each other one. Empty for a group with a replica here.
+        """Whom to ask about a group of which no replica runs here, so that the raft room knows
+        nothing: the node that should lead it, then each other one. Empty for a group of which one
+        does.
         """
         nodes = self._may_lead(group)
         if not nodes:
@@ -231,15 +232,26 @@ class Router:
         if after in nodes:
             return nodes[(nodes.index(after) + 1) % len(nodes)]
         preferred = self._placed().preferred(group)
-        return nodes[0] if preferred is None else node_name(preferred)
+        name = "" if preferred is None else node_name(preferred)
+        return name if name in nodes else nodes[0]
 
     def _may_lead(self, group: GroupId) -> list[str]:
-        """The nodes with replicas of a group that has none here; else nobody."""
+        """The other nodes with replicas of a group of which none runs here; else nobody."""
+        if self._forwarder is None:
+            return []
+        own = self._forwarder.name
         nodes = [node_name(replica.node) for replica in self._placed().replicas(group)]
-        return [] if self._forwarder is None or self._forwarder.name in nodes else nodes
+        if own in nodes:
+            status = self._host.status(group)
+            if status is not None and not status.quarantined:
+                return []
+            nodes.remove(own)
+        return nodes
 
     def guesses(self, view: PartitionView) -> bool:
-        """Whether the raft room knows nothing of who leads it: it has no replica here."""
+        """Whether the raft room knows nothing of who leads it: no replica of it runs here. There is
+        none, or it has not been opened yet, or it is stopped.
+        """
         return self._host.leader(view.group) is None and bool(self._may_lead(view.group))
 
     def doubt(self, view: PartitionView, node: str) -> None:

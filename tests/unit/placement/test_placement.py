@@ -4,7 +4,7 @@ import pytest
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import QueueSettings, QueueState
+from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.placement.placement import Placement
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.placement.running import (
@@ -174,3 +174,35 @@ async def test_stop_ends_those_who_wait(environment: MemoryEnvironment):
     async with running(environment) as node:
         placed_map = await node.until_settled()
         assert placed_map.partitions == 50
+
+
+async def test_what_comes_here_is_opened_while_a_change_waits_for_others(
+    environment: MemoryEnvironment, monkeypatch: pytest.MonkeyPatch
+):
+    """Seed 40077 of whole nodes: a replica that came back was not there for as long."""
+    async with running(environment) as node, asyncio.timeout(20):
+        placement = node.placement
+        queue, _ = await placement.create_queue("n", "q", QueueSettings(partitions=2))
+        (group, _other), reconciler = queue.groups, placement._reconciler
+        configure, waits, goes_on = reconciler.configure, asyncio.Event(), asyncio.Event()
+
+        async def slow(placed: PlacementMap, changed: Queue) -> None:
+            waits.set()
+            await goes_on.wait()
+            await configure(placed, changed)
+
+        monkeypatch.setattr(reconciler, "configure", slow)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(
+                placement.update_queue(
+                    "n", "q", QueueSettings(max_attempts=9), ("max_attempts",), 1
+                )
+            )
+            await waits.wait()
+            await reconciler.clear(group)
+            assert not node.host.leads(group)
+            placement._wake()
+            while not node.host.leads(group):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            goes_on.set()
+        assert_groups_follow(environment, placement.map)

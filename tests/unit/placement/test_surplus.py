@@ -39,12 +39,15 @@ class Host:
     def __init__(self) -> None:
         self.replicas: dict[GroupId, int] = {}
         self.begun: dict[GroupId, Replicas] = {}
+        self.opening: asyncio.Future[None] | None = None
         self.deletion: asyncio.Future[None] | None = None
-        """Of a group; it is over at once without one."""
+        """Of a group; both are over at once without one."""
 
     async def create_group(self, group: GroupId, machine: Any, replicas: Replicas) -> None:
         self.begun[group] = replicas
         self.replicas.setdefault(group, next(one.id for one in replicas if one.node == A))
+        if self.opening is not None:
+            await self.opening
 
     async def delete_group(self, group: GroupId) -> None:
         self.replicas.pop(group, None)
@@ -123,6 +126,24 @@ async def test_what_is_opened_while_its_predecessor_is_deleted_is_remembered(
         host.deletion.set_result(None)
     assert reconciler.missing(back, QUEUE) == []
     assert reconciler.surplus(placed(Replica(2, B))) == [G]
+
+
+async def test_what_is_deleted_while_it_is_opened_is_opened_anew(
+    host: Host, reconciler: Reconciler
+):
+    """What was stored had another id than the map at its opening says."""
+    host.replicas[G] = 1
+    reconciler.begin({G: False})
+    host.opening = asyncio.get_running_loop().create_future()
+    back = placed(Replica(2, B), Replica(5, A), moving=True)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(reconciler.open(back, QUEUE))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert reconciler.surplus(back) == [G]
+        await reconciler.clear(G)
+        host.opening.set_result(None)
+    assert reconciler.missing(back, QUEUE) == [G]
 
 
 async def test_a_deletion_that_fails_is_tried_again(host: Host, reconciler: Reconciler):

@@ -527,6 +527,30 @@ def test_who_cannot_send_what_nobody_else_has_lets_another_lead():
     assert not world.nodes[leader].status.quarantined
 
 
+def test_what_a_follower_has_is_committed_when_its_acknowledgement_was_lost():
+    """The leader cannot read it any more. A third replica is away."""
+    world = World("a", "b", "c")
+    world.added(1)
+    leader = world.leader()
+    world.until(world.alike)
+    having, away = [name for name in world.nodes if name != leader]
+    world.stop(away)
+    world.muted.add((having, leader))
+    index = world.nodes[leader].status.log_last + 1
+    for _ in range(LOG_UNAPPLIED_CACHE_BYTES // MIB + 2):
+        world.add(leader, 1, b"x" * MIB)
+    last = world.nodes[leader].status.log_last
+    world.until(lambda: world.nodes[having].status.log_last == last)
+    rows = world.nodes[leader].environment._rows
+    row = ATTACHMENTS.key(G, index, 0)
+    rows[row] = rows[row][:-1] + b"?"
+    world.separate(leader)
+    world.pass_s(0.05)
+    world.heal()
+    world.until(lambda: world.nodes[leader].status.commit_index >= last)
+    assert world.leaders == [leader]
+
+
 def test_who_gives_way_with_calls_in_its_log_answers_them():
     world = World("a", "b", "c")
     world.added(1)

@@ -238,6 +238,13 @@ def test_a_damaged_entry_that_is_not_committed_waits_until_it_is_mended():
     row, rows = ATTACHMENTS.key(G, index, 0), leader.environment._rows
     stored, rows[row] = rows[row], b"damaged"
     assert leader.send() == []
+    # Whether the follower has it already.
+    [question] = leader.beat()
+    assert (question.prev_index, question.entries) == (index, ())
+    follower.hear(question)
+    for reply in follower.sync():
+        leader.hear(reply)
+    assert leader.send() == []
     for _ in range(10):
         assert leader.progress.unread is not None
         assert leader.progress.unread.index == leader.progress.unsent == index

@@ -56,6 +56,8 @@ class Seat:
         await self._stage.base.host.mend(*damaged)
 
     def status(self, group: GroupId) -> object:
+        if self._name in self._stage.without_replicas:
+            return None
         return self._stage.base.host.status(group)
 
     def leader(self, group: GroupId) -> NodeKey | None:
@@ -198,6 +200,7 @@ class Stage:
         self.map_confirming = asyncio.Event()
         """The same, of the map."""
         self.bare: frozenset[str] = frozenset()
+        self.stopped: frozenset[str] = frozenset()
         """Nodes without replicas: they hear of no leader."""
         self.hanging: set[str] = set()
         """Nodes whose raft thread hangs."""
@@ -251,9 +254,14 @@ class Stage:
         if name is not None:
             self.members[name].on_leadership(group, True)
 
+    @property
+    def without_replicas(self) -> frozenset[str]:
+        """Nodes of which no replica runs."""
+        return self.bare | self.stopped
+
     def has_heard_of(self, name: str, group: GroupId) -> bool:
         """Whether the node may have a replica of the group: its map has it."""
-        if name in self.bare:
+        if name in self.without_replicas:
             return False
         return group == PLACEMENT_GROUP or self.maps[name].map.by_group(group) is not None
 
@@ -338,14 +346,15 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    *names: str, clock: Clock | None = None, bare: str = "", **settings: Any
+    *names: str, clock: Clock | None = None, bare: str = "", stopped: str = "", **settings: Any
 ) -> AsyncIterator[Stage]:
     """Nodes of these names with a queue `q`, whose partitions they lead in turn, but for the one
-    that is `bare`: it has no replicas.
+    that is `bare`: it has no replicas; or `stopped`: it has some, and none of them runs.
     """
     async with serving(MemoryEnvironment(), clock=clock) as base:
         stage = Stage(base)
         stage.bare = frozenset({bare} - {""})
+        stage.stopped = frozenset({stopped} - {""})
         told = base.on_effects
 
         def on_effects(group: GroupId, effects: Any) -> None:
@@ -359,7 +368,7 @@ async def staged(
         stage.introduce()
         queue = await base.create(**settings)
         for number, group in enumerate(queue.groups):
-            leading = [name for name in names if name not in stage.bare]
+            leading = [name for name in names if name not in stage.without_replicas]
             stage.lead(group, leading[number % len(leading)])
         yield stage
         for member in stage.members.values():

@@ -151,7 +151,7 @@ async def test_a_stream_that_closes_asks_nobody_any_more():
         following = await subscribe(stage, "a", 2)
         await asyncio.sleep(0)
         await following.close(polite=False)
-        assert asyncio.all_tasks() == before
+        assert asyncio.all_tasks() <= before
 
 
 async def test_a_node_that_is_alone_does_it_as_well():

@@ -255,13 +255,16 @@ async def test_who_waits_is_told_after_a_second_link_in_the_node_s_name_has_ende
         assert told == []
 
 
+@pytest.mark.parametrize(
+    "d", [{"bare": "d"}, {"stopped": "d"}], ids=["without replicas", "whose replicas are stopped"]
+)
 @pytest.mark.parametrize("leads", ["b", "c"])
 async def test_who_waits_on_a_node_without_replicas_finds_who_leads_now(
-    leads: str, monkeypatch: pytest.MonkeyPatch
+    leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """Seed 20116 of whole nodes: it went on telling the former leader what it wanted."""
     monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
-    async with staged("a", "b", "c", "d", bare="d") as stage:
+    async with staged("a", "b", "c", "d", **d) as stage:
         (group,) = stage.leaders
         waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
         await rounds()
@@ -271,21 +274,27 @@ async def test_who_waits_on_a_node_without_replicas_finds_who_leads_now(
             assert payloads(*(await waiting).batches) == [b"x"]
 
 
+@pytest.mark.parametrize(
+    "d", [{"bare": "d"}, {"stopped": "d"}], ids=["without replicas", "whose replicas are stopped"]
+)
 @pytest.mark.parametrize("leads", ["b", "c"])
-async def test_a_lease_that_does_not_wait_finds_who_leads_now(leads: str):
-    async with staged("a", "b", "c", "d", bare="d") as stage:
+async def test_a_lease_that_does_not_wait_finds_who_leads_now(leads: str, d: dict[str, Any]):
+    async with staged("a", "b", "c", "d", **d) as stage:
         (group,) = stage.leaders
         await stage.produce("d", b"x")
         stage.lead(group, leads)
         assert payloads(*(await stage.lease("d")).batches) == [b"x"]
 
 
+@pytest.mark.parametrize(
+    "d", [{"bare": "d"}, {"stopped": "d"}], ids=["without replicas", "whose replicas are stopped"]
+)
 @pytest.mark.parametrize("leads", ["b", "c"])
 async def test_a_node_without_replicas_finds_who_leads_after_the_leader_has_died(
-    leads: str, monkeypatch: pytest.MonkeyPatch
+    leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
-    async with staged("a", "b", "c", "d", bare="d") as stage, asyncio.timeout(20):
+    async with staged("a", "b", "c", "d", **d) as stage, asyncio.timeout(20):
         (group,) = stage.leaders
         waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
         await rounds()
@@ -660,3 +669,19 @@ async def test_a_wait_without_any_leader_does_not_end_as_if_nothing_was_ready():
         stage.lead(first, "b")
         assert (await stage.lease("a", wait_ms=20)).batches == ()
         assert await code(stage.lease("a", wait_ms=20, partition=1)) is ErrorCode.NOT_LEADER
+
+
+async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The node hears that it follows nobody before it knows that nothing of the partition runs."""
+    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    async with staged("a", "b", "d") as stage, asyncio.timeout(20):
+        (group,) = stage.leaders
+        waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
+        await rounds()
+        stage.members["d"].on_leader(group, None)
+        stage.stopped = frozenset("d")
+        stage.lead(group, "b")
+        await stage.produce("b", b"x")
+        assert payloads(*(await waiting).batches) == [b"x"]
