@@ -16,6 +16,9 @@ from tests.simulation.whole.world import simulate_whole
 from tests.simulation.world import simulate
 
 
+PROGRESS_SEEDS = 500
+
+
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -44,6 +47,8 @@ def main() -> int:
         for verdict in pool.map(run, seeds, chunksize=4):
             verdicts.append(verdict)
             report(verdict, again)
+            if len(verdicts) % PROGRESS_SEEDS == 0:
+                say(f"{len(verdicts)} seeds, up to {verdict.seed}")
     return summary(verdicts, time.perf_counter() - started)
 
 
