@@ -15,7 +15,6 @@ from tests.simulation.verdict import Verdict
 from tests.simulation.whole.world import simulate_whole
 from tests.simulation.world import simulate
 
-
 PROGRESS_SEEDS = 500
 
 
