@@ -77,11 +77,13 @@ class Disk:
     def put_back(self, image: dict[bytes, bytes]) -> None:
         """What was copied takes the place of what is there, while no process runs."""
         assert isinstance(self.environment, MemoryEnvironment)
-        restored = MemoryEnvironment(quota_bytes=QUOTA_BYTES, faults=self._faults)
+        restored = MemoryEnvironment(quota_bytes=QUOTA_BYTES)
         txn = restored.begin()
         for key, value in image.items():
             txn.put(key, value)
         txn.commit(sync=True)
+        # Now only: what is armed waits for a process.
+        restored.faults = self._faults
         self.environment = restored
 
     def fill(self, *, free_bytes: int) -> None:

@@ -10,6 +10,7 @@ from querator.model.commands import Produce
 from querator.model.entries import Proposal
 from querator.raft.handover import Call
 from querator.raft.starts import StartMemory
+from tests.simulation.disk import PowerLoss
 from tests.simulation.node import Ticket
 from tests.simulation.test_schedules import THREE, G
 from tests.simulation.timeline import MS, SECOND
@@ -91,3 +92,14 @@ def test_without_the_judgement_promises_are_broken_and_it_is_seen(
         "two leaders in term" in found or "is committed" in found
         for found in trial.world.checks.violations
     )
+
+
+def test_a_power_loss_that_is_armed_waits_for_a_process():
+    disk = Copied(running=False).copied.disk
+    for armed in ("sync", "synced"):
+        disk.armed = armed
+        disk.put_back(disk.image())
+        txn = disk.environment.begin()
+        txn.put(b"key", b"value")
+        with pytest.raises(PowerLoss):
+            txn.commit(sync=True)
