@@ -301,7 +301,8 @@ class Incoming:
 
 def _reset(descriptor: int) -> None:
     """Ends the connection, and drops what the kernel holds of it; `shutdown` would leave that to be
-    read, and what the client has on its way.
+    read, and what the client has on its way. One that goes on all the same is ended again after
+    `CLOSING_S`.
     """
     _libc.connect(descriptor, _NO_ADDRESS, len(_NO_ADDRESS))
 

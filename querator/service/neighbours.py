@@ -127,9 +127,9 @@ class Neighbours:
                 desk.turn_away(error)
 
     def _check_guesses(self, desk: LeaseDesk) -> None:
-        """Asks those who are taken to lead partitions without a replica here. A node that does not
-        lead offers nothing, which looks as if it had nothing. Where nobody is, because a replica
-        was here until now, one of the others is.
+        """Asks the nodes that are taken to lead partitions of which no replica runs here. A node
+        that does not lead offers nothing, which looks as if it had nothing. For a partition whose
+        replica here has just stopped no node is taken to lead it: one of the others is from now on.
         """
         for view in desk.views:
             if not view.leader and not view.local:

@@ -36,10 +36,7 @@ def as_markdown(soak: Soak) -> str:
 def fills(samples: list[Sample]) -> str:
     steady = [sample for sample in samples if sample.node == STEADY]
     longest = max((sample.file_bytes for sample in steady), default=0)
-    added = sum(
-        sample.file_bytes - alone.file_bytes
-        for sample, alone in zip(steady[-1:], without_fills(steady)[-1:], strict=True)
-    )
+    added = steady[-1].file_bytes - without_fills(steady)[-1].file_bytes if steady else 0
     used = max((sample.used_bytes for sample in steady), default=0)
     return (
         f"The file of the steady node came to {longest / _MIB:.0f} MiB, of which fills of the disk "
