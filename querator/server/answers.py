@@ -5,7 +5,6 @@ id and nothing of the inside, and the log gets the same id with the traceback.
 """
 
 import asyncio
-import contextlib
 import itertools
 import math
 import time
@@ -63,6 +62,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _ANSWER_MARGIN_MS = 100
 # A reason must, or the caller has nothing but its own time-out, also while the machine is busy.
 _REASON_MARGIN_MS = 250
+_LOOK_S = 0.01
 
 DRAINING = QueratorError(
     ErrorCode.UNAVAILABLE, "the node is shutting down; go on with another node"
@@ -131,23 +131,24 @@ class LiveCalls:
         self._count = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._refused = asyncio.Event()
+        self._refused = 0
 
     def refused(self) -> None:
         """A call has come although nothing is taken on any more."""
-        self._refused.set()
+        self._refused += 1
 
     async def quiet(self, quiet_s: float, *, most_s: float) -> None:
-        """Returns when no call has come for `quiet_s`, or after `most_s`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
-                while True:
-                    self._refused.clear()
-                    try:
-                        async with asyncio.timeout(quiet_s):
-                            await self._refused.wait()
-                    except TimeoutError:
-                        return
+        """Returns when no call has come for `quiet_s`, or after `most_s`.
+
+        Both are counted in looks: a loop that stands still takes in what came meanwhile only when
+        it goes on, and until then nothing can be said to be quiet.
+        """
+        quiet = looks = 0
+        while quiet < quiet_s / _LOOK_S and looks < most_s / _LOOK_S:
+            before = self._refused
+            await asyncio.sleep(_LOOK_S)
+            looks += 1
+            quiet = quiet + 1 if self._refused == before else 0
 
     def __enter__(self) -> None:
         self._count += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from typing import Any
 
 import grpc
@@ -204,8 +205,11 @@ async def test_health_by_service_and_not_serving_while_draining() -> None:
             assert (await call).batches
 
 
-async def test_who_calls_a_node_that_drains_is_told_why() -> None:
-    """gRPC itself cancels what it has taken in when the server stops, without a reason."""
+@pytest.mark.parametrize("stall_s", [0, 0.3], ids=["", "the loop stalls"])
+async def test_who_calls_a_node_that_drains_is_told_why(stall_s: float) -> None:
+    """gRPC itself cancels what it has taken in when the server stops, without a reason. What came
+    while the loop stood still has come before the drain looks for quiet.
+    """
     async with running() as there:
 
         async def until_refused() -> grpc.aio.AioRpcError:
@@ -225,6 +229,7 @@ async def test_who_calls_a_node_that_drains_is_told_why() -> None:
             await calling.wait()
             await there.service.changes.until(lambda: there.service.changes.counts["taken"] > 100)
             tasks.create_task(there.server.stop(3))
+            asyncio.get_running_loop().call_later(0, time.sleep, stall_s)
         for client in clients:
             status = rpc_status.from_call(client.result())
             assert status is not None, client.result()
