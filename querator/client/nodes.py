@@ -246,12 +246,15 @@ class Nodes:
     ) -> R:
         """What `send(node, seconds left)` returns, repeated while that can help and `seconds`
         (default: the client's request timeout) have not passed. `patience`: how long one node may
-        take; None: as long as there is time. `telling` as of `repeated`.
+        take; None: as long as there is time. It doubles when a node answers in time that it has
+        waited in vain: that node lives, and each attempt costs a whole request. `telling` as of
+        `repeated`.
 
         Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
         """
 
         async def attempt(left: float) -> R | RequestError:
+            nonlocal patience
             self.check_open()
             if patience is not None and len(self._nodes) > 1:
                 left = min(left, patience)
@@ -263,6 +266,8 @@ class Nodes:
             connection = self._current.connection
             answer = await connection.attempt(partial(send, connection), left, changes)
             if isinstance(answer, RequestError):
+                if patience is not None and _waited_in_vain(answer):
+                    patience *= 2
                 if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
                     self._current = self._other(self._current, now)
             else:
@@ -359,6 +364,11 @@ class Nodes:
         task = self._loop.create_task(connection.close(seconds))
         self._ending[task] = connection
         task.add_done_callback(self._ending.pop)
+
+
+def _waited_in_vain(error: RequestError) -> bool:
+    """Whether a node says that there was no leader, or no answer of it, for as long as it had."""
+    return bool(error.request_id) and isinstance(error, DeadlineExceeded | OutcomeUnknown)
 
 
 def _against_the_node(error: RequestError) -> bool:

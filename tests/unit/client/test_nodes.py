@@ -11,6 +11,7 @@ import pytest
 
 from querator import Client
 from querator.client import LeaseRef, lane
+from querator.client.channel import Connection
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
@@ -182,6 +183,30 @@ async def test_a_hung_node_is_left_for_another_one(monkeypatch: pytest.MonkeyPat
         a.hung, b.hung = bool(a.asked), bool(b.asked)
         await task
         assert a.stored == [b"x"]
+
+
+@pytest.mark.parametrize("hung", [False, True])
+async def test_only_a_node_that_answers_is_given_longer(hung: bool):
+    """A node that says that it waited in vain for a leader is alive. Each attempt sends the whole
+    request again.
+    """
+    async with cluster("a", "b") as (a, b):
+        nodes = Nodes((a.address, b.address), request_timeout=60, connect_timeout=5)
+        request = queue_service_pb2.ProduceRequest(queue="q")
+        a.hung = b.hung = hung
+        a.decide = b.decide = lambda _: refusal("DEADLINE_EXCEEDED")
+        given: list[float] = []
+
+        async def produce(node: Connection, left: float) -> Any:
+            given.append(left)
+            if len(given) == 4:
+                a.decide = b.decide = lambda _: None
+                a.hung = b.hung = False
+            return await node.queues.Produce(request, timeout=left)
+
+        await nodes.call(produce, patience=0.2)
+        assert given == pytest.approx([0.2] * 4 if hung else [0.2, 0.4, 0.8, 1.6], rel=0.2)
+        await nodes.close()
 
 
 async def test_an_ordered_producer_goes_to_the_leader():
