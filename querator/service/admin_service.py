@@ -31,6 +31,7 @@ from querator.model.limits import (
     REPLY_BYTES_DEFAULT,
     REQUEST_ITEMS_MAX,
 )
+from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition.rows import ItemState
 from querator.service import paging
@@ -99,17 +100,13 @@ class AdminService:
 
     async def get_queue(self, namespace: str, name: str) -> Queue:
         """In whatever state it is."""
-        await self._reads.catch_up()
-        return self._existing(namespace, name)
+        return await self._reads.newly(lambda: self._existing(namespace, name))
 
     async def list_queues(self, namespace: str, page_size: int, page_token: str) -> QueuePage:
         """By name."""
         limit = page_items(page_size)
         check_name(namespace, field="namespace")
-        await self._reads.catch_up()
-        placed = self._placement.map
-        if not placed.has_namespace(namespace) and namespace != DEFAULT_NAMESPACE:
-            raise namespace_not_found(namespace)
+        placed = await self._reads.newly(lambda: self._map_with(namespace))
         scope = f"queues/{namespace}"
         after = paging.decode(scope, page_token).decode() if page_token else ""
         later = [queue for queue in placed.queues(namespace) if queue.name > after]
@@ -159,6 +156,12 @@ class AdminService:
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
         return existing(self._placement.map, namespace, name)
+
+    def _map_with(self, namespace: str) -> PlacementMap:
+        placed = self._placement.map
+        if not placed.has_namespace(namespace) and namespace != DEFAULT_NAMESPACE:
+            raise namespace_not_found(namespace)
+        return placed
 
     async def _live(self, namespace: str, name: str) -> Queue:
         queue = await self._reads.existing(lambda: self._existing(namespace, name))

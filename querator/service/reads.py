@@ -161,16 +161,32 @@ class Reads:
 
     async def existing(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
         """What `look` returns. When it does not find what it looks for, or finds it unfinished, it
-        looks once more after the map has caught up, as far as that comes in time (see `whole`):
-        another node may have made it just now.
+        looks once more as `newly` does: another node may have made it just now.
         """
         try:
             return look()
         except QueratorError as error:
             if self._router.forwarder is None or not _is_perhaps_old(error):
                 raise
-        await self._catch_up_by(deadline)
-        return look()
+        return await self.newly(look, deadline=deadline)
+
+    async def newly(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
+        """What `look` returns after the map has caught up, as far as that comes in time (see
+        `whole`). UNAVAILABLE when it finds nothing in a map that has not: it may be there.
+        """
+        known = await self._catch_up_by(deadline)
+        try:
+            return look()
+        except QueratorError as error:
+            if known or error.code not in _PERHAPS_NEW:
+                raise
+            raise QueratorError(
+                ErrorCode.UNAVAILABLE,
+                f"{error.message}, as far as this node knows, whose map may be old; not executed",
+                field=error.field,
+                value=error.value,
+                retry_delay_ms=OVERLOADED_RETRY_MS,
+            ) from error
 
     async def reaching(
         self, queue: Queue, partition: int, *, deadline: float | None = None

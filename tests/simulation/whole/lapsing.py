@@ -1,7 +1,9 @@
 """A lease that is granted through another node, and ends before that node hears of it: the link
 breaks with the answer on its way, and comes back when the lease has lapsed.
 
-Who waits at that node gets the item in the same wait, under another lease.
+Who waits at that node gets the item in the same wait, under another lease. Before that wait, the
+node is asked who leads the queue, until it says so: its disk may still hang, and then it has not
+heard of a queue that was made meanwhile. It never says that there is none.
 """
 
 import random
@@ -28,6 +30,19 @@ LOOK_US = 200
 """Less than an answer takes."""
 
 
+class Asking(Draining):
+    """Asks one node who leads the queue, until it says so."""
+
+    async def act(self) -> None:
+        ended = await self.call(
+            "ask", lambda rooms: rooms.service.routing(NAMESPACE, self.queue), again=True
+        )
+        if ended.error is not None:
+            self.unexpected("a question", ended)
+        elif ended.gave_up:
+            self._ground.found(f"{self.node} does not say who leads {self.queue}")
+
+
 class Lapsing(Draining):
     """What is done in a run that has this, after the faults have ended."""
 
@@ -39,6 +54,8 @@ class Lapsing(Draining):
             pause_us=SECOND, item_bytes=10, delays=False, identified=True,
         )  # fmt: skip
         self._producing.counts = (1,)
+        asked = random.Random(f"lapsing a {world.seed}")
+        self._asking = Asking(world, "lapsing a", QUEUE, asked, pause_us=SECOND)
 
     def look(self) -> None:
         """Says what it finds."""
@@ -64,7 +81,9 @@ class Lapsing(Draining):
             return
         leader = found[0]
         node = self._chance.choice([one for one in world.whole_nodes() if one is not leader])
-        self.node = node.name
+        self.node = self._asking.node = node.name
+        if not world._done(self._asking.act(), within_us=30 * SECOND):
+            return
         waiting = world.client_loop.start(self._wait(node))
         world._run_for(SECOND // 2)
         producing = world.client_loop.start(self._producing.act())
@@ -87,14 +106,11 @@ class Lapsing(Draining):
             return
         if not ended:
             world.found(f"who waits at {node.name} for {QUEUE} is not answered")
-        elif not waiting.result():
-            world.found(
-                f"who waits at {node.name} for {QUEUE} gets nothing: its lease has lapsed when the "
-                "link was broken"
-            )
+        elif what := waiting.result():
+            world.found(f"who waits at {node.name} for {QUEUE} {what}")
 
-    async def _wait(self, node: WholeNode) -> bool:
-        """Whether something came; it is completed."""
+    async def _wait(self, node: WholeNode) -> str:
+        """What is wrong with the answer; empty when something came, which is completed."""
         call = LeaseCall(
             NAMESPACE, QUEUE, client_id=self.name, request_id="", max_items=5, max_bytes=MIB,
             lease_timeout_ms=LEASE_MS, wait_ms=WAIT_MS,
@@ -104,8 +120,12 @@ class Lapsing(Draining):
             reply: LeaseReply = await self._stub.call(
                 node, lambda rooms: rooms.service.lease(call), patience_s=WAIT_MS / 1000 + 2
             )
-        except (QueratorError, Lost):
-            return False
+        except QueratorError as error:
+            return f"is refused: {error}"
+        except Lost:
+            return "is not answered"
         for lease_id, held in self.takes(asked_us, reply.batches).items():
             await self.complete(lease_id, held)
-        return bool(reply.batches)
+        if reply.batches:
+            return ""
+        return "gets nothing: its lease has lapsed when the link was broken"

@@ -6,6 +6,7 @@ import pytest
 
 from querator.model.calls import BrowseCall
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP
 from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
 from querator.model.reader_calls import ReadBatchCall
 from querator.v1 import items_pb2
@@ -51,6 +52,7 @@ async def test_a_partition_that_is_not_there():
 
 async def test_a_queue_that_is_not_there():
     async with staged("a") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
         with pytest.raises(QueratorError) as caught:
             await stage.members["a"].browse(BrowseCall("default", "none", 0, 1, 0))
         assert caught.value.code is ErrorCode.QUEUE_NOT_FOUND

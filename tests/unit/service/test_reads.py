@@ -1,6 +1,7 @@
 """Reads that show everything acknowledged, reads that may be behind, maps that catch up."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,18 @@ def group_of(stage: Stage, partition: int = 0) -> GroupId:
     queue = stage.base.placement.map.find("default", "q")
     assert queue is not None
     return queue.groups[partition]
+
+
+def admin_of(stage: Stage, name: str, clock: Clock | None = None) -> AdminService:
+    """What operators ask at a node."""
+    service = stage.members[name]
+    return AdminService(
+        placement=cast(Any, stage.maps[name]),
+        router=service.router,
+        reads=service.reads,
+        durable=False,
+        clock=clock or stage.base.clock,
+    )
 
 
 async def test_reads_go_to_the_leader_and_are_confirmed():
@@ -147,13 +160,62 @@ async def test_a_queue_that_is_nowhere_is_not_found():
         assert await code(stage.produce("b", b"x", queue="nowhere")) is ErrorCode.QUEUE_NOT_FOUND
 
 
-async def test_without_the_placement_group_the_map_is_what_it_is(monkeypatch: pytest.MonkeyPatch):
+def first_produce(stage: Stage) -> Awaitable[Any]:
+    return stage.produce("b", b"x", queue="new")
+
+
+def waiting_lease(stage: Stage) -> Awaitable[Any]:
+    return stage.lease("b", queue="new", wait_ms=LONG_MS)
+
+
+def look_at_queue(stage: Stage) -> Awaitable[Any]:
+    return admin_of(stage, "b").get_queue("default", "new")
+
+
+def deletion(stage: Stage) -> Awaitable[Any]:
+    return admin_of(stage, "b").delete_queue("default", "new")
+
+
+@pytest.mark.parametrize("ask", [first_produce, waiting_lease, look_at_queue, deletion])
+@pytest.mark.parametrize("leader", ["a", None])
+async def test_nobody_is_told_that_there_is_no_queue_while_the_map_cannot_catch_up(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Stage], Awaitable[Any]], leader: str | None
+):
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, leader)
+        stage.maps["b"].fall_behind()
+        await stage.base.create("new")
+        error = await refusal(ask(stage))
+        assert error.code is ErrorCode.UNAVAILABLE
+        assert error.message.startswith("there is no queue new in namespace default")
+        assert error.retry_delay_ms == OVERLOADED_RETRY_MS
+
+
+async def test_nobody_is_told_that_there_is_no_namespace_while_the_map_cannot_catch_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+        stage.maps["b"].fall_behind()
+        await stage.base.admin.create_queue("others", "q", QueueSettings())
+        admin = admin_of(stage, "b")
+        assert await code(admin.list_queues("others", 0, "")) is ErrorCode.UNAVAILABLE
+        assert await code(admin.get_queue("others", "q")) is ErrorCode.UNAVAILABLE
+        stage.hear("b")
+        assert [queue.name for queue in (await admin.list_queues("others", 0, "")).queues] == ["q"]
+        assert await code(admin.list_queues("nowhere", 0, "")) is ErrorCode.NAMESPACE_NOT_FOUND
+
+
+async def test_without_the_placement_group_known_queues_can_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, None)
-        error = await refusal(stage.produce("b", b"x", queue="nowhere"))
-        assert error.code is ErrorCode.QUEUE_NOT_FOUND
         await stage.produce("b", b"x")
+        assert (await admin_of(stage, "b").get_queue("default", "q")).name == "q"
 
 
 async def test_routing_names_nodes_and_leaders():
@@ -188,14 +250,7 @@ async def test_what_is_moved_to_a_queue_that_is_not_known_yet_is_not_taken_back(
 
 async def grown(stage: Stage, clock: Clock | None = None) -> AdminService:
     """What operators ask at `a`, which has not heard of the second partition, where an item is."""
-    service = stage.members["a"]
-    admin = AdminService(
-        placement=cast(Any, stage.maps["a"]),
-        router=service.router,
-        reads=service.reads,
-        durable=False,
-        clock=clock or stage.base.clock,
-    )
+    admin = admin_of(stage, "a", clock)
     await stage.grow(2, behind="a", leader="b")
     for number in range(2):
         await stage.base.produce(b"%d" % number)
