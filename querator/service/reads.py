@@ -139,8 +139,11 @@ class Reads:
         """
         if self._router.forwarder is None:
             return True
+        if self._catching_up is not None:
+            # It may have asked before what this caller knows of was acknowledged.
+            await asyncio.shield(self._catching_up)
         if self._catching_up is None:
-            # Owned: whoever asks meanwhile shares it, and awaits it.
+            # Owned: whoever has waited for the one before shares it, and awaits it.
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
             self._catching_up.add_done_callback(self._caught_up)
         return await asyncio.shield(self._catching_up)

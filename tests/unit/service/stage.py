@@ -153,9 +153,9 @@ class Maps:
         self._behind: PlacementMap | None = None
         self._made: tuple[PlacementMap, PlacementMap] | None = None
 
-    def fall_behind(self) -> None:
-        """Nothing that changes is seen here, until `catch_up`."""
-        self._behind = self.map
+    def fall_behind(self, seen: PlacementMap | None = None) -> None:
+        """Nothing that changes is seen here, until `catch_up`. `seen`: what is; None: what was."""
+        self._behind = seen or self.map
 
     def catch_up(self) -> None:
         self._behind = None

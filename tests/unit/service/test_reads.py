@@ -208,6 +208,29 @@ async def test_nobody_is_told_that_there_is_no_namespace_while_the_map_cannot_ca
         assert await code(admin.list_queues("nowhere", 0, "")) is ErrorCode.NAMESPACE_NOT_FOUND
 
 
+async def test_who_asks_while_another_question_is_under_way_finds_what_was_made_after_that_one():
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+        stage.maps["b"].fall_behind()
+        await stage.base.create("first")
+        newer = stage.maps["a"].map
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(code(stage.produce("b", b"x", queue="nowhere")))
+        await stage.confirming.wait()
+        await asyncio.sleep(0.01)
+        for group in (await stage.base.create("new")).groups:
+            stage.lead(group, "a")
+        second = loop.create_task(stage.produce("b", b"x", queue="new"))
+        await asyncio.sleep(0)
+        stage.maps["b"].fall_behind(newer)
+        stage.members["b"].on_map(newer)
+        assert await first is ErrorCode.QUEUE_NOT_FOUND
+        await asyncio.sleep(0.01)
+        assert not second.done()
+        stage.hear("b")
+        await second
+
+
 async def test_without_the_placement_group_known_queues_can_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ):
