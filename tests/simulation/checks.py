@@ -45,6 +45,9 @@ DIGEST_EVERY = 97
 IN_VAIN_MAX = 10
 """A client repeats a call whose answers get lost."""
 _READ_BYTES = 1 << 40
+_BEGIN_SHOWN = 400
+_END_SHOWN = 200
+"""Characters of a violation's text."""
 
 
 class Violation(Exception):
@@ -114,6 +117,11 @@ class Checks:
         """Of disks in whose place older images are."""
 
     def found(self, text: str) -> None:
+        """Leaves out the middle of a long text, such as one with the payload of an item."""
+        left_out = len(text) - _BEGIN_SHOWN - _END_SHOWN
+        if left_out > 0:
+            begin, end = text[:_BEGIN_SHOWN], text[-_END_SHOWN:]
+            text = f"{begin} … {left_out} characters … {end}"
         self._timeline.tell("CHECK", f"VIOLATION: {text}")
         self.violations.append(f"{self._timeline.now_us / 1_000_000:.6f} s: {text}")
 

@@ -30,8 +30,9 @@ PARTITIONS = 3
 WAITING = PRODUCE_BYTES_WAITING_MAX // MIB + 6
 """Produces of 1 MiB that wait for the partition: more than a node takes."""
 WAITING_MS = 6_000
-LARGE = wire_item(bytes(MIB - 8))
-assert len(LARGE) == MIB
+LARGE = MIB - 8
+"""Bytes of a payload of which the wire item has 1 MiB."""
+assert len(wire_item(bytes(LARGE))) == MIB
 LOOK_US = MS
 STANDS_STILL_S = ROUTING_CLOSED_MS_MAX / 1000 + 10
 """A change of the number of partitions has been undone by then, and calls go on."""
@@ -58,9 +59,11 @@ class Beside(Calling):
             world.found("a partition whose replicas do not hear each other has a leader")
             return
         waiting = [
-            world.client_loop.start(self._wait_for(stuck, node))
+            world.client_loop.start(
+                self._wait_for(stuck, node, f"{self.name}.{node.name}.{number}")
+            )
             for node in world.whole_nodes()
-            for _ in range(WAITING)
+            for number in range(WAITING)
         ]
         world._run_for(SECOND)
         self._others_take(stuck, "while produces wait for another partition", within_s=3.0)
@@ -135,19 +138,28 @@ class Beside(Calling):
             ):
                 return producer
 
-    def _produce(self, partition: int, item: bytes, timeout_ms: int) -> ProduceCall:
+    def _produce(self, partition: int, payload: bytes, timeout_ms: int) -> ProduceCall:
+        item = wire_item(payload)
         return ProduceCall(
             NAMESPACE, QUEUE, item, pack("<I", len(item)),
             producer_id=self._home(partition), sequence=1, ordered=True, timeout_ms=timeout_ms,
         )  # fmt: skip
 
-    async def _wait_for(self, partition: int, node: WholeNode) -> None:
-        """Is not taken, for the partition is away; what is answered does not matter."""
-        call = self._produce(partition, LARGE, WAITING_MS)
+    async def _wait_for(self, partition: int, node: WholeNode, reference: str) -> None:
+        """The item is not taken before the deadline, for the partition is away. One of which the
+        outcome is not known may be taken later, when the partition is there again.
+        """
+        call = self._produce(partition, reference.encode().ljust(LARGE), WAITING_MS)
+        ledger = self._world.ledger
         try:
             await self._stub.call(node, lambda rooms: rooms.service.produce(call), patience_s=15)
-        except (QueratorError, Lost):
-            return
+        except Lost:
+            ledger.produced([reference], known=False)
+        except QueratorError as error:
+            if error.code is ErrorCode.OUTCOME_UNKNOWN:
+                ledger.produced([reference], known=False)
+        else:
+            ledger.produced([reference], known=True)
 
     def _others_take(self, stuck: int, when: str, *, within_s: float) -> None:
         world = self._world
@@ -174,7 +186,7 @@ class Beside(Calling):
         self._numbers += 1
         reference = f"{self.name}.{self._numbers}"
         self._world.ledger.produced([reference], known=False)
-        call = self._produce(partition, wire_item(reference.encode()), 0)
+        call = self._produce(partition, reference.encode(), 0)
         while True:
             left_s = until_s - loop.time()
             try:
