@@ -145,10 +145,10 @@ unit: setup ## tests/unit: one room at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
 
 # Seeds that the tier runs, from SEED_START on, besides those of tests/simulation/seeds.txt.
-SIMULATION_SEEDS ?= 500
+SIMULATION_SEEDS ?= 250
 export SIMULATION_SEEDS
 # The same of whole nodes.
-WHOLE_SEEDS ?= 100
+WHOLE_SEEDS ?= 200
 export WHOLE_SEEDS
 
 .PHONY: simulation
