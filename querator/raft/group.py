@@ -354,7 +354,7 @@ class Group:
 
     def ask(self, request: Read | Transfer | Reconfigure, outcome: Outcome) -> None:
         office = self.office
-        if office is None or (office.transferring and isinstance(request, Read)):
+        if office is None:
             assert request.future is not None
             outcome.done.append((request.future, self.refusal()))
             return

@@ -1,12 +1,12 @@
 """What a leader in office has going on besides its entries: state time, reads, the handing over of
 its leadership, the change of its replicas. All of it ends with the office.
 
-    transfer    (Ongaro, section 3.10) nothing more is taken on; when the other has all of the log
-                it is told to stand for election at once; after `TRANSFER_TIMEOUT_S` the leader
+    transfer    (Ongaro, section 3.10) no more calls are taken on; when the other has all of the
+                log it is told to stand for election at once; after `TRANSFER_TIMEOUT_S` the leader
                 goes on
     change      (section 4.1) one at a time; done when its entry is committed and applied, unknown
                 after `PROPOSAL_TIMEOUT_MS`
-    reads       `raft.reads`
+    reads       `raft.reads`; also during a transfer, for a majority confirms each of them
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ from querator.raft.skew import Skew
 _log = telemetry.logger(__name__)
 
 TRANSFER_TIMEOUT_S: Final = 2.0
-"""A leader that hands over takes nothing on for so long at the most."""
+"""A leader that hands over takes no calls on for so long at the most."""
 HAND_AWAY_AGAIN_S: Final = 10.0
 """A leadership that nobody has taken over is offered again after this."""
 
@@ -233,7 +233,7 @@ class Office:
         return self._transfer is not None
 
     def transfer(self, request: Transfer, outcome: Outcome) -> None:
-        """Takes nothing on until the replica there leads, or the time is over."""
+        """Takes no calls on until the replica there leads, or the time is over."""
         target = configuration.of_node(self._journal.replicas, request.to)
         error: QueratorError | None = None
         if target is None or not target.voter:

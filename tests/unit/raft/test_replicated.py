@@ -162,6 +162,35 @@ def test_a_read_is_confirmed_by_a_majority():
     assert world.done[0][1] is None
 
 
+def test_a_read_is_confirmed_while_the_leadership_is_being_handed_over():
+    world = World("a", "b", "c")
+    leader = world.leader()
+    target = next(name for name in world.nodes if name != leader)
+    world.stop(target)
+    world.ask(leader, Transfer(G, key(target), future()))
+    world.done.clear()
+    read = future()
+    world.ask(leader, Read(G, read))
+    world.until(lambda: world.done, within_s=0.5)
+    assert world.done == [(read, None)]
+
+
+def test_a_read_that_is_overtaken_by_the_next_leader_is_refused():
+    world = World("a", "b", "c")
+    leader = world.leader()
+    target, other = (name for name in world.nodes if name != leader)
+    world.added(1)
+    world.until(world.alike)
+    world.stop(other)
+    world.done.clear()
+    read = future()
+    world.turn(world.nodes[leader], [Transfer(G, key(target), future()), Read(G, read)])
+    world.until(lambda: world.leaders == [target], within_s=0.5)
+    [error] = [error for one, error in world.done if one is read]
+    assert isinstance(error, QueratorError)
+    assert error.code is ErrorCode.NOT_LEADER
+
+
 def test_a_leader_that_is_cut_off_confirms_no_read():
     world = World("a", "b", "c")
     leader = world.leader()
