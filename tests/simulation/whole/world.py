@@ -489,10 +489,13 @@ class WholeWorld:
         self._probe()
         if not self._until(lambda: not self._remains(), within_us=SETTLED_US):
             self.found(f"it does not come to its end: {self._remains()}")
+            return
         if self.profile.patient and not self._until(self._none_closing, within_us=CLOSING_US):
             self.found("a closing partition does not go")
+            return
         if not self._until(lambda: not self._unequal(), within_us=10 * SECOND):
             self.found(f"the replicas have not become equal: {self._unequal()}")
+            return
         self._look_at_the_quiet()
 
     def _all_repaired(self) -> bool:
