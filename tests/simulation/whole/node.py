@@ -10,7 +10,6 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from querator.model.ids import GroupId
@@ -221,6 +220,8 @@ class WholeNode(SimulatedNode):
         self._stopping = self._leaving = False
         self._running = AsyncExitStack()
         self._answering: dict[_Answering, None] = {}
+        self._removing: dict[asyncio.Future[None], GroupId] = {}
+        """Deletions that its turns have taken on."""
 
     # --- on and off --------------------------------------------------------------------------
 
@@ -340,6 +341,7 @@ class WholeNode(SimulatedNode):
         self.rooms = None
         self._deliver = None
         answering, self._answering = self._answering, {}
+        self._removing.clear()
         self.port.crash(silent=silent)
         super().crash(silent=silent)
         for each in answering:
@@ -414,19 +416,26 @@ class WholeNode(SimulatedNode):
             boots = self.boots
             self._timeline.after(STOP_WAIT_MS_MAX * MS, lambda: self._end_turns(boots))
         else:
-            if isinstance(request, Remove):
-                request.future.add_done_callback(partial(self._removed, request.group))
-            elif isinstance(request, Open):
-                self.removed.discard(request.group)
             self._requests.append(request)
         self._wake(self._timeline.now_us + REQUEST_US)
 
-    def _removed(self, group: GroupId, future: "asyncio.Future[None]") -> None:
-        if not future.cancelled() and future.exception() is None:
-            self.removed.add(group)
-
     def _takes(self, requests: list[Request]) -> None:
-        """They are futures of the event loop, which the host keeps."""
+        """Their answers are futures of the event loop, which the host keeps.
+
+        A replica is removed, and another one opened, in the order of the turns: the event loop may
+        hear that the first is gone when it has asked for the second.
+        """
+        for request in requests:
+            if isinstance(request, Remove):
+                self._removing[request.future] = request.group
+            elif isinstance(request, Open):
+                self.removed.discard(request.group)
+
+    def _note_removed(self, outcome: Outcome) -> None:
+        for future, error in outcome.done:
+            group = self._removing.pop(future, None)
+            if group is not None and error is None:
+                self.removed.add(group)
 
     def _answer_early(self, outcome: Outcome) -> None:
         self._hand_over(outcome)
@@ -436,6 +445,7 @@ class WholeNode(SimulatedNode):
         self.loop.call_soon(self._deliver, outcome)
 
     def _plan_answers(self, outcome: Outcome) -> None:
+        self._note_removed(outcome)
         if not outcome and not self._stopping:
             return
         boots = self.boots
