@@ -164,10 +164,13 @@ class AdminService:
         return placed
 
     async def _live(self, namespace: str, name: str) -> Queue:
-        queue = await self._reads.existing(lambda: self._existing(namespace, name))
-        if queue.state is QueueState.DELETING:
-            raise deleting(name)
-        return queue
+        def look() -> Queue:
+            queue = self._existing(namespace, name)
+            if queue.state is QueueState.DELETING:
+                raise deleting(name)
+            return queue
+
+        return await self._reads.existing(look)
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -52,7 +52,11 @@ CATCH_UP_S = 2.0
 NOT_OPEN = "replica"
 """The field of the error of a node whose replica is not open: another node may lead the group."""
 
-_PERHAPS_NEW = (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NAMESPACE_NOT_FOUND)
+_OF_THE_MAP = (
+    ErrorCode.QUEUE_NOT_FOUND,
+    ErrorCode.NAMESPACE_NOT_FOUND,
+    ErrorCode.QUEUE_DELETING,
+)
 
 PartitionQuery = StatsQuery | PeekQuery | LettersQuery | ReadersQuery
 T = TypeVar("T")
@@ -163,8 +167,8 @@ class Reads:
         return True
 
     async def existing(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
-        """What `look` returns. When it does not find what it looks for, or finds it unfinished, it
-        looks once more as `newly` does: another node may have made it just now.
+        """What `look` returns. When it does not find what it looks for, or finds it unfinished or
+        being deleted, it looks once more as `newly` does: another node may have made it just now.
         """
         try:
             return look()
@@ -175,13 +179,14 @@ class Reads:
 
     async def newly(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
         """What `look` returns after the map has caught up, as far as that comes in time (see
-        `whole`). UNAVAILABLE when it finds nothing in a map that has not: it may be there.
+        `whole`). UNAVAILABLE when it finds nothing in a map that has not, or a queue that is being
+        deleted: it may be there, and another one of that name.
         """
         known = await self._catch_up_by(deadline)
         try:
             return look()
         except QueratorError as error:
-            if known or error.code not in _PERHAPS_NEW:
+            if known or error.code not in _OF_THE_MAP:
                 raise
             raise QueratorError(
                 ErrorCode.UNAVAILABLE,
@@ -400,4 +405,4 @@ def _is_perhaps_old(error: QueratorError) -> bool:
     that is being created names a field.
     """
     unfinished = error.code is ErrorCode.UNAVAILABLE and error.field == "queue"
-    return unfinished or error.code in _PERHAPS_NEW
+    return unfinished or error.code in _OF_THE_MAP

@@ -8,7 +8,7 @@ import pytest
 
 from querator.model.calls import BrowseCall, BrowsedPage
 from querator.model.errors import ErrorCode, QueratorError
-from querator.v1 import items_pb2, queue_service_pb2
+from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
 from tests.unit.server.double import Changes, Running, Service, running
 
 REQUEST = queue_service_pb2.BrowseRequest(queue="q", from_seq=1, upto_seq=5)
@@ -150,8 +150,13 @@ async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatc
     """With 0 the first page is the one that is given up."""
     monkeypatch.setattr("querator.server.browse_stream.SCAN_IDLE_MS_MAX", idle_ms)
     service = HeavyScanning()
-    async with running(service) as there:
-        stream: Any = there.stub.Browse(REQUEST)
+    # gRPC gives a stream that nobody reads a larger window while answers to its pings are late.
+    options = [("grpc.http2.bdp_probe", 0)]
+    async with (
+        running(service) as there,
+        grpc.aio.insecure_channel(there.address, options=options) as channel,
+    ):
+        stream: Any = queue_service_pb2_grpc.QueueServiceStub(channel).Browse(REQUEST)
         async with asyncio.timeout(20):
             await service.left.wait()
         with pytest.raises(grpc.aio.AioRpcError) as caught:

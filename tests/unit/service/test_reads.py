@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from querator.model.commands import MoveReturn
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
@@ -172,6 +173,14 @@ def look_at_queue(stage: Stage) -> Awaitable[Any]:
     return admin_of(stage, "b").get_queue("default", "new")
 
 
+async def succeed(asked: Awaitable[Any]) -> None:
+    await asked
+
+
+def look_at_numbers(stage: Stage) -> Awaitable[Any]:
+    return admin_of(stage, "b").queue_stats("default", "new")
+
+
 def deletion(stage: Stage) -> Awaitable[Any]:
     return admin_of(stage, "b").delete_queue("default", "new")
 
@@ -190,6 +199,35 @@ async def test_nobody_is_told_that_there_is_no_queue_while_the_map_cannot_catch_
         assert error.code is ErrorCode.UNAVAILABLE
         assert error.message.startswith("there is no queue new in namespace default")
         assert error.retry_delay_ms == OVERLOADED_RETRY_MS
+
+
+@pytest.mark.parametrize("ask", [first_produce, look_at_numbers])
+@pytest.mark.parametrize("catches_up", [False, True])
+async def test_a_queue_that_was_made_anew_is_not_taken_for_the_one_that_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Stage], Awaitable[Any]], catches_up: bool
+):
+    """The node's map has the former queue of that name, being deleted."""
+    if not catches_up:
+        monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
+    async with staged("a", "b") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
+        before = stage.maps["b"].map
+        queue = await stage.base.create("new")
+        for group in queue.groups:
+            stage.lead(group, "a")
+        former = msgspec.structs.replace(
+            queue, id=QueueId(999), groups=(GroupId(999),), state=QueueState.DELETING
+        )
+        stage.maps["b"].fall_behind(before.evolve(before.epoch + 1, put=[former]))
+        if catches_up:
+            asking = asyncio.get_running_loop().create_task(succeed(ask(stage)))
+            await stage.map_confirming.wait()
+            stage.hear("b")
+            await asking
+        else:
+            error = await refusal(ask(stage))
+            assert error.code is ErrorCode.UNAVAILABLE
+            assert error.message.startswith("queue new is being deleted, as far as this node knows")
 
 
 async def test_nobody_is_told_that_there_is_no_namespace_while_the_map_cannot_catch_up(
