@@ -11,7 +11,7 @@ would wait for seconds, and goes on trying meanwhile.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -169,11 +169,11 @@ class Nodes:
             return random.choice(good)
         return min(self._nodes.values(), key=lambda node: node.alone_until)
 
-    def _other(self, node: _Node, now: float) -> _Node:
-        """Another good node, if there is one."""
+    def _other(self, node: _Node, now: float, asked: Collection[_Node] = ()) -> _Node:
+        """Another good node, if there is one; one of those that were not asked before others."""
         others = [one for one in self._nodes.values() if one is not node]
         good = [one for one in others if one.alone_until <= now]
-        return random.choice(good) if good else node
+        return random.choice([one for one in good if one not in asked] or good or [node])
 
     def is_good(self, address: str) -> bool:
         """Whether the node is known, and not left alone."""
@@ -253,6 +253,8 @@ class Nodes:
         Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
         """
 
+        asked: list[_Node] = []
+
         async def attempt(left: float) -> R | RequestError:
             nonlocal patience
             self.check_open()
@@ -264,12 +266,13 @@ class Nodes:
             self._current = await self._near(self._current)
             left -= self._loop.time() - now
             connection = self._current.connection
+            asked.append(self._current)
             answer = await connection.attempt(partial(send, connection), left, changes)
             if isinstance(answer, RequestError):
                 if patience is not None and _waited_in_vain(answer):
                     patience *= 2
                 if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
-                    self._current = self._other(self._current, now)
+                    self._current = self._other(self._current, now, asked)
             else:
                 self.answered(connection)
             return answer

@@ -209,6 +209,17 @@ async def test_only_a_node_that_answers_is_given_longer(hung: bool):
         await nodes.close()
 
 
+async def test_who_waits_in_vain_at_one_node_asks_those_it_has_not_asked():
+    async with cluster("a", "b", "c") as nodes:
+        a, b, c = nodes
+        a.decide = b.decide = lambda _: refusal("DEADLINE_EXCEEDED")
+        for _ in range(10):
+            a.asked = b.asked = c.asked = 0
+            async with Client([node.address for node in nodes]) as client:
+                await client.produce("q", b"x")
+            assert max(a.asked, b.asked, c.asked) == 1
+
+
 async def test_an_ordered_producer_goes_to_the_leader():
     async with cluster("a", "b", "c", leaders=("c",)) as (a, b, c), Client(a.address) as client:
         async with client.producer("q") as producer:
