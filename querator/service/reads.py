@@ -179,8 +179,8 @@ class Reads:
 
     async def newly(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
         """What `look` returns after the map has caught up, as far as that comes in time (see
-        `whole`). UNAVAILABLE when it finds nothing in a map that has not, or a queue that is being
-        deleted: it may be there, and another one of that name.
+        `whole`). When the map has not, and has no such queue or one that is being deleted, it is
+        UNAVAILABLE: the queue, or another one of that name, may have been made since.
         """
         known = await self._catch_up_by(deadline)
         try:
