@@ -252,8 +252,7 @@ class Nodes:
 
         Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
         """
-
-        asked: list[_Node] = []
+        asked: set[_Node] = set()
 
         async def attempt(left: float) -> R | RequestError:
             nonlocal patience
@@ -266,7 +265,7 @@ class Nodes:
             self._current = await self._near(self._current)
             left -= self._loop.time() - now
             connection = self._current.connection
-            asked.append(self._current)
+            asked.add(self._current)
             answer = await connection.attempt(partial(send, connection), left, changes)
             if isinstance(answer, RequestError):
                 if patience is not None and _waited_in_vain(answer):

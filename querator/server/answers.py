@@ -62,6 +62,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _ANSWER_MARGIN_MS = 100
 # A reason must, or the caller has nothing but its own time-out, also while the machine is busy.
 _REASON_MARGIN_MS = 250
+# Between two looks whether calls still come to a node that drains.
 _LOOK_S = 0.01
 
 DRAINING = QueratorError(

@@ -185,16 +185,16 @@ async def test_a_hung_node_is_left_for_another_one(monkeypatch: pytest.MonkeyPat
         assert a.stored == [b"x"]
 
 
-@pytest.mark.parametrize("hung", [False, True])
-async def test_only_a_node_that_answers_is_given_longer(hung: bool):
+@pytest.mark.parametrize("said", ["DEADLINE_EXCEEDED", "OUTCOME_UNKNOWN", ""])
+async def test_only_a_node_that_answers_is_given_longer(said: str):
     """A node that says that it waited in vain for a leader is alive. Each attempt sends the whole
     request again.
     """
     async with cluster("a", "b") as (a, b):
-        nodes = Nodes((a.address, b.address), request_timeout=60, connect_timeout=5)
+        nodes = Nodes((a.address, b.address), request_timeout=600, connect_timeout=5)
         request = queue_service_pb2.ProduceRequest(queue="q")
-        a.hung = b.hung = hung
-        a.decide = b.decide = lambda _: refusal("DEADLINE_EXCEEDED")
+        a.hung = b.hung = not said
+        a.decide = b.decide = lambda _: refusal(said)
         given: list[float] = []
 
         async def produce(node: Connection, left: float) -> Any:
@@ -204,8 +204,13 @@ async def test_only_a_node_that_answers_is_given_longer(hung: bool):
                 a.hung = b.hung = False
             return await node.queues.Produce(request, timeout=left)
 
-        await nodes.call(produce, patience=0.2)
-        assert given == pytest.approx([0.2] * 4 if hung else [0.2, 0.4, 0.8, 1.6], rel=0.2)
+        # What connecting takes on a busy machine is taken from the first.
+        await nodes.call(produce, patience=10 if said else 0.2)
+        if said:
+            assert given == pytest.approx([10, 20, 40, 80], abs=5)
+        else:
+            assert len(given) == 4
+            assert max(given) <= 0.2
         await nodes.close()
 
 

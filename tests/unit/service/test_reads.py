@@ -241,6 +241,7 @@ async def test_nobody_is_told_that_there_is_no_namespace_while_the_map_cannot_ca
         admin = admin_of(stage, "b")
         assert await code(admin.list_queues("others", 0, "")) is ErrorCode.UNAVAILABLE
         assert await code(admin.get_queue("others", "q")) is ErrorCode.UNAVAILABLE
+        monkeypatch.undo()
         stage.hear("b")
         assert [queue.name for queue in (await admin.list_queues("others", 0, "")).queues] == ["q"]
         assert await code(admin.list_queues("nowhere", 0, "")) is ErrorCode.NAMESPACE_NOT_FOUND
