@@ -370,6 +370,9 @@ class Subscription:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
             # What was granted lapses, or goes back when this stream has broken; it asks again.
             return
+        if error.code is ErrorCode.STORAGE_FULL:
+            # It asks again after the desk's pause: a stream lives longer than a full disk.
+            return
         if error.code is ErrorCode.ITEM_TOO_LARGE and waiter.bytes_max < self._bytes_max:
             self._item_bytes = 0
             if self._credit_bytes is None or self._credit_bytes > waiter.bytes_max:

@@ -54,6 +54,11 @@ if TYPE_CHECKING:
 _TRANSIENT = frozenset({ErrorCode.NOT_LEADER, ErrorCode.OVERLOADED, ErrorCode.UNAVAILABLE})
 """Certainly not executed, and worth another try by whoever waits."""
 
+_PAUSING = _TRANSIENT | {ErrorCode.STORAGE_FULL}
+"""The partition would answer the next lease the same at once. A lease call is told that there is no
+space; a stream asks again.
+"""
+
 
 class Elsewhere(Protocol):
     """What a desk says to the other nodes."""
@@ -358,7 +363,7 @@ class LeaseDesk:
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
-            if outcome.code in _TRANSIENT and view.led:
+            if outcome.code in _PAUSING and view.led:
                 self._pause(view)
         else:
             assert isinstance(outcome, LeaseResult)

@@ -8,7 +8,7 @@ import pytest
 
 from querator.model.calls import SubscribeCall
 from querator.model.commands import Lease, LeaseGrant, LeaseResult
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import LEASES_EMPTY_MAX, MIB
 from querator.raft.clock import SimulatedClock
@@ -152,3 +152,73 @@ async def test_a_partition_that_grants_nothing_is_not_asked_again_at_once(
         assert 0 < came() <= LEASES_EMPTY_MAX
         leasing.cancel()
         await asyncio.wait([leasing])
+
+
+def without_space(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The partition's leader has no space for leases until the test takes the patch back. How many
+    leases came.
+    """
+    propose = stage.base.host.propose
+    came = 0
+
+    def refuse(group: GroupId, command: Any, attachment: bytes = b"") -> "asyncio.Future[Any]":
+        nonlocal came
+        if not isinstance(command, Lease):
+            return propose(group, command, attachment)
+        came += 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.set_exception(QueratorError(ErrorCode.STORAGE_FULL, "1000 bytes are free"))
+        return answer
+
+    monkeypatch.setattr(stage.base.host, "propose", refuse)
+    return lambda: came
+
+
+@pytest.mark.parametrize("node", ["a", "b"], ids=["at the leader", "at another node"])
+async def test_a_stream_waits_while_a_node_has_no_space(node: str, monkeypatch: pytest.MonkeyPatch):
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        subscription = await stage.members[node].subscribe(
+            SubscribeCall("default", "q", "c", 10, 3 * MIB)
+        )
+        with monkeypatch.context() as patched:
+            came = without_space(stage, patched)
+            subscription.grant(100, 0)
+            delivery = start(subscription.next())
+            while came() < 3:  # noqa: ASYNC110 - nothing tells of a refused command
+                await asyncio.sleep(0)
+            assert not delivery.done()
+        async with asyncio.timeout(5):
+            [batch] = (await delivery).batches
+        assert payloads(batch) == [b"x"]
+        await subscription.close(polite=True)
+
+
+@pytest.mark.parametrize("node", ["a", "b"], ids=["at the leader", "at another node"])
+async def test_a_stream_does_not_ask_a_node_without_space_again_at_once(
+    node: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(waiters, "OVERLOADED_RETRY_MS", LONG_MS)
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        came = without_space(stage, monkeypatch)
+        subscription = await stage.members[node].subscribe(
+            SubscribeCall("default", "q", "c", 10, 3 * MIB)
+        )
+        subscription.grant(100, 0)
+        delivery = start(subscription.next())
+        await rounds(500)
+        assert came() == 1
+        delivery.cancel()
+        await asyncio.wait([delivery])
+        await subscription.close(polite=True)
+
+
+async def test_a_lease_that_waits_is_told_that_a_node_has_no_space(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        without_space(stage, monkeypatch)
+        error = await refusal(stage.lease("b", 1, wait_ms=LONG_MS))
+        assert error.code is ErrorCode.STORAGE_FULL
