@@ -27,6 +27,12 @@ def refusal(name: str, **more: Any) -> errors_pb2.Error:
     return errors_pb2.Error(code=code, message=f"told to say {name}", **more)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """What a client learns beside its calls comes when it comes."""
+    while not condition():  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.01)
+
+
 class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
     """One partition in memory that checks order and identity as a real one does.
 
@@ -205,8 +211,10 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
                     self.settles.append(frame)
                     if self.cut_answers:
                         self.cut_answers -= 1
-                        pump.cancel()
-                        await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+                        # gRPC does not end a stream while a message is being written.
+                        async with lock:
+                            pump.cancel()
+                            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
                     async with lock:
                         await context.write(self._confirmation(frame))
             self.half_closed += 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from querator.client.errors import (
 from querator.client.nodes import Nodes
 from querator.client.values import split_addresses
 from querator.v1 import errors_pb2, queue_service_pb2
-from tests.unit.client.scripted_node import ScriptedNode, refusal
+from tests.unit.client.scripted_node import ScriptedNode, refusal, until
 
 SOON = timedelta(milliseconds=300)
 WHILE = timedelta(seconds=2)
@@ -53,12 +53,6 @@ async def nobody_at_home() -> AsyncIterator[str]:
     """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """What a client learns beside its calls comes when it comes."""
-    while not condition():  # noqa: ASYNC110 - nobody is told
-        await asyncio.sleep(0.01)
 
 
 def test_addresses() -> None:
