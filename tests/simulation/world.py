@@ -9,6 +9,7 @@ the end               every replica is equal, every log is read from disk once m
 
 import gc
 import random
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -54,6 +55,8 @@ PROPOSAL_US = 10 * SECOND
 SEARCH_STEPS = 3_000_000
 """Enough for what a seed's clients do. A history that is not decided within it is no pass."""
 PIPELINE_PARTITIONS = 3
+LMDB_FREE_BYTES = 4 << 30
+"""A run's data files take a few hundred MiB; several runs may go side by side."""
 
 
 class World:
@@ -469,6 +472,18 @@ class World:
         check_history(self.recorder.history, clocks, self.found, steps_max=SEARCH_STEPS)
 
 
+def _directory() -> str | None:
+    """Where LMDB's files stand: in memory, where there is room. What a power loss leaves follows
+    from the seed, and a real sync would only take time. None: with other temporary files.
+    """
+    memory = "/dev/shm"
+    try:
+        roomy = shutil.disk_usage(memory).free > LMDB_FREE_BYTES
+    except OSError:
+        return None
+    return memory if roomy else None
+
+
 def simulate(
     seed: int,
     *,
@@ -479,7 +494,7 @@ def simulate(
     """One seed from its begin to its verdict. Any exception is a violation too."""
     chance = random.Random(f"world {seed}")
     lmdb = (draw(seed, chance) if profile is None else profile).lmdb
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=_directory() if lmdb else None) as name:
         world = World(
             seed,
             tell=tell,
