@@ -22,12 +22,13 @@ from querator.model.calls import (
     QueueStats,
 )
 from querator.model.commands import DeadTarget, Done, GiveUp, Redrive, RedriveResult, RepairTime
-from querator.model.errors import invalid, over_limit
+from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
 from querator.model.limits import (
     CLOCK_SKEW_MS_MAX,
     DELETE_WAIT_MS_MAX,
     GIVE_UP_BLOCKS_MAX,
+    OVERLOADED_RETRY_MS,
     REPLY_BYTES_DEFAULT,
     REQUEST_ITEMS_MAX,
 )
@@ -228,6 +229,8 @@ class AdminService:
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
+        if not stale:
+            queue = await self._reads.whole(queue, deadline=deadline)
         limit = page_items(page_size)
         origin = name if queue.settings.dead_queue else None
         dead = await self._live(namespace, queue.settings.dead_queue) if origin else queue
@@ -343,7 +346,7 @@ class AdminService:
         not sent twice.
         """
         deadline = deadline_after(timeout_ms)
-        queue = await self._live(namespace, name)
+        queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
         if not queue.settings.dead_queue:
             raise invalid("queue", f"{name} has no dead queue", value=name)
         dead = await self._live(namespace, queue.settings.dead_queue)
@@ -354,8 +357,13 @@ class AdminService:
         if not item_ids:
             each: list[tuple[GroupId, tuple[int, ...]]] = [(group, ()) for group in dead.groups]
         else:
-            by_partition = sorted(_by_partition(item_ids, dead).items())
-            each = [(dead.groups[partition], tuple(seqs)) for partition, seqs in by_partition]
+            by_partition = _by_partition(item_ids)
+            dead, known = await self._reads.reaching(dead, max(by_partition), deadline=deadline)
+            _check_partitions(item_ids, dead, known=known)
+            each = [
+                (dead.groups[partition], tuple(seqs))
+                for partition, seqs in sorted(by_partition.items())
+            ]
         return sum(
             [await self._redrive(group, name, homes, seqs, deadline) for group, seqs in each]
         )
@@ -386,20 +394,34 @@ def _left_ms(deadline: float | None) -> int:
     return max(1, int(1000 * (deadline - asyncio.get_running_loop().time())))
 
 
-def _by_partition(item_ids: Sequence[str], queue: Queue) -> dict[int, list[int]]:
+def _by_partition(item_ids: Sequence[str]) -> dict[int, list[int]]:
     if len(item_ids) > REQUEST_ITEMS_MAX:
         raise over_limit("item_ids", value=len(item_ids), limit=REQUEST_ITEMS_MAX, unit="items")
     by_partition: dict[int, list[int]] = {}
     for position, item_id in enumerate(dict.fromkeys(item_ids)):
         partition, seq = parse_item_id(item_id, field=f"item_ids[{position}]")
-        if partition >= len(queue.groups):
-            raise invalid(
-                f"item_ids[{position}]",
-                f"names a partition that queue {queue.name} does not have",
-                value=item_id,
-            )
         by_partition.setdefault(partition, []).append(seq)
     return by_partition
+
+
+def _check_partitions(item_ids: Sequence[str], queue: Queue, *, known: bool) -> None:
+    """Raises QueratorError when an id names a partition that the queue does not have: `known` tells
+    whether that is certain.
+    """
+    for position, item_id in enumerate(item_ids):
+        field = f"item_ids[{position}]"
+        if parse_item_id(item_id, field=field)[0] < len(queue.groups):
+            continue
+        message = f"names a partition that queue {queue.name} does not have"
+        if known:
+            raise invalid(field, message, value=item_id)
+        raise QueratorError(
+            ErrorCode.UNAVAILABLE,
+            f"{field} {message}, as far as this node knows, whose map may be old; not executed",
+            field=field,
+            value=item_id,
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
 
 
 def total_of(counts: Sequence[PartitionStats]) -> PartitionStats:

@@ -353,3 +353,36 @@ async def test_lists_through_an_old_map_have_the_items_of_all_partitions(size):
             if not token:
                 break
         assert found == 2
+
+
+@pytest.mark.parametrize("ids", [(), ("0-1", "1-1")])
+async def test_letters_are_sent_home_through_an_old_map_from_all_partitions(ids):
+    """`q` is the dead queue of another one, and has been given a second partition."""
+    async with staged("a", "b") as stage:
+        await stage.base.create("home", partitions=2, dead_queue="q")
+        home = stage.base.placement.map.find("default", "home")
+        assert home is not None
+        for group in home.groups:
+            stage.lead(group, "b")
+        admin = admin_of(stage, "a")
+        await stage.grow(2, behind="a", leader="b")
+        for number in range(2):
+            await stage.base.produce(b"%d" % number, queue="home")
+            for batch in (await stage.base.lease(1, queue="home")).batches:
+                await stage.base.retry(batch, queue="home", dead=True)
+        await stage.base.until(lambda: stage.base.counts("q").ready == 2)
+        assert await admin.redrive_dead_letters("default", "home", ids) == 2
+
+
+async def test_nobody_is_told_that_there_is_no_partition_while_the_map_cannot_catch_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.1)
+    async with staged("a", "b") as stage:
+        await stage.base.create("home", dead_queue="q")
+        admin = admin_of(stage, "a")
+        for leader, expected in ((None, ErrorCode.UNAVAILABLE), ("b", ErrorCode.INVALID_ARGUMENT)):
+            stage.lead(PLACEMENT_GROUP, leader)
+            asked = admin.redrive_dead_letters("default", "home", ("0-1", "1-1"), timeout_ms=500)
+            error = await refusal(asked)
+            assert (error.code, error.field) == (expected, "item_ids[1]")
