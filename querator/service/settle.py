@@ -9,6 +9,7 @@ OUTCOME_UNKNOWN: repeat them), the others are precise. When all that a call name
 fails.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,9 +43,11 @@ from querator.model.ids import (
     format_lease_id,
     parse_lease_id,
 )
+from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.service.admission import Sending
 from querator.service.outcomes import each
+from querator.service.produce import merged_error
 from querator.service.reads import Reads
 from querator.service.router import Router
 
@@ -96,16 +99,35 @@ def share_out(queue: Queue, leases: Sequence[LeaseRef], *, field: str) -> list[S
 
 
 async def _shares(
-    reads: Reads, queue: Queue, leases: Sequence[LeaseRef], *, field: str
-) -> tuple[Queue, list[Share]]:
-    """As `share_out`, of the queue as it is."""
+    reads: Reads, queue: Queue, leases: Sequence[LeaseRef], *, field: str, deadline: float | None
+) -> tuple[Queue, list[Share], frozenset[int]]:
+    """As `share_out`, of the queue as it is; and the positions of leases of which it is not certain
+    that they are lost, for the map could not catch up.
+    """
     shares = share_out(queue, leases, field=field)
-    if sum(len(share.positions) for share in shares) < len(leases):
-        newest = max(queue.groups)
-        if any(parse_lease_id(ref.lease_id, field=field)[0] > newest for ref in leases):
-            queue, _ = await reads.reaching(queue, len(queue.groups))
-            shares = share_out(queue, leases, field=field)
-    return queue, shares
+    if sum(len(share.positions) for share in shares) == len(leases):
+        return queue, shares, frozenset()
+    newest = max(queue.groups)
+    groups = [parse_lease_id(ref.lease_id, field=field)[0] for ref in leases]
+    if all(group <= newest for group in groups):
+        return queue, shares, frozenset()
+    queue, known = await reads.reaching(queue, len(queue.groups), deadline=deadline)
+    shares = share_out(queue, leases, field=field)
+    if known:
+        return queue, shares, frozenset()
+    newest = max(queue.groups)
+    return queue, shares, frozenset(at for at, group in enumerate(groups) if group > newest)
+
+
+def _unheard(ref: LeaseRef) -> QueratorError:
+    return QueratorError(
+        ErrorCode.UNAVAILABLE,
+        f"this node has not heard of the partition of lease {ref.lease_id}, and its map may be "
+        "old; not executed",
+        field="lease_id",
+        value=ref.lease_id,
+        retry_delay_ms=OVERLOADED_RETRY_MS,
+    )
 
 
 def lost(ref: LeaseRef) -> LeaseOutcome:
@@ -149,13 +171,19 @@ async def settle(
     """One outcome per lease, in order; `budget` as of `Router.call`. Raises QueratorError when all
     that is named fails.
     """
-    queue, shares = await _shares(reads, queue, call.leases, field="leases[{}].lease_id")
+    queue, shares, unheard = await _shares(
+        reads, queue, call.leases, field="leases[{}].lease_id", deadline=deadline
+    )
     answers = await _ask(router, queue, shares, command_of(call), budget, deadline)
     outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
     errors = [answer for answer in answers if isinstance(answer, QueratorError)]
-    named = sum(len(share.positions) for share in shares)
-    if errors and len(errors) == len(shares) and named == len(outcomes):
-        raise errors[0]
+    named = sum(len(share.positions) for share in shares) + len(unheard)
+    for position in unheard:
+        error = _unheard(call.leases[position])
+        outcomes[position] = failed(call.leases[position], error)
+        errors.append(error)
+    if errors and len(errors) == len(shares) + len(unheard) and named == len(outcomes):
+        raise merged_error(errors, stored=False)
     for share, answer in zip(shares, answers, strict=True):
         if isinstance(answer, QueratorError):
             for position in share.positions:
@@ -187,16 +215,31 @@ async def extend(
     """
     if call.lease_ids:
         refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
-        queue, shares = await _shares(reads, queue, refs, field="lease_ids[{}]")
+        queue, shares, unheard = await _shares(
+            reads, queue, refs, field="lease_ids[{}]", deadline=deadline
+        )
+        if unheard:
+            raise _unheard(refs[min(unheard)])
     else:
-        shares = [Share(partition, [], []) for partition in range(len(queue.groups))]
+        shares = _of_all(queue, 0)
 
     def command(leases: tuple[LeaseItems, ...]) -> Command:
         numbers = tuple(items.lease for items in leases)
         return Extend(numbers, call.client_id, call.lease_timeout_ms)
 
     asked_s = clock.monotonic_s()
-    answers = await _ask(router, queue, shares, command, budget, deadline)
+    if call.lease_ids:
+        answers = await _ask(router, queue, shares, command, budget, deadline)
+    else:
+        # The leases in partitions that are known do not wait for those that are not.
+        async with asyncio.TaskGroup() as group:
+            catching_up = group.create_task(reads.whole(queue, deadline=deadline))
+            known = await _ask(router, queue, shares, command, budget, deadline)
+        newest = catching_up.result()
+        same = _in_common(queue.groups, newest.groups)
+        more = _of_all(newest, same)
+        queue, shares = newest, [*shares[:same], *more]
+        answers = [*known[:same], *await _ask(router, queue, more, command, budget, deadline)]
     elapsed_ms = int((clock.monotonic_s() - asked_s) * 1000)
     merged: list[ExtendOutcome] = []
     named = [ExtendOutcome(lease_id, 0, 0) for lease_id in call.lease_ids]
@@ -210,6 +253,18 @@ async def extend(
             for position, outcome in zip(share.positions, outcomes, strict=True):
                 named[position] = outcome
     return ExtendReply(tuple(named if call.lease_ids else merged))
+
+
+def _of_all(queue: Queue, first: int) -> list[Share]:
+    """Of each partition from that number on."""
+    return [Share(partition, [], []) for partition in range(first, len(queue.groups))]
+
+
+def _in_common(one: Sequence[GroupId], other: Sequence[GroupId]) -> int:
+    """How many both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    differs = (at for at, (group, its) in pairs if group != its)
+    return next(differs, min(len(one), len(other)))
 
 
 async def _ask(

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from querator.model.calls import ExtendCall, LeaseRef
+from querator.model.calls import CompleteCall, ExtendCall, LeaseRef
 from querator.model.errors import ErrorCode
+from querator.model.ids import PLACEMENT_GROUP
 from querator.raft.clock import SimulatedClock
+from querator.service import reads
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import LONG_MS, code, payloads, refusal, seqs, serving, whole
@@ -228,3 +230,76 @@ async def test_leases_of_a_partition_that_a_node_has_not_heard_of_are_not_lost(e
             assert all(outcome.deadline_ms for outcome in outcomes)
         reply = await stage.complete("a", first, second)
         assert [outcome.error for outcome in reply.outcomes] == [None, None]
+
+
+async def test_leases_that_a_node_cannot_have_heard_of_are_not_said_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The queue has a second partition, and nobody tells the node."""
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.1)
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        for number in range(2):
+            await stage.base.produce(b"%d" % number)
+        leased = [
+            batch for _ in range(2) for batch in (await stage.lease("b", wait_ms=LONG_MS)).batches
+        ]
+        first, second = sorted(leased, key=lambda batch: batch.partition)
+        stage.lead(PLACEMENT_GROUP, None)
+        extending = stage.members["a"].extend(ExtendCall("default", "q", (second.lease_id,)))
+        assert (await refusal(extending)).code is ErrorCode.UNAVAILABLE
+        reply = await stage.complete("a", first, second)
+        assert [outcome.error for outcome in reply.outcomes] == [None, ErrorCode.UNAVAILABLE]
+        assert not reply.outcomes[1].lost
+        assert (await refusal(stage.complete("a", second))).code is ErrorCode.UNAVAILABLE
+        stage.lead(PLACEMENT_GROUP, "b")
+        stage.hear("a")
+        [outcome] = (await stage.complete("a", second)).outcomes
+        assert outcome.error is None
+
+
+async def test_all_leases_of_a_client_are_extended_through_an_old_map():
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        for number in range(2):
+            await stage.base.produce(b"%d" % number)
+        leased = [
+            batch
+            for _ in range(2)
+            for batch in (await stage.lease("b", wait_ms=LONG_MS, client_id="me")).batches
+        ]
+        reply = await stage.members["a"].extend(ExtendCall("default", "q", (), client_id="me"))
+        assert {outcome.lease_id for outcome in reply.outcomes} == {
+            batch.lease_id for batch in leased
+        }
+
+
+async def test_leases_of_a_client_are_extended_while_the_map_cannot_catch_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.1)
+    async with staged("a", "b") as stage:
+        await stage.produce("a", b"x")
+        [batch] = (await stage.lease("a", client_id="me")).batches
+        stage.lead(PLACEMENT_GROUP, None)
+        reply = await stage.members["a"].extend(ExtendCall("default", "q", (), client_id="me"))
+        assert [outcome.lease_id for outcome in reply.outcomes] == [batch.lease_id]
+
+
+async def test_what_may_have_been_executed_in_one_partition_is_not_said_to_be_refused():
+    """Partition 0 has no leader, and partition 1 executes without an answer."""
+    async with staged("a", "b", partitions=2) as stage:
+        for number in range(2):
+            await stage.base.produce(b"%d" % number)
+        leased = [
+            batch for _ in range(2) for batch in (await stage.lease("a", wait_ms=LONG_MS)).batches
+        ]
+        assert sorted(batch.partition for batch in leased) == [0, 1]
+        queue = stage.base.placement.map.find("default", "q")
+        assert queue is not None
+        stage.lead(queue.groups[0], None)
+        stage.lead(queue.groups[1], "b")
+        stage.loses_answers = 100
+        refs = tuple(LeaseRef(batch.lease_id) for batch in leased)
+        completing = stage.members["a"].complete(CompleteCall("default", "q", refs, timeout_ms=300))
+        assert (await refusal(completing)).code is ErrorCode.OUTCOME_UNKNOWN
