@@ -155,21 +155,12 @@ def _place(twin: Sequence[int], partition: int) -> tuple[int, int]:
     return (twin[1] if len(twin) > 1 else partition), twin[0]
 
 
-_NOT_EXECUTED = frozenset(
-    {
-        ErrorCode.NOT_LEADER,
-        ErrorCode.UNAVAILABLE,
-        ErrorCode.OVERLOADED,
-        ErrorCode.DEADLINE_EXCEEDED,
-    }
-)
-
-
 def merged_error(errors: list[QueratorError], *, stored: bool) -> QueratorError:
     """The one error of a request of which parts failed; `stored`: another part was stored.
 
-    What a client may conclude must hold for the whole request: "not executed" is said only when no
-    part was stored, an unknown outcome wins over everything.
+    What a client may conclude must hold for the whole request: an unknown outcome wins over
+    everything, and after an error that says that the request may be repeated, nothing of it is
+    stored. Without an identity a repeat would store what is stored once more.
     """
     for error in errors:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
@@ -177,7 +168,7 @@ def merged_error(errors: list[QueratorError], *, stored: bool) -> QueratorError:
     error = errors[0]
     if not stored:
         return error
-    code = ErrorCode.OUTCOME_UNKNOWN if error.code in _NOT_EXECUTED else error.code
+    code = ErrorCode.OUTCOME_UNKNOWN if error.retriable else error.code
     return QueratorError(
         code,
         f"{error.message} (other items of the request are stored: repeat it as it is)",
