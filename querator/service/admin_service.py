@@ -183,12 +183,36 @@ class AdminService:
         queue = await self._live(namespace, name)
         if not stale:
             queue = await self._reads.whole(queue, deadline=deadline)
-        stats = await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
+        queue, stats = await self._stats(queue, stale=stale, deadline=deadline)
         counts = tuple(
             msgspec.structs.replace(each, partition=partition)
             for partition, each in enumerate(stats)
         )
         return QueueStats(queue, total_of(counts), counts, self._durable)
+
+    async def _stats(
+        self, queue: Queue, *, stale: bool, deadline: float | None
+    ) -> tuple[Queue, list[PartitionStats]]:
+        """Of each partition of the queue, which is returned as it was when they were asked."""
+        while True:
+            try:
+                return queue, await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
+            except QueratorError as error:
+                if not any(self._has_left(queue, group, error) for group in queue.groups):
+                    raise
+                queue = self._reads.newest(queue)
+
+    def _has_left(self, queue: Queue, group: GroupId, error: QueratorError) -> bool:
+        """Whether the error says no more than that a partition, which was closing and empty, has
+        left the queue since.
+        """
+        known = self._router.map.get(queue.id)
+        return (
+            error.code is ErrorCode.QUEUE_DELETING
+            and known is not None
+            and known.state is QueueState.ACTIVE
+            and group not in known.groups
+        )
 
     async def peek_items(
         self,
@@ -283,9 +307,8 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
         found = []
-        for partition, stats in enumerate(
-            await self._reads.stats(queue.groups, stale=False, deadline=deadline)
-        ):
+        queue, counts = await self._stats(queue, stale=False, deadline=deadline)
+        for partition, stats in enumerate(counts):
             ahead_ms = -stats.behind_ms or stats.state_ms - self._clock.wall_ms()
             if ahead_ms <= CLOCK_SKEW_MS_MAX and not stats.behind_ms:
                 continue
@@ -315,24 +338,37 @@ class AdminService:
         found: list[DamagedBlock] = []
         given_up = 0
         for partition, group in enumerate(queue.groups):
-            damaged = await self._reads.damage(group, deadline=deadline)
-            found += [msgspec.structs.replace(one, partition=partition) for one in damaged]
-            lost = [one.first_seq for one in damaged if one.lost]
-            for start in range(0, 0 if dry_run else len(lost), GIVE_UP_BLOCKS_MAX):
-                blocks = tuple(lost[start : start + GIVE_UP_BLOCKS_MAX])
-                view = self._router.view(group)
-                done = await self._router.call(view, GiveUp(blocks), deadline=deadline)
-                assert isinstance(done, Done)
-                given_up += done.changed
-                _log.warning(
-                    "damage.given_up",
-                    namespace=namespace,
-                    queue=name,
-                    partition=partition,
-                    blocks=blocks,
-                    items=done.changed,
-                )
+            try:
+                damaged = await self._reads.damage(group, deadline=deadline)
+                found += [msgspec.structs.replace(one, partition=partition) for one in damaged]
+                lost = [one.first_seq for one in damaged if one.lost]
+                if not dry_run:
+                    given_up += await self._give_up(queue, partition, lost, deadline)
+            except QueratorError as error:
+                if not self._has_left(queue, group, error):
+                    raise
         return tuple(found), given_up
+
+    async def _give_up(
+        self, queue: Queue, partition: int, lost: Sequence[int], deadline: float | None
+    ) -> int:
+        """How many items of the blocks were given up."""
+        given_up = 0
+        view = self._router.view(queue.groups[partition])
+        for start in range(0, len(lost), GIVE_UP_BLOCKS_MAX):
+            blocks = tuple(lost[start : start + GIVE_UP_BLOCKS_MAX])
+            done = await self._router.call(view, GiveUp(blocks), deadline=deadline)
+            assert isinstance(done, Done)
+            given_up += done.changed
+            _log.warning(
+                "damage.given_up",
+                namespace=queue.namespace,
+                queue=queue.name,
+                partition=partition,
+                blocks=blocks,
+                items=done.changed,
+            )
+        return given_up
 
     # --- redrive -----------------------------------------------------------------------------
 

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections import Counter
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
 from querator.placement import closing
 from querator.placement.telling import here
+from querator.service.admin_service import AdminService
 from tests.unit.service.serving import Node, serving
+from tests.unit.service.stage import staged
 
 
 class Asked:
@@ -44,6 +47,10 @@ def placed(node: Node, queue: str = "q") -> Queue:
 async def change(node: Node, partitions: int, queue: str = "q") -> None:
     settings = QueueSettings(partitions=partitions)
     await node.admin.update_queue("default", queue, settings, ("partitions",), 0)
+
+
+async def partitions_counted(admin: AdminService) -> int:
+    return len((await admin.queue_stats("default", "q")).partitions)
 
 
 async def test_they_go_while_a_partition_of_another_queue_has_no_leader():
@@ -92,3 +99,36 @@ async def test_nobody_is_asked_all_the_time_while_nothing_changes():
         assert not {*other.groups} & set(asked.counts), "nothing is empty that they may need"
         assert max(asked.counts.values()) <= 20
         waiting.cancel()
+
+
+Asks = Callable[[AdminService], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda admin: admin.give_up_damaged("default", "q", dry_run=False), ((), 0)),
+        (lambda admin: admin.repair_time("default", "q", dry_run=True), ()),
+        (partitions_counted, 1),
+    ],
+    ids=["give up", "repair time", "counts"],
+)
+async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
+    ask: Asks, answer: object
+):
+    async with staged("a", "b", partitions=2) as stage:
+        stage.lead(PLACEMENT_GROUP, "b")
+        stage.lead(placed(stage.base).groups[1], None)
+        service = stage.members["a"]
+        admin = AdminService(
+            placement=cast(Any, stage.maps["a"]),
+            router=service.router,
+            reads=service.reads,
+            durable=False,
+            clock=stage.base.clock,
+        )
+        asking = asyncio.get_running_loop().create_task(cast(Any, ask(admin)))
+        await stage.confirming.wait()
+        await change(stage.base, 1)
+        await stage.base.until(lambda: len(placed(stage.base).groups) == 1)
+        assert await asking == answer
