@@ -382,9 +382,11 @@ class Host:
 
     def _look(self) -> None:
         assert self._loop is not None
-        self._watch = self._loop.call_later(LOOK_S, self._look)
         stalled_s = self.liveness.stalled_s()
         hangs = stalled_s > HANGS_S
+        # Before that it cannot hang. When it goes on is to be seen soon.
+        wait_s = LOOK_S if hangs else max(LOOK_S, HANGS_S - stalled_s)
+        self._watch = self._loop.call_later(wait_s, self._look)
         if hangs is self.hangs:
             return
         self.hangs = hangs

@@ -15,7 +15,7 @@ HANGS_S: Final = 1.0
 instead. Longer than it takes the other nodes to choose other leaders, which is in vain otherwise.
 """
 LOOK_S: Final = 0.1
-"""How often the event loop looks whether the thread hangs."""
+"""A thread that hangs is seen by the event loop within this, and so is one that goes on."""
 STALLED_S_MAX: Final = 30.0
 """In one turn for longer than this, the thread no longer counts as alive. Turns are bounded in work
 and take milliseconds; a disk may be slow for some seconds and come back."""

@@ -143,6 +143,13 @@ class Incoming:
         """What the process had taken beside incomplete messages when none had been ended lately."""
         self._looked_s = now_s()
         self._watching: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._statm: int | None = None
+        """Descriptor of what the kernel says of this process's memory, see proc(5)."""
+        self._due_s = self._slept_s = now_s()
+        self._calm_s = 0.0
+        self._least = 0
+        """Fewest resident bytes since the last look began."""
         self.incomplete_bytes = 0
         """As of the last look."""
         self.ended = 0
@@ -154,6 +161,7 @@ class Incoming:
             _log.warning("grpc.incomplete_unknown", reason="there is no /proc/self/fd")
             return
         self._host, self._port = _plain(host), port
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         # Owned: `stop` ends and awaits it.
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
@@ -161,23 +169,17 @@ class Incoming:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
+        if self._statm is not None:
+            os.close(self._statm)
+            self._statm = None
         self._thread.shutdown(wait=False)
 
     async def _watch(self) -> None:
-        now_s = self._now_s
-        due_s, calm_s, least, failed = now_s(), 0.0, 0, False
+        failed = False
         while True:
-            slept_s = now_s()
-            await asyncio.sleep(STEP_S)
-            if now_s() - slept_s > STEP_S + LATE_S:
-                calm_s = now_s() + CALM_S
             try:
-                resident = _resident_bytes()
-                least = min(least, resident)
-                if now_s() < due_s and resident - least < GROWTH_BYTES:
-                    continue
-                least, due_s = resident, now_s() + LOOK_S
-                await self.look(late=now_s() < calm_s)
+                await self._until_due()
+                await self.look(late=self._now_s() < self._calm_s)
             except Exception:  # noqa: BLE001 - the next look may succeed
                 if not failed:
                     _log.exception("grpc.incomplete_unknown")
@@ -185,7 +187,47 @@ class Incoming:
             else:
                 failed = False
                 if self.incomplete_bytes > INCOMPLETE_BYTES_MAX:
-                    due_s = now_s() + STEP_S
+                    self._due_s = self._now_s() + STEP_S
+
+    async def _until_due(self) -> None:
+        """Until it is time for a look."""
+        due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._step_later(due)
+        try:
+            await due
+        finally:
+            assert self._timer is not None
+            self._timer.cancel()
+
+    def _step_later(self, due: "asyncio.Future[None]") -> None:
+        # A timer, and no task that sleeps: there are 20 steps a second, also where nothing comes.
+        self._slept_s = self._now_s()
+        self._timer = due.get_loop().call_later(STEP_S, self._step, due)
+
+    def _step(self, due: "asyncio.Future[None]") -> None:
+        if due.done():
+            # It is stopped.
+            return
+        now_s = self._now_s()
+        if now_s - self._slept_s > STEP_S + LATE_S:
+            self._calm_s = now_s + CALM_S
+        try:
+            resident = self._resident_bytes()
+        except Exception as error:  # noqa: BLE001 - told by who waits
+            due.set_exception(error)
+            return
+        self._least = min(self._least, resident)
+        if now_s < self._due_s and resident - self._least < GROWTH_BYTES:
+            self._step_later(due)
+            return
+        self._least, self._due_s = resident, now_s + LOOK_S
+        due.set_result(None)
+
+    def _resident_bytes(self) -> int:
+        """Of this process."""
+        assert self._statm is not None
+        # Not by `read`: it is taken for a call that may block, which one of /proc does not.
+        return int(os.pread(self._statm, 128, 0).split(b" ", 2)[1]) * _PAGE_BYTES
 
     def got(self, peer: str, size: int) -> None:
         """A handler has a message of the peer, an address as gRPC writes it."""
@@ -356,11 +398,6 @@ def _plain(host: str) -> str:
 
 def _port(peer: str) -> str:
     return peer.rpartition(":")[2]
-
-
-def _resident_bytes() -> int:
-    """Of this process."""
-    return _memory_pages()[1] * _PAGE_BYTES
 
 
 def _memory_pages() -> list[int]:
