@@ -9,7 +9,8 @@
 """
 
 import re
-from typing import NewType
+from functools import lru_cache
+from typing import Final, NewType
 
 from querator.model.errors import ErrorCode, QueratorError
 
@@ -33,6 +34,8 @@ _U64_MAX = 2**64 - 1
 _ITEM_ID = re.compile(r"(0|[1-9][0-9]{0,3})-([1-9][0-9]{0,19})", re.ASCII)
 _STREAM_REQUEST_ID = re.compile(r"(.+)/([1-9][0-9]{0,9})/[^/]*", re.ASCII | re.DOTALL)
 _LEASE_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,4})\.([0-9a-f]{1,16})", re.ASCII)
+_LEASE_ID_LENGTH_MAX: Final = 38
+_LEASE_IDS_KEPT: Final = 4_096
 
 
 def format_item_id(partition: PartitionNumber, seq: Seq) -> str:
@@ -58,14 +61,23 @@ def format_lease_id(group: GroupId, partition: PartitionNumber, lease: LeaseNumb
 
 def parse_lease_id(text: str, *, field: str) -> tuple[GroupId, PartitionNumber, LeaseNumber]:
     """Raises INVALID_ARGUMENT naming `field`."""
-    match = _LEASE_ID.fullmatch(text)
-    if match is None:
+    found = _lease_id(text) if len(text) <= _LEASE_ID_LENGTH_MAX else None
+    if found is None:
         raise QueratorError(
             ErrorCode.INVALID_ARGUMENT,
             f"{field}: {text[:64]!r} is not a lease id",
             field=field,
             value=text[:64],
         )
+    return found
+
+
+@lru_cache(_LEASE_IDS_KEPT)
+def _lease_id(text: str) -> tuple[GroupId, PartitionNumber, LeaseNumber] | None:
+    # Kept: a lease is named when it is delivered, when it is settled and when that is answered.
+    match = _LEASE_ID.fullmatch(text)
+    if match is None:
+        return None
     group, partition, lease = (int(part, 16) for part in match.groups())
     return GroupId(group), PartitionNumber(partition), LeaseNumber(lease)
 
