@@ -1,5 +1,7 @@
 """The command line itself: help texts, the reference page, usage errors."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +106,19 @@ def test_where_spark_or_java_is_missing_a_line_says_what_to_install() -> None:
     [line] = outcome.output.splitlines()
     assert line.startswith("Error: ")
     assert "pip install 'querator[spark]'" in line
+
+
+def test_serve_is_loaded_without_libraries_that_it_does_not_use() -> None:
+    program = (
+        "import gc, sys\n"
+        "from querator.cli import querator\n"
+        "unused = {'rich', 'cryptography'}\n"
+        "querator.get_command(None, 'serve')\n"
+        "print(sorted(unused & set(sys.modules)), gc.isenabled())\n"
+        "querator.get_command(None, 'stats')\n"
+        "print(sorted(unused & set(sys.modules)), gc.isenabled())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["[] True", "['rich'] True"]
