@@ -122,7 +122,7 @@ class Group:
         assert mine is not None, "a new replica is named by its first configuration"
         self._window = window
         self.journal = Journal.open(view, group, replica=mine.id, replicas=replicas)
-        skew.reached(self.journal.last_ms)
+        skew.reached(group, self.journal.last_ms)
         self.application = Application(group, machine, self.journal, view, clock)
         self.member = Member(
             group,
@@ -518,7 +518,7 @@ class Group:
         last = done[-1][0].index
         self.member.applied(last)
         state.applied(done[-1][0])
-        self._skew.reached(state.now_ms)
+        self._skew.reached(self.group, state.now_ms)
         for record, applied in done:
             if not self._may_tell_early(record, applied):
                 # Effects stay in their order.
@@ -667,7 +667,7 @@ class Group:
     def close(self, outcome: Outcome) -> None:
         """The group is taken from this node; it is never asked again."""
         self._end("it is being deleted", None, outcome)
-        self._skew.of_group(self.group, ())
+        self._skew.forget(self.group)
 
     def _end(self, why: str, error: BaseException | None, outcome: Outcome) -> None:
         unknown = self._unknown(why, error)

@@ -106,7 +106,7 @@ class Office:
         time is behind a clock that was set forward.
         """
         now_ms = self.now_ms()
-        self._skew.reached(now_ms)
+        self._skew.reached(self._group, now_ms)
         if self.by_others_clocks and self._skew.believes(self._member.other_voters, now_ms):
             self._begin_time(now_ms)
             now_ms = self.now_ms()

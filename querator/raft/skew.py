@@ -21,7 +21,8 @@ when nobody else has for a while, and then goes by what the majority's clocks ha
 A group with one voter has nobody to ask. It believes its clock up to `LONE_TIME_JUMP_MS_MAX` beyond
 its last entry, and beyond that it does not lead. An operator may say that the clock is right
 (`trust`). While its log is empty it believes its clock as far beyond the latest state time of all
-groups of its node, and beyond that it leads by that time until the clock may be believed.
+groups of its node, and as far behind that of its partitions. Beyond both it leads by that time
+until the clock may be believed.
 
 Samples are kept as differences from the monotonic clock, so that a step of the own wall clock is
 seen at once.
@@ -33,7 +34,7 @@ from statistics import median_high, median_low
 from typing import Final
 
 from querator import telemetry
-from querator.model.ids import GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import (
     CLOCK_SKEW_MS_MAX,
     LONE_TIME_JUMP_MS_MAX,
@@ -63,7 +64,8 @@ class Skew:
         self._groups: Counter[NodeKey] = Counter()
         """Groups of this node in which the other has a replica."""
         self._trusted_until_s = float("-inf")
-        self._latest_ms = 0
+        self._reached_by: dict[GroupId, int] = {}
+        """The state time of each group of this node."""
         self.ms = 0
         """How far the median is ahead of this node; negative: behind."""
         self._heard_s: dict[NodeKey, float] = {}
@@ -156,10 +158,14 @@ class Skew:
         ahead_ms = self._ahead_ms(node)
         return abs(ahead_ms - self._median_near(ahead_ms)) <= CLOCK_SKEW_MS_MAX
 
-    def reached(self, now_ms: int) -> None:
-        """State time of a group of this node."""
-        if now_ms > self._latest_ms:
-            self._latest_ms = now_ms
+    def reached(self, group: GroupId, now_ms: int) -> None:
+        """State time of a group of this node, which an operator may have put back."""
+        self._reached_by[group] = now_ms
+
+    def forget(self, group: GroupId) -> None:
+        """The group is taken from this node."""
+        self._reached_by.pop(group, None)
+        self.of_group(group, ())
 
     def trust(self) -> None:
         """An operator says that this node's clock is right."""
@@ -193,15 +199,26 @@ class Skew:
         if self._clock.monotonic_s() < self._trusted_until_s:
             return wall_ms
         if not others:
-            known_ms = last_ms or self._latest_ms
-            lone = known_ms == 0 or wall_ms <= known_ms + LONE_TIME_JUMP_MS_MAX
-            return wall_ms if lone else known_ms
+            return self._believed_alone_ms(wall_ms, last_ms)
         reached_ms = self._reached_ms(wall_ms, others)
         if reached_ms is None:
             return last_ms
         if wall_ms <= reached_ms + STATE_TIME_JUMP_MS_MAX:
             return wall_ms
         return max(last_ms, reached_ms)
+
+    def _believed_alone_ms(self, wall_ms: int, last_ms: int) -> int:
+        """Of a group with one voter."""
+        reached = self._reached_by
+        known_ms = last_ms or max(reached.values(), default=0)
+        if known_ms and wall_ms > known_ms + LONE_TIME_JUMP_MS_MAX:
+            return known_ms
+        if last_ms:
+            return wall_ms
+        # Time in the placement group cannot be put back, and must not be taken for right for ever.
+        partitions = (ms for group, ms in reached.items() if group != PLACEMENT_GROUP)
+        known_ms = max(partitions, default=0)
+        return wall_ms if wall_ms >= known_ms - LONE_TIME_JUMP_MS_MAX else known_ms
 
     def _reached_ms(self, wall_ms: int, others: Collection[NodeKey]) -> int | None:
         """What the clocks of a majority have reached; None when too few of them are known."""

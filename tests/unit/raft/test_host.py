@@ -327,16 +327,19 @@ async def test_more_bytes_than_may_wait_are_refused():
         assert (await host.propose(G1, 1, megabyte))[0] == most + 3
 
 
-async def test_a_new_group_of_a_lone_node_goes_by_the_time_of_the_others_while_its_clock_is_wrong():
+@pytest.mark.parametrize("wrong_days", [3_000, -400])
+async def test_a_new_group_of_a_lone_node_goes_by_the_time_of_the_others_while_its_clock_is_wrong(
+    wrong_days: int,
+):
     environment, owner, clock = MemoryEnvironment(), Owner(), SimulatedClock()
     async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
         await host.propose(G1, 1)
         right_ms = clock.wall_ms()
-        clock.step_wall(3_000 * DAY_MS)
+        clock.step_wall(wrong_days * DAY_MS)
         second = GroupId(2)
         await host.create_group(second, RegisterMachine(2))
         await host.propose(second, 1)
-        clock.step_wall(-3_000 * DAY_MS)
+        clock.step_wall(-wrong_days * DAY_MS)
         clock.advance(60_000)
         await host.propose(second, 1)
         status = host.status(second)

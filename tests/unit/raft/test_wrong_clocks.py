@@ -383,7 +383,7 @@ def test_the_bound_of_a_lone_voter():
     assert skew.believes((), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX)
     assert not skew.believes((), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX - 1)
     assert skew.believes((), 0), "its log is empty"
-    skew.reached(clock.wall_ms() - LONE_TIME_JUMP_MS_MAX)
+    skew.reached(GroupId(1), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX)
     assert skew.believes((), 0)
     clock.step_wall(1)
     assert not skew.believes((), 0), "other groups of the node know better"
