@@ -16,7 +16,7 @@ import pytest
 from querator import Client
 from querator.model import limits
 from tests.clients.programs import BUILD_S, LANGUAGES, made
-from tests.integration.members import Members, is_well, members
+from tests.integration.members import LOOK_S, Members, is_well, members
 
 QUEUE = "work"
 RUN_S = 100
@@ -119,8 +119,8 @@ async def test_a_killed_leader_loses_nothing_and_repeats_nothing(
         running(language, place, addresses, errors) as failover,
     ):
         await failover.at(first)
-        while failover.running and (await client.stats(QUEUE)).total.completed < UNDER_WAY:
-            pass
+        while failover.running and (await client.stats(QUEUE)).total.completed < UNDER_WAY:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
         await cluster["a"].kill()
         await failover.at(*others)
         counts = await failover.finish()

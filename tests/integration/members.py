@@ -13,10 +13,15 @@ from typing import Any
 
 import msgspec
 
+from querator.cli.cluster_views import cluster_view
 from querator.cli.local_nodes import free_ports
+from querator.client.cluster import ClusterAdmin
+from querator.client.errors import RequestError
 from tests.integration.processes import run
 
 START_S = 45
+LOOK_S = 0.1
+"""Pause between two looks at the status of a cluster."""
 _READY = re.compile(r"querator ready address=(\S+)")
 
 
@@ -215,21 +220,18 @@ class Members:
         return view
 
     async def watch(self, asked: str = "a") -> AsyncGenerator[dict[str, Any], None]:
-        """The status again and again, as `querator cluster status --watch` gives it."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "querator", "cluster", "status", "--output", "json"),
-            *("--watch", "--interval", "100ms", "--address", self[asked].address),
-            stdout=asyncio.subprocess.PIPE,
-            limit=16 * 1024 * 1024,
-        )
-        assert process.stdout is not None
-        try:
-            async for line in process.stdout:
-                yield msgspec.json.decode(line)
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        """The status again and again, as `querator cluster status --watch` gives it, without a
+        process for each caller. Ends when no node answers.
+        """
+        address = self[asked].address
+        async with ClusterAdmin(address, request_timeout=30, connect_timeout=5) as admin:
+            while True:
+                try:
+                    view = cluster_view(await admin.picture())
+                except RequestError:
+                    return
+                yield msgspec.json.decode(msgspec.json.encode(view))
+                await asyncio.sleep(LOOK_S)
 
     async def until(
         self,

@@ -8,7 +8,7 @@ import pytest
 
 from querator import Client
 from querator.cli.local_nodes import free_ports
-from tests.integration.members import Members, members
+from tests.integration.members import LOOK_S, Members, members
 from tests.unit.server.http_get import get
 from tests.unit.server.watching import Exposition
 
@@ -42,8 +42,8 @@ class Ports:
 
     async def until(self, name: str, condition: Callable[[Exposition], bool]) -> Exposition:
         async with asyncio.timeout(60):
-            while not condition(said := await self.scrape(name)):
-                pass
+            while not condition(said := await self.scrape(name)):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
         return said
 
     async def add_up(self, names: str, expected: float, metric: str, **labels: str) -> None:
@@ -51,6 +51,8 @@ class Ports:
         total = -1.0
         async with asyncio.timeout(60):
             while total != expected:
+                if total >= 0:
+                    await asyncio.sleep(LOOK_S)
                 said = [await self.scrape(name) for name in names]
                 total = sum(each.value(metric, **labels) for each in said)
 

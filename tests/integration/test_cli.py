@@ -257,6 +257,24 @@ async def test_stats_of_all_queues(cli: Cli) -> None:
     assert "partition 2" in await cli.ok("stats", "b", "--partitions")
 
 
+async def test_the_status_is_watched_until_ctrl_c(cli: Cli) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "querator", "cluster", "status", "--address", cli.address,
+        "--watch", "--interval", "100ms", "--output", "json",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    await process.stdout.readline()
+    await cli.ok("queue", "create", "work")
+    view: dict[str, Any] = {"partitions": []}
+    while "work" not in {one["queue"] for one in view["partitions"]}:
+        view = msgspec.json.decode(await process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+
+
 async def test_bench_balances_its_counts(cli: Cli) -> None:
     (view,) = await cli.lines("bench", "--items", "2000", "--size", "100", "--batch", "50")
     assert view["problems"] == []

@@ -28,7 +28,7 @@ from tests.chaos.users import parts_of
 from tests.checkers.history import Look, Looked, Produce, Produced, Refused, Unknown
 from tests.checkers.report import check
 from tests.integration.load import Load, acknowledged, completed, new_recorder, new_references
-from tests.integration.members import START_S, Members, is_well, members
+from tests.integration.members import LOOK_S, START_S, Members, is_well, members
 from tests.integration.processes import run
 from tests.integration.wall_clocks import WallClocks, built
 
@@ -98,6 +98,7 @@ class Trial:
         async with asyncio.timeout(START_S), Client(self.addresses) as client:
             while not condition():
                 await client.stats(QUEUE)
+                await asyncio.sleep(LOOK_S)
 
     def passed(self, items: int) -> Callable[[], bool]:
         """Whether so many items have come to each partition since, and some were completed."""

@@ -12,7 +12,7 @@ from querator.cli.local_nodes import free_ports
 from querator.client import Item
 from querator.client.values import PartitionStats
 from querator.model.limits import DAY_MS
-from tests.integration.members import START_S, Member, Members, members
+from tests.integration.members import LOOK_S, START_S, Member, Members, members
 from tests.integration.processes import run
 from tests.integration.wall_clocks import WallClocks, built, environment, step
 
@@ -112,8 +112,8 @@ async def test_a_lone_node_whose_clock_is_a_month_ahead_waits_until_it_is_set(
         await node.launch("--trust-clock")
         await node.ready()
         async with asyncio.timeout(START_S):
-            while not (await counted(node.address)).expired:
-                pass
+            while not (await counted(node.address)).expired:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
         step(offset, 0)
         command = ("cluster", "status", "--address", node.address)
         code, out, _ = await run(*command)
