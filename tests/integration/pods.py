@@ -30,12 +30,21 @@ PROBE_PAUSE_S: Final = 0.2
 _SUBNET: Final = "10.90.0"
 _HOLD: Final = ("setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "--mount")
 _NO_RIGHTS: Final = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
-_GET: Final = """
+_PROBE: Final = """
 import http.client, sys
-asked = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=float(sys.argv[3]))
-asked.request("GET", sys.argv[4])
-sys.exit(not 200 <= asked.getresponse().status < 400)
+for line in sys.stdin:
+    host, port, timeout_s, path = line.split()
+    asked = http.client.HTTPConnection(host, int(port), timeout=float(timeout_s))
+    try:
+        asked.request("GET", path)
+        status = asked.getresponse().status
+    except (OSError, http.client.HTTPException):
+        status = 0
+    finally:
+        asked.close()
+    print(status, flush=True)
 """
+"""Answers each line with the status of its request; 0: there was none."""
 
 Mount = tuple[Path, str, bool]
 """What is mounted, where, and whether it may be written to."""
@@ -182,6 +191,12 @@ class Network:
             "ip link add pods type bridge; ip link set pods up; ip link set lo up; "
             f"ip addr add {_SUBNET}.1/24 dev pods; echo made; exec sleep infinity"
         )
+        self._prober = subprocess.Popen(
+            [*self._inside, sys.executable, "-ISc", _PROBE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.know("localhost", ["127.0.0.1"])
 
     def know(self, name: str, addresses: Sequence[str]) -> None:
@@ -211,16 +226,18 @@ class Network:
 
     def get(self, address: str, port: int, path: str, timeout_s: float) -> bool:
         """Whether it answers, and that all is well."""
-        asked = [sys.executable, "-ISc", _GET, address, str(port), str(timeout_s), path]
-        return not subprocess.run(
-            [*self._inside, *asked], stderr=subprocess.DEVNULL, check=False
-        ).returncode
+        assert self._prober.stdin is not None
+        assert self._prober.stdout is not None
+        self._prober.stdin.write(f"{address} {port} {timeout_s} {path}\n")
+        self._prober.stdin.flush()
+        return 200 <= int(self._prober.stdout.readline()) < 400
 
     @property
     def _inside(self) -> list[str]:
         return ["nsenter", f"--target={self._holder.pid}", "--net"]
 
     def close(self) -> None:
+        self._prober.communicate()
         _let_go(self._holder)
 
 
