@@ -2,9 +2,11 @@
 workers do not take from each other.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -27,10 +29,23 @@ _OF_THE_NETWORK = ("HOME", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree that cluster/image/install makes of the wheel, which nobody may write to. What the
     script gets from its environment is how to reach the package index, and nothing of the checkout.
-    Skips the test where the tree could not be run.
+    Skips the test where the tree could not be run. The first of several workers makes it.
     """
     need_namespaces()
-    home = tmp_path_factory.mktemp("image")
+    home = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        home = home.parent
+    made = home / "image-made"
+    with (home / "image-lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            tree = _make_image(Path(tempfile.mkdtemp(prefix="image-", dir=home)))
+            made.write_text(str(tree))
+    return Path(made.read_text())
+
+
+def _make_image(home: Path) -> Path:
+    home.chmod(0o755)
     tools = Path(sys.executable).parent
     build = [str(tools / "uv"), "build", "--quiet", "--wheel", "--no-build-isolation"]
     subprocess.run(
