@@ -3,24 +3,29 @@ standard error.
 
 JSON is one document, or one line for each value of a stream. Fields are the names of the structs in
 `cli.views`, with units; they do not change.
+
+Rich is loaded when something is drawn: most commands draw nothing.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 _PIPE_COLUMNS = 1_000
 """A pipe has no width: nothing is folded or cut there."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> "Console":
     """A console for a stream. It colours on a terminal only, and never reads markup in data."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_COLUMNS
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -36,7 +41,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     write_picture(make_table(columns, rows))
 
 
-def write_picture(picture: RenderableType) -> None:
+def write_picture(picture: "RenderableType") -> None:
     """Something of rich's; without its padding at the ends of lines when it goes into a pipe."""
     target = console()
     if target.is_terminal:
@@ -48,7 +53,11 @@ def write_picture(picture: RenderableType) -> None:
         click.echo(line.rstrip())
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     cells = [list(row) for row in rows]
     for position, name in enumerate(columns):
