@@ -23,6 +23,7 @@ PRODUCERS = 6
 """Each has its own aircraft, and produces when what it produced before is acknowledged."""
 CONSUMERS = 3
 PREFETCH_ITEMS = 500
+PACE_S = 0.1
 BATCH_ITEMS = 256
 BEHIND_S = 5.0
 """What was held up is made up for, as far as this: later rounds begin earlier."""
@@ -32,16 +33,11 @@ Sent = tuple[int, Item]
 
 
 class Flights:
-    """`rate`: flights a second; each producer sends what is due every `pace_s`. `stop` lets the
-    round that has begun be the last.
-    """
+    """`rate`: flights a second. `stop` lets the round that has begun be the last."""
 
-    def __init__(
-        self, books: Books, flights: Sequence[Item], *, rate: float, pace_s: float
-    ) -> None:
+    def __init__(self, books: Books, flights: Sequence[Item], rate: float) -> None:
         self._books = books
         self._rate = rate
-        self._pace_s = pace_s
         self._shares: list[list[Sent]] = [[] for _ in range(PRODUCERS)]
         for row, flight in enumerate(flights):
             self._shares[zlib.crc32(flight.key.encode()) % PRODUCERS].append((row, flight))
@@ -83,7 +79,7 @@ class Flights:
                 await self._send(producer, of, part)
                 first += len(part)
             if first == last:
-                await asyncio.sleep(self._pace_s)
+                await asyncio.sleep(PACE_S)
 
     async def _send(self, producer: Producer, of: Round, part: Sequence[Sent]) -> None:
         items = []
@@ -142,18 +138,12 @@ class Flights:
 
 @contextlib.asynccontextmanager
 async def going_round(
-    address: str,
-    books: Books,
-    flights: Sequence[Item],
-    *,
-    rate: float,
-    pace_s: float,
-    end_seconds: float,
+    address: str, books: Books, flights: Sequence[Item], *, rate: float, end_seconds: float
 ) -> AsyncIterator[Flights]:
     """While the block runs. Leaving it lets the round end, and waits until all is completed, for
     `end_seconds` at most; what is left then does not balance.
     """
-    going = Flights(books, flights, rate=rate, pace_s=pace_s)
+    going = Flights(books, flights, rate)
     async with contextlib.AsyncExitStack() as stack:
 
         async def client() -> Client:

@@ -40,20 +40,18 @@ END_SECONDS = 60.0
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """`rate` and `pace_s` as of `Flights`; `calm_s`: how long nothing happens after each step;
-    `limit_s`: how long all of it may take, the start of the nodes and the checks at the end
-    included.
+    """`calm_s`: how long nothing happens after each step; `limit_s`: how long all of it may take,
+    the start of the nodes and the checks at the end included.
     """
 
     rate: float
     rows: int
-    pace_s: float
     calm_s: float
     limit_s: float
 
 
-FULL = Scale(rate=3_000, rows=30_000, pace_s=0.1, calm_s=10, limit_s=480)
-SHORT = Scale(rate=1_000, rows=3_000, pace_s=0.4, calm_s=1, limit_s=300)
+FULL = Scale(rate=3_000, rows=30_000, calm_s=10, limit_s=480)
+SHORT = Scale(rate=1_000, rows=3_000, calm_s=1, limit_s=300)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -240,12 +238,7 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
             async with (
                 probing(home) as disk,
                 going_round(
-                    address,
-                    books,
-                    flights,
-                    rate=scale.rate,
-                    pace_s=scale.pace_s,
-                    end_seconds=END_SECONDS,
+                    address, books, flights, rate=scale.rate, end_seconds=END_SECONDS
                 ) as going,
             ):
                 script = Script(cluster, client, books, going, scale, disk=disk, say=timed)
