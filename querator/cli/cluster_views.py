@@ -16,6 +16,7 @@ from querator.model.cluster import (
     ClusterScrub,
 )
 from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
+from querator.model.placement_map import map_voters_wanted
 
 LAG_ENTRIES_MAX = 10_000
 """A replica that is further behind is worth a word."""
@@ -203,6 +204,7 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
             f"{nodes} {'is' if ', ' not in nodes else 'are'} down."
         )
     yield from _replica_problems(picture, partitions)
+    yield from _map_voters(picture)
     yield from map(_damage, picture.damage)
     yield from (one.condition.sentence for one in picture.conditions if _is_news(one, picture))
     yield from _ahead(partitions)
@@ -298,6 +300,18 @@ def _replica_problems(
                 behind[replica.node] = max(lag, behind.get(replica.node, 0))
     for name, lag in sorted(behind.items()):
         yield f"Node {name} is behind, by up to {lag:,} log entries; it catches up by itself."
+
+
+def _map_voters(picture: ClusterPicture) -> Iterable[str]:
+    """Nodes have come, and what they change of the placement group has not yet been said."""
+    wanted = map_voters_wanted(sum(seen.node.state == "active" for seen in picture.nodes))
+    for group in picture.groups:
+        voters = sum(replica.voter for replica in group.target)
+        if not group.queue and 0 < voters < wanted:
+            yield (
+                f"Partition {MAP_NAME} is to have {wanted} replicas that vote, and has "
+                f"{voters} so far."
+            )
 
 
 def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:

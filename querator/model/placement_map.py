@@ -39,6 +39,15 @@ class NodeState(Enum):
 _GONE: Final = (NodeState.REMOVED, NodeState.FORGOTTEN)
 
 
+_MAP_VOTERS: Final = ((7, 5), (3, 3), (0, 1))
+"""From so many nodes that take replicas, so many replicas of the placement group vote."""
+
+
+def map_voters_wanted(nodes: int) -> int:
+    """Replicas of the placement group that are to vote, of so many nodes that take replicas."""
+    return next(voters for least, voters in _MAP_VOTERS if nodes >= least)
+
+
 class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
     """A node as it said itself when it last started. Addresses are `HOST:PORT`.
 

@@ -11,15 +11,17 @@ from typing import Final
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
-from querator.model.placement_map import NodeState, PlacedGroup, PlacedNode, PlacementMap
+from querator.model.placement_map import (
+    NodeState,
+    PlacedGroup,
+    PlacedNode,
+    PlacementMap,
+    map_voters_wanted,
+)
 from querator.model.queues import QueueState
 from querator.placement.assign import replicas_wanted
 from querator.placement.commands import Place
 from querator.placement.plan import Held, Home, Placing, plan
-
-VOTERS: Final = ((7, 5), (3, 3), (0, 1))
-"""Of the placement group: from so many nodes that take replicas on, so many."""
-
 
 MOVING_MAX: Final = 8
 """Groups whose replicas are on their way to other nodes, in the whole cluster."""
@@ -74,7 +76,7 @@ def council(placed: PlacementMap) -> Place | None:
     voting = [replica.node for replica in known.target if replica.voter]
     voters = [node for node in voting if node in staying]
     active = [node for node in staying.values() if node.takes_replicas]
-    number = next(voters for nodes, voters in VOTERS if len(active) >= nodes)
+    number = map_voters_wanted(len(active))
     counting = [node for node in voters if staying[node].takes_replicas]
     voters += _more(counting, active, number - len(counting))
     if not voters:

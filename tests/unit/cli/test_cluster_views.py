@@ -25,7 +25,7 @@ NAMES = "abc"
 
 def seen(name: str, silent: str = "", state: str = "active", **more: bool) -> SeenNode:
     flags = {"connected": not silent, "handed_off": False, **more}
-    place = NAMES.index(name)
+    place = "abcd".index(name)
     node = ClusterNode(
         name,
         "1",
@@ -255,13 +255,30 @@ def test_a_node_that_is_drained():
 
 def test_learners_of_the_map_do_not_count():
     map_ = group(0, queue="")
-    learner = msgspec.structs.replace(map_.replicas[2], voter=False)
+    learner = ClusterReplica(4, "d", "1", False, 0)
     follows = msgspec.structs.replace(
-        map_, replicas=(*map_.replicas[:2], learner), target=(*map_.target[:2], learner)
+        map_, replicas=(*map_.replicas, learner), target=(*map_.target, learner)
     )
-    told = view(follows, group(1))
+    told = view(follows, group(1), nodes=tuple(map(seen, "abcd")))
     assert told.problems == ()
-    assert told.partitions[0].nodes == ("a", "b")
+    assert told.partitions[0].nodes == ("a", "b", "c")
+
+
+def test_a_map_that_a_lone_node_has_until_the_others_vote():
+    map_ = group(0, queue="")
+    learners = tuple(msgspec.structs.replace(one, voter=False) for one in map_.target[1:])
+    young = msgspec.structs.replace(
+        map_, replicas=(map_.replicas[0], *learners), target=(map_.target[0], *learners)
+    )
+    assert view(young, group(1)).problems == (
+        "Partition (map) is to have 3 replicas that vote, and has 1 so far.",
+    )
+    assert view(young, group(1), nodes=tuple(map(seen, "ab"))).problems == ()
+    said = msgspec.structs.replace(young, target=map_.target)
+    assert view(said, group(1)).problems == (
+        "Node b is getting replicas: 1 partition to go.",
+        "Node c is getting replicas: 1 partition to go.",
+    )
 
 
 def test_the_plan():
