@@ -14,7 +14,9 @@ others to compare with nobody can say whose clock is wrong.
 **Belief.** State time never goes back, so a clock that is ahead must not move it. A group's leader
 follows its wall clock no further than `STATE_TIME_JUMP_MS_MAX` beyond the later of two instants:
 its state time, and the one that the clocks of a majority of its voters have reached (the last
-sample of each; the own clock among them). A candidate knows the clocks of a majority, for their
+sample of each; the own clock among them). When the own clock is stepped, a node that was ahead when
+it was last heard may have been put right since: until it is heard again, its clock counts as no
+further than the own one was before the step. A candidate knows the clocks of a majority, for their
 votes carry them. Beyond that the wall clock is not *believed*: the node stands for election only
 when nobody else has for a while, and then goes by what the majority's clocks have reached.
 
@@ -60,6 +62,10 @@ class Skew:
         self._clock = clock
         self._samples: dict[NodeKey, deque[int]] = {}
         """How far the node's wall clock was ahead of this node's monotonic one."""
+        self._own_ms = self._own_offset_ms()
+        """The same of the own wall clock, when it was last looked at."""
+        self._capped_ms: dict[NodeKey, int] = {}
+        """Of nodes that were not heard since the own clock was stepped: what it was before."""
         self._members: dict[GroupId, frozenset[NodeKey]] = {}
         self._groups: Counter[NodeKey] = Counter()
         """Groups of this node in which the other has a replica."""
@@ -78,6 +84,8 @@ class Skew:
         if self._groups and not self._groups[node]:
             # It has left; what was on its way comes late.
             return
+        self._look_at_own()
+        self._capped_ms.pop(node, None)
         samples = self._samples.setdefault(node, deque(maxlen=_SAMPLES))
         samples.append(wall_ms - self._monotonic_ms())
         self._heard_s[node] = self._clock.monotonic_s()
@@ -99,6 +107,7 @@ class Skew:
                 del self._groups[node]
                 self._samples.pop(node, None)
                 self._heard_s.pop(node, None)
+                self._capped_ms.pop(node, None)
                 self._compare()
 
     def _compare(self) -> None:
@@ -139,10 +148,31 @@ class Skew:
 
     def _ahead_ms(self, node: NodeKey) -> int:
         """How far the clock of a node is ahead of this node's."""
-        return max(self._samples[node]) - (self._clock.wall_ms() - self._monotonic_ms())
+        return max(self._samples[node]) - self._own_offset_ms()
+
+    def _own_offset_ms(self) -> int:
+        return self._clock.wall_ms() - self._monotonic_ms()
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
+
+    def _look_at_own(self) -> None:
+        """Notices a step of the own clock."""
+        own_ms = self._own_offset_ms()
+        if abs(own_ms - self._own_ms) > CLOCK_SKEW_MS_MAX:
+            for node in self._samples:
+                self._capped_ms[node] = min(self._own_ms, self._capped_ms.get(node, self._own_ms))
+        self._own_ms = own_ms
+
+    def _last_samples(self, nodes: Collection[NodeKey]) -> list[int]:
+        """Of those of the nodes that were heard, as far as they count."""
+        self._look_at_own()
+        capped = self._capped_ms
+        return [
+            min(samples[-1], capped.get(node, samples[-1]))
+            for node in nodes
+            if (samples := self._samples.get(node))
+        ]
 
     # --- what follows from it ------------------------------------------------------
 
@@ -178,9 +208,9 @@ class Skew:
         """
         if self._clock.monotonic_s() < self._trusted_until_s:
             return True
-        own_ms = self._clock.wall_ms() - self._monotonic_ms()
-        samples = (self._samples.get(node) for node in others)
-        alike = sum(1 for some in samples if some and abs(some[-1] - own_ms) <= CLOCK_SKEW_MS_MAX)
+        own_ms = self._own_offset_ms()
+        last = self._last_samples(others)
+        alike = sum(1 for ms in last if abs(ms - own_ms) <= CLOCK_SKEW_MS_MAX)
         return 1 + alike > (1 + len(others)) / 2
 
     def believes(self, others: Collection[NodeKey], last_ms: int) -> bool:
@@ -223,7 +253,6 @@ class Skew:
     def _reached_ms(self, wall_ms: int, others: Collection[NodeKey]) -> int | None:
         """What the clocks of a majority have reached; None when too few of them are known."""
         monotonic_ms = self._monotonic_ms()
-        samples = (self._samples.get(node) for node in others)
-        clocks = [wall_ms, *(some[-1] + monotonic_ms for some in samples if some)]
+        clocks = [wall_ms, *(ms + monotonic_ms for ms in self._last_samples(others))]
         majority = (len(others) + 1) // 2 + 1
         return sorted(clocks, reverse=True)[majority - 1] if len(clocks) >= majority else None

@@ -378,6 +378,38 @@ def test_a_step_of_the_own_clock_is_seen_before_anybody_is_heard_again():
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
 
 
+def test_a_clock_that_was_wrong_once_does_not_confirm_a_later_step():
+    skew, clock = skew_of(DAY_MS, 0)
+    right_ms = clock.wall_ms()
+    clock.step_wall(DAY_MS)
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
+    assert not skew.agrees((B, C)), "B may have been put right"
+    skew.heard(C, right_ms)
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
+    skew.heard(B, clock.wall_ms())
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == clock.wall_ms()
+    assert skew.agrees((B, C))
+
+
+def test_after_several_steps_a_clock_counts_as_far_as_before_each_of_them():
+    skew, clock = skew_of(60_000, 60_000)
+    right_ms = clock.wall_ms()
+    for _ in range(3):
+        clock.step_wall(30_000)
+        assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
+    skew.heard(C, right_ms + 60_000)
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms + 60_000
+
+
+def test_a_step_that_puts_the_own_clock_right_is_believed_when_the_others_are_heard_again():
+    skew, clock = skew_of(60_000, 60_000)
+    wrong_ms = clock.wall_ms()
+    clock.step_wall(60_000)
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == wrong_ms
+    skew.heard(B, clock.wall_ms())
+    assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == clock.wall_ms()
+
+
 def test_the_bound_of_a_lone_voter():
     skew, clock = skew_of()
     assert skew.believes((), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX)
