@@ -51,6 +51,8 @@ _SAMPLES: Final = 4
 
 FRESH_S: Final = 10.0
 """A clock that was not heard for so long is not said to differ: its node is down."""
+LOOK_S_MAX: Final = 0.1
+"""A look at the own clocks that takes longer says nothing of how they differ."""
 TRUST_S: Final = 600.0
 """An operator's word that the clock is right holds for so long: every group takes office within."""
 
@@ -158,7 +160,11 @@ class Skew:
 
     def _look_at_own(self) -> None:
         """Notices a step of the own clock."""
+        began_s = self._clock.monotonic_s()
         own_ms = self._own_offset_ms()
+        if self._clock.monotonic_s() - began_s > LOOK_S_MAX:
+            # The thread stood still between the two clocks: that looks like a step.
+            return
         if abs(own_ms - self._own_ms) > CLOCK_SKEW_MS_MAX:
             for node in self._samples:
                 self._capped_ms[node] = min(self._own_ms, self._capped_ms.get(node, self._own_ms))

@@ -410,6 +410,26 @@ def test_a_step_that_puts_the_own_clock_right_is_believed_when_the_others_are_he
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == clock.wall_ms()
 
 
+def test_a_thread_that_stands_still_between_two_clocks_sees_no_step():
+    class Halting(SimulatedClock):
+        halt_ms = 0
+
+        def wall_ms(self) -> int:
+            wall_ms = super().wall_ms()
+            halt_ms, self.halt_ms = self.halt_ms, 0
+            self.advance(halt_ms)
+            return wall_ms
+
+    clock = Halting()
+    skew = Skew(clock)
+    for node in (B, C):
+        skew.heard(node, clock.wall_ms())
+    wall_ms = clock.wall_ms()
+    clock.halt_ms = 2_000
+    skew.believed_ms(wall_ms, (B, C), LONG_AGO)
+    assert skew.agrees((B, C)), "the clocks are as they were"
+
+
 def test_the_bound_of_a_lone_voter():
     skew, clock = skew_of()
     assert skew.believes((), clock.wall_ms() - LONE_TIME_JUMP_MS_MAX)
