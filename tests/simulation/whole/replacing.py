@@ -137,9 +137,9 @@ class Retiring(Program):
         ended = await self.call(
             "drain", lambda rooms: rooms.cluster.drain(name, undo=undo), again=True
         )
-        if ended.result is None:
+        if ended.error is not None:
             self.unexpected("a drain", ended)
-        elif undo:
+        elif undo and not ended.gave_up:
             self._drained = ""
 
 
