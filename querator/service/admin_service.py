@@ -34,6 +34,7 @@ from querator.model.limits import (
 )
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.partition.queries import ItemPage
 from querator.partition.rows import ItemState
 from querator.service import paging
 from querator.service.forwarder import LettersQuery, PeekQuery
@@ -282,7 +283,12 @@ class AdminService:
         while partition < len(queue.groups) and len(items) < limit and left_bytes > 0:
             group = queue.groups[partition]
             asked = query(group, after_seq, limit - len(items), left_bytes)
-            page = await self._reads.page(asked, deadline=deadline)
+            try:
+                page = await self._reads.page(asked, deadline=deadline)
+            except QueratorError as error:
+                if not self._has_left(queue, group, error):
+                    raise
+                page = ItemPage((), 0)
             items += [(group, partition, item) for item in page.items]
             left_bytes -= sum(len(item.item) for item in page.items)
             after_seq = page.after_seq
@@ -314,7 +320,12 @@ class AdminService:
                 continue
             if not dry_run:
                 view = self._router.view(queue.groups[partition])
-                done = await self._router.call(view, RepairTime(), deadline=deadline)
+                try:
+                    done = await self._router.call(view, RepairTime(), deadline=deadline)
+                except QueratorError as error:
+                    if not self._has_left(queue, view.group, error):
+                        raise
+                    continue
                 assert isinstance(done, Done)
                 ahead_ms = ahead_ms if stats.behind_ms else done.changed
             found.append(
@@ -400,9 +411,14 @@ class AdminService:
                 (dead.groups[partition], tuple(seqs))
                 for partition, seqs in sorted(by_partition.items())
             ]
-        return sum(
-            [await self._redrive(group, name, homes, seqs, deadline) for group, seqs in each]
-        )
+        redriven = 0
+        for group, seqs in each:
+            try:
+                redriven += await self._redrive(group, name, homes, seqs, deadline)
+            except QueratorError as error:
+                if not self._has_left(dead, group, error):
+                    raise
+        return redriven
 
     async def _redrive(
         self,

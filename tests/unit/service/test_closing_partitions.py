@@ -53,6 +53,14 @@ async def partitions_counted(admin: AdminService) -> int:
     return len((await admin.queue_stats("default", "q")).partitions)
 
 
+async def items_peeked(admin: AdminService) -> int:
+    return len((await admin.peek_items("default", "q", 0, 10, "")).items)
+
+
+async def letters_sent_home(admin: AdminService) -> int:
+    return await admin.redrive_dead_letters("default", "source", ())
+
+
 async def test_they_go_while_a_partition_of_another_queue_has_no_leader():
     async with serving() as node:
         await node.create(partitions=3)
@@ -110,8 +118,10 @@ Asks = Callable[[AdminService], Awaitable[object]]
         (lambda admin: admin.give_up_damaged("default", "q", dry_run=False), ((), 0)),
         (lambda admin: admin.repair_time("default", "q", dry_run=True), ()),
         (partitions_counted, 1),
+        (items_peeked, 0),
+        (letters_sent_home, 0),
     ],
-    ids=["give up", "repair time", "counts"],
+    ids=["give up", "repair time", "counts", "items", "redrive"],
 )
 async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
     ask: Asks, answer: object
@@ -119,6 +129,8 @@ async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
     async with staged("a", "b", partitions=2) as stage:
         stage.lead(PLACEMENT_GROUP, "b")
         stage.lead(placed(stage.base).groups[1], None)
+        source = await stage.base.create("source", dead_queue="q")
+        stage.lead(source.groups[0], "a")
         service = stage.members["a"]
         admin = AdminService(
             placement=cast(Any, stage.maps["a"]),
