@@ -1,7 +1,17 @@
+import zlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from querator.storage.environment import StorageCorrupt
-from querator.storage.sealed import seal, unseal
+from querator.storage.sealed import checksum, seal, unseal
+
+
+@given(key=st.binary(max_size=40), body=st.binary(max_size=100), times=st.integers(0, 300))
+def test_the_sum_is_that_of_zlib(key: bytes, body: bytes, times: int):
+    body *= times
+    assert checksum(key, body) == checksum(key, memoryview(body)) == zlib.crc32(key + body)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5_120, 5_121, 100_000])
