@@ -2,13 +2,24 @@
 
 from pathlib import Path
 
+import lmdb
+
+from querator.storage.data_file import LMDB_ENGINE
+
 
 def flip(data_dir: Path, payload: bytes) -> int:
     """Flips a bit of each copy of the payload in the data file, where the node that runs on it
     reads it; how many there are.
+
+    The node writes nothing meanwhile: a page that it has copied into memory and not yet written
+    would be whole again.
     """
     found = 0
-    with (data_dir / "data.mdb").open("r+b") as file:
+    with (
+        lmdb.open(str(data_dir), lib_version=LMDB_ENGINE) as environment,
+        environment.begin(write=True),
+        (data_dir / "data.mdb").open("r+b") as file,
+    ):
         data = file.read()
         at = data.find(payload)
         while at >= 0:

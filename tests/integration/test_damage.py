@@ -205,7 +205,6 @@ async def test_what_is_damaged_on_all_replicas_is_given_up_when_all_have_said_so
         view = await cluster.until_well()
         [leader] = [one["leader"] for one in view["partitions"] if one["queue"] == "q"]
         away, other = (name for name in "abc" if name != leader)
-        # While nothing is written: pages that are copied meanwhile stay whole.
         for name in (leader, other):
             for number in (1, 3):
                 assert flip(cluster[name].data_dir, payload(number))
