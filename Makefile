@@ -147,16 +147,18 @@ unit: setup ## tests/unit: one room at a time
 # Seeds that the tier runs, from SEED_START on, besides those of tests/simulation/seeds.txt.
 SIMULATION_SEEDS ?= 250
 export SIMULATION_SEEDS
-# The same of whole nodes.
-WHOLE_SEEDS ?= 200
+# The same of whole nodes, and of whole nodes with more faults at once (seeds from 1,000,001 on).
+WHOLE_SEEDS ?= 160
 export WHOLE_SEEDS
+HARSH_SEEDS ?= 30
+export HARSH_SEEDS
 
 .PHONY: simulation
 simulation: setup ## tests/simulation: many seeds of a cluster under virtual time
 	$(BIN)/pytest tests/simulation -n 2 --timeout 900 $(PYTEST)
 
 # make sim SEEDS=1000 [SEED_START=1]; make sim SEED=17 replays one and tells what happens.
-# WHOLE=1: seeds of whole nodes.
+# WHOLE=1: seeds of whole nodes; from 1,000,001 on with more faults at once.
 SEEDS ?= 100
 SEED_START ?= 1
 export SEED_START

@@ -17,7 +17,8 @@ stopped; every step may be done again, and by several nodes at once:
 
 What is stored of a group that has settled without this node, or with another replica on it, is
 deleted (`surplus`): it moved elsewhere, and no majority counts on it. What a deletion that was
-broken off has left goes too.
+broken off has left goes too. While the group moves, the replica that a start finds is opened as
+before: it may still vote, and it may have what no other one has.
 
 A group is made only after the entry that names it is applied, and its queue leaves the map only
 after the group's data is gone everywhere: no data is ever without a name.
@@ -114,6 +115,8 @@ class Reconciler:
         self._stored: set[GroupId] = set()
         """Groups of which there may be a replica here that is not being deleted."""
         self._half_deleted: set[GroupId] = set()
+        self._found: set[GroupId] = set()
+        """Groups of which there was a replica on disk at the start that can be opened."""
 
     def begin(self, stored: Mapping[GroupId, bool]) -> None:
         """`stored` has the groups of which there is a replica here at the start, and whether its
@@ -121,6 +124,7 @@ class Reconciler:
         """
         self._stored.update(stored)
         self._half_deleted.update(group for group, half_deleted in stored.items() if half_deleted)
+        self._found.update(stored.keys() - self._half_deleted)
 
     def surplus(self, placed: PlacementMap) -> list[GroupId]:
         """The groups of which there is a replica here that has moved away."""
@@ -143,6 +147,7 @@ class Reconciler:
         # Before it is deleted: meanwhile another replica of the group may be opened.
         self._open.discard(group)
         self._stored.discard(group)
+        self._found.discard(group)
         try:
             await self._host.delete_group(group)
         except BaseException:
@@ -151,7 +156,7 @@ class Reconciler:
         self._half_deleted.discard(group)
 
     def missing(self, placed: PlacementMap, queue: Queue) -> list[GroupId]:
-        """The queue's groups of which this node should hold a replica and has none open."""
+        """The queue's groups of which this node should have a replica open and has not."""
         return [
             group
             for group in queue.groups
@@ -160,7 +165,10 @@ class Reconciler:
 
     def _should_hold(self, placed: PlacementMap, group: GroupId) -> bool:
         known = placed.placed(group)
-        return known is not None and known.replica_on(self._node) is not None
+        if known is None:
+            return False
+        moves_away = known.moving and group in self._found
+        return moves_away or known.replica_on(self._node) is not None
 
     async def open(self, placed: PlacementMap, queue: Queue) -> None:
         """Opens the queue's groups that are missing here. Raises what the host raises for the first
@@ -171,7 +179,8 @@ class Reconciler:
     async def _open_group(self, placed: PlacementMap, group: GroupId) -> None:
         known = placed.placed(group)
         assert known is not None
-        replicas = first_configuration(known, self._node)
+        named = known.replica_on(self._node) is not None
+        replicas = first_configuration(known, self._node) if named else ()
         self._stored.add(group)
         await self._host.create_group(group, self._machine_for(group), replicas)
         if group in self._stored:

@@ -104,7 +104,8 @@ class Group:
         backlog: Backlog,
         window: LogWindow,
     ) -> None:
-        """Opens what is stored, or a new replica: the one that `replicas` has on this node.
+        """Opens what is stored, or a new replica: the one that `replicas` has on this node. Without
+        `replicas` something is stored.
 
         Raises GroupDeleted, StorageCorrupt.
         """
@@ -119,9 +120,10 @@ class Group:
         self.arrival = Arrival(group, txn, mail)
         view = generations.view_of(txn, group, self.arrival.generation)
         mine = configuration.of_node(replicas, node)
-        assert mine is not None, "a new replica is named by its first configuration"
         self._window = window
-        self.journal = Journal.open(view, group, replica=mine.id, replicas=replicas)
+        replica = mine.id if mine else 0
+        self.journal = Journal.open(view, group, replica=replica, replicas=replicas)
+        assert self.journal.replica, "a new replica is named by its first configuration"
         skew.reached(group, self.journal.last_ms)
         self.application = Application(group, machine, self.journal, view, clock)
         self.member = Member(

@@ -51,7 +51,7 @@ class Call:
 
 class Open(msgspec.Struct, frozen=True):
     """Recover the replica of this node, or create it with `replicas` as the first configuration,
-    which names it.
+    which names it. Without `replicas` it is on disk.
     """
 
     group: GroupId

@@ -189,8 +189,8 @@ class Host:
         self, group: GroupId, machine: Machine, replicas: Replicas | None = None
     ) -> None:
         """Recovers this node's replica of the group from disk, or creates it with `replicas` as the
-        first configuration, in which it is named; None: it is the only one. Returns when a lone
-        replica leads and its effects are out, one of several when it is there.
+        first configuration, in which it is named; None: it is the only one, (): it is on disk.
+        Returns when a lone replica leads and its effects are out, one of several when it is there.
 
         Again for a group that is open: waits in the same way. Raises QueratorError:
         INTERNAL when the machine fails on what is stored, UNAVAILABLE when the group is being

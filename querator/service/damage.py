@@ -423,8 +423,7 @@ class Damage:
         forwarder = self._router.forwarder
         why = "there is no other replica"
         certain = True
-        replicas = () if forwarder is None else self._router.map.replicas(group)
-        for node in sorted({node_name(replica.node) for replica in replicas}):
+        for node in self._holders(group):
             if forwarder is None or node == self._router.name:
                 continue
             if not forwarder.reaches(node):
@@ -447,6 +446,15 @@ class Damage:
         if certain:
             raise NowhereWhole(ErrorCode.UNAVAILABLE, f"no other replica has it whole; {why}")
         raise QueratorError(ErrorCode.UNAVAILABLE, f"no other replica has sent it whole; {why}")
+
+    def _holders(self, group: GroupId) -> list[str]:
+        """The nodes that may have a replica, by name. One that moves away may have what is whole
+        nowhere else.
+        """
+        status = self._host.status(group)
+        configured = () if status is None else status.replicas
+        replicas = (*self._router.map.replicas(group), *configured)
+        return sorted({node_name(replica.node) for replica in replicas})
 
     async def stop(self) -> None:
         self._stopped = True

@@ -1,6 +1,7 @@
 """Whole nodes: a number of seeds from the first on.
 
-`WHOLE_SEEDS` and `SEED_START` say how many, and from which.
+`WHOLE_SEEDS` and `SEED_START` say how many, and from which; `HARSH_SEEDS` how many of those with
+more faults at once.
 """
 
 import os
@@ -18,7 +19,7 @@ from tests.simulation import whole
 from tests.simulation.seeds import known
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole import node
-from tests.simulation.whole.profile import draw
+from tests.simulation.whole.profile import HARSH_FROM, draw
 from tests.simulation.whole.world import WholeWorld, simulate_whole
 
 # Many clusters pass by in one test, and the machine may be shared.
@@ -29,6 +30,7 @@ CHUNK = 10
 
 FIRST = int(os.environ.get("SEED_START", "1"))
 COUNT = int(os.environ.get("WHOLE_SEEDS", "60"))
+HARSH = int(os.environ.get("HARSH_SEEDS", "10"))
 SEEDS = (3, 8, 36)
 _PROGRAM = (
     "from tests.simulation.whole.world import simulate_whole\n"
@@ -45,6 +47,11 @@ def run(seeds: list[int]) -> None:
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_nothing_is_found(first: int):
     run(list(range(first, min(first + CHUNK, FIRST + COUNT))))
+
+
+@pytest.mark.parametrize("first", range(HARSH_FROM, HARSH_FROM + HARSH, CHUNK))
+def test_nothing_is_found_with_more_at_once(first: int):
+    run(list(range(first, min(first + CHUNK, HARSH_FROM + HARSH))))
 
 
 @pytest.mark.parametrize("seed", known(Path(whole.__file__).parent))

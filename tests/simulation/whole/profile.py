@@ -1,7 +1,11 @@
-"""What one seed of whole nodes is about: drawn at its begin."""
+"""What one seed of whole nodes is about: drawn at its begin.
+
+Seeds from `HARSH_FROM` on have more at once: more kinds of faults, which come faster and for
+longer, and more sorts of programs.
+"""
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tests.simulation.network import Nature
 from tests.simulation.timeline import MS, SECOND
@@ -13,6 +17,7 @@ FAULTS = (
 )  # fmt: skip
 
 
+HARSH_FROM = 1_000_001
 HANGS = 0.24
 """Of the seeds, in how many a raft thread hangs, or an event loop."""
 SPOILS = 0.3
@@ -71,6 +76,38 @@ class WholeProfile:
 
 
 def draw(seed: int, chance: random.Random) -> WholeProfile:
+    drawn = _draw(seed, chance)
+    return drawn if seed < HARSH_FROM else _harsher(drawn, random.Random(f"harsh {seed}"))
+
+
+def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
+    faults = {*drawn.faults, *chance.sample(FAULTS, chance.randrange(3, 9))}
+    faults |= {
+        fault
+        for fault in ("hung disk", "hung loop", "full disk", "away at change")
+        if chance.random() < 0.3
+    }
+    # As in other seeds: what is lost, or is older, no other fault may have made worse.
+    if drawn.nodes < 3:
+        faults.discard("damage")
+    if faults & {"old copy", "twins"}:
+        faults.discard("lost disk")
+    if "lost disk" in faults:
+        faults.discard("damage")
+    return replace(
+        drawn,
+        faults=tuple(sorted(faults)),
+        faulty_us=chance.choice((10, 20)) * SECOND,
+        fault_every_us=chance.choice((300, 700, 1_500)) * MS,
+        winding=chance.random() < 0.7,
+        passing=chance.random() < 0.6,
+        stuck=drawn.nodes > 1 and chance.random() < 0.3,
+        readers=chance.random() < 0.5,
+        lapsing=drawn.nodes > 1 and chance.random() < 0.3,
+    )
+
+
+def _draw(seed: int, chance: random.Random) -> WholeProfile:
     nodes = chance.choices((1, 3), (5, 95))[0]
     retiring = nodes > 2 and random.Random(f"retiring {seed}").random() < 0.1
     kinds = chance.randrange(1, 5)

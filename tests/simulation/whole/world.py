@@ -67,6 +67,8 @@ from tests.simulation.whole.winding import (
 from tests.simulation.whole.wires import Frame, network_of_links
 
 FORMED_US = 30 * SECOND
+CREATED_US = 120 * SECOND
+"""One answer in five may get lost, and the operator waits up to 8 s for each."""
 CALM_US = 30 * SECOND
 """Within so long after the last fault everything is served again, and all that is left has been
 delivered: no lease lasts longer than 6 s, and no item is due later than in 2 s.
@@ -364,7 +366,7 @@ class WholeWorld:
             )
             if name not in self.winding:
                 self.recorder.history.queues[name] = rules
-            if not self._done(self._create(name), within_us=FORMED_US):
+            if not self._done(self._create(name), within_us=CREATED_US):
                 self.found(f"queue {name} cannot be created")
 
     async def _create(self, name: str) -> None:
@@ -377,7 +379,10 @@ class WholeWorld:
         )
         operator = Calling(self, "operator", name, self._chance)
         ended = await operator.call(
-            "create", lambda rooms: rooms.admin.create_queue(NAMESPACE, name, settings), again=True
+            "create",
+            lambda rooms: rooms.admin.create_queue(NAMESPACE, name, settings),
+            again=True,
+            give_up_s=CREATED_US / SECOND,
         )
         if ended.result is None:
             operator.unexpected("create", ended)

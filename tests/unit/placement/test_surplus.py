@@ -45,7 +45,8 @@ class Host:
 
     async def create_group(self, group: GroupId, machine: Any, replicas: Replicas) -> None:
         self.begun[group] = replicas
-        self.replicas.setdefault(group, next(one.id for one in replicas if one.node == A))
+        if group not in self.replicas:
+            self.replicas[group] = next(one.id for one in replicas if one.node == A)
         if self.opening is not None:
             await self.opening
 
@@ -99,6 +100,30 @@ async def test_what_has_moved_away_goes(host: Host, reconciler: Reconciler):
 async def test_what_a_start_finds_goes_too(reconciler: Reconciler):
     reconciler.begin({PLACEMENT_GROUP: False, G: False, GroupId(7): False})
     assert reconciler.surplus(placed(Replica(2, B))) == [G, 7], "7 is of a queue that is gone"
+
+
+async def test_what_a_start_finds_is_opened_while_the_group_moves_away(
+    host: Host, reconciler: Reconciler
+):
+    """A majority may still count on it, and only it may have what another one has damaged."""
+    host.replicas[G] = 1
+    moving = placed(Replica(2, B), Replica(3, C), moving=True)
+    assert reconciler.missing(moving, QUEUE) == [], "there is nothing of it here"
+    reconciler.begin({G: False})
+    assert reconciler.missing(moving, QUEUE) == [G]
+    await reconciler.open(moving, QUEUE)
+    assert host.begun[G] == ()
+    assert reconciler.missing(moving, QUEUE) == []
+    assert reconciler.surplus(moving) == []
+    moved = placed(Replica(2, B), Replica(3, C))
+    assert reconciler.surplus(moved) == [G]
+    await reconciler.clear(G)
+    assert reconciler.missing(moving, QUEUE) == [], "it has moved away"
+
+
+async def test_what_a_start_finds_half_deleted_is_not_opened(reconciler: Reconciler):
+    reconciler.begin({G: True})
+    assert reconciler.missing(placed(Replica(2, B), moving=True), QUEUE) == []
 
 
 async def test_who_comes_back_begins_anew_and_learns(host: Host, reconciler: Reconciler):

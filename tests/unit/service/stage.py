@@ -7,15 +7,17 @@ replica does. The nodes reach each other through `Joined`, which loses what a te
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, cast
+
+import msgspec
 
 from querator.model.calls import CompleteCall, LeasedBatch, LeaseReply, ProduceReply, RetryCall
 from querator.model.commands import Command, Lease
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
-from querator.model.nodes import NodeKey, Replica
+from querator.model.nodes import NodeKey, Replica, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
 from querator.raft.clock import Clock
@@ -58,7 +60,9 @@ class Seat:
     def status(self, group: GroupId) -> object:
         if self._name in self._stage.without_replicas:
             return None
-        return self._stage.base.host.status(group)
+        status = self._stage.base.host.status(group)
+        configured = self._stage.replicas(self._stage.bare)
+        return status and msgspec.structs.replace(status, replicas=configured)
 
     def leader(self, group: GroupId) -> NodeKey | None:
         name = self._stage.leaders.get(group)
@@ -145,7 +149,7 @@ class Joined:
 
 class Maps:
     """The placement of one node: the base's map, with a replica of every group on every node but
-    those of `Stage.bare`.
+    those of `Stage.bare` and `Stage.leaving`.
     """
 
     def __init__(self, stage: "Stage") -> None:
@@ -166,11 +170,7 @@ class Maps:
             return self._behind
         base = self._stage.base.placement.map
         if self._made is None or self._made[0] is not base:
-            replicas = tuple(
-                Replica(number, NodeKey(f"{name}/1"))
-                for number, name in enumerate(self._stage.members, start=1)
-                if name not in self._stage.bare
-            )
+            replicas = self._stage.replicas(self._stage.bare | self._stage.leaving)
             groups = {
                 group: PlacedGroup(replicas, replicas, len(replicas) + 1, 1)
                 for group in base.groups
@@ -202,6 +202,8 @@ class Stage:
         self.bare: frozenset[str] = frozenset()
         self.stopped: frozenset[str] = frozenset()
         """Nodes without replicas: they hear of no leader."""
+        self.leaving: frozenset[str] = frozenset()
+        """Nodes whose replicas move away: the map does not name them any more."""
         self.hanging: set[str] = set()
         """Nodes whose raft thread hangs."""
         self.unreached: set[str] = set()
@@ -258,6 +260,13 @@ class Stage:
     def without_replicas(self) -> frozenset[str]:
         """Nodes of which no replica runs."""
         return self.bare | self.stopped
+
+    def replicas(self, without: Collection[str]) -> Replicas:
+        return tuple(
+            Replica(number, NodeKey(f"{name}/1"))
+            for number, name in enumerate(self.members, start=1)
+            if name not in without
+        )
 
     def has_heard_of(self, name: str, group: GroupId) -> bool:
         """Whether the node may have a replica of the group: its map has it."""
@@ -346,15 +355,22 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    *names: str, clock: Clock | None = None, bare: str = "", stopped: str = "", **settings: Any
+    *names: str,
+    clock: Clock | None = None,
+    bare: str = "",
+    stopped: str = "",
+    leaving: str = "",
+    **settings: Any,
 ) -> AsyncIterator[Stage]:
     """Nodes of these names with a queue `q`, whose partitions they lead in turn, but for the one
-    that is `bare`: it has no replicas; or `stopped`: it has some, and none of them runs.
+    that is `bare`: it has no replicas; or `stopped`: it has some, and none of them runs. From the
+    one that is `leaving` the replicas move away.
     """
     async with serving(MemoryEnvironment(), clock=clock) as base:
         stage = Stage(base)
         stage.bare = frozenset({bare} - {""})
         stage.stopped = frozenset({stopped} - {""})
+        stage.leaving = frozenset({leaving} - {""})
         told = base.on_effects
 
         def on_effects(group: GroupId, effects: Any) -> None:

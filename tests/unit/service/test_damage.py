@@ -193,6 +193,13 @@ async def damaged_on_a(stage: Stage, *, lies: int = 0) -> Whole:
     return other
 
 
+async def test_a_replica_that_moves_away_is_asked_too():
+    """It may be the only one that has it whole."""
+    async with staged("a", "b", leaving="b") as stage:
+        await damaged_on_a(stage)
+        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
+
+
 @pytest.mark.parametrize("name", ["a", "b"])
 async def test_a_replica_that_has_it_whole_mends_the_block(name: str):
     async with staged("a", "b") as stage:
