@@ -18,7 +18,9 @@ sample of each; the own clock among them). When the own clock is stepped, a node
 it was last heard may have been put right since: until it is heard again, its clock counts as no
 further than the own one was before the step. A candidate knows the clocks of a majority, for their
 votes carry them. Beyond that the wall clock is not *believed*: the node stands for election only
-when nobody else has for a while, and then goes by what the majority's clocks have reached.
+when nobody else has for a while, and then goes by what the majority's clocks have reached. Where
+the clocks of no majority agree, a group with an empty log goes by the latest state time of the
+node's partitions: behind that the wall clock is not believed, and up to there it is.
 
 A group with one voter has nobody to ask. It believes its clock up to `LONE_TIME_JUMP_MS_MAX` beyond
 its last entry, and beyond that it does not lead. An operator may say that the clock is right
@@ -239,6 +241,12 @@ class Skew:
         reached_ms = self._reached_ms(wall_ms, others)
         if reached_ms is None:
             return last_ms
+        if not last_ms and not self.agrees(others):
+            # Nobody can say whose clock is right, and the log does not hold time back.
+            last_ms = self._partitions_ms()
+            if wall_ms < last_ms - STATE_TIME_JUMP_MS_MAX:
+                return last_ms
+            reached_ms = max(reached_ms, last_ms)
         if wall_ms <= reached_ms + STATE_TIME_JUMP_MS_MAX:
             return wall_ms
         return max(last_ms, reached_ms)
@@ -251,10 +259,15 @@ class Skew:
             return known_ms
         if last_ms:
             return wall_ms
-        # Time in the placement group cannot be put back, and must not be taken for right for ever.
-        partitions = (ms for group, ms in reached.items() if group != PLACEMENT_GROUP)
-        known_ms = max(partitions, default=0)
+        known_ms = self._partitions_ms()
         return wall_ms if wall_ms >= known_ms - LONE_TIME_JUMP_MS_MAX else known_ms
+
+    def _partitions_ms(self) -> int:
+        """The latest state time of this node's partitions. Time in the placement group cannot be
+        put back, and must not be taken for right for ever.
+        """
+        reached = self._reached_by.items()
+        return max((ms for group, ms in reached if group != PLACEMENT_GROUP), default=0)
 
     def _reached_ms(self, wall_ms: int, others: Collection[NodeKey]) -> int | None:
         """What the clocks of a majority have reached; None when too few of them are known."""

@@ -111,16 +111,17 @@ class ReaderService:
     async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
         queue = await self._queue(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
-        # All are those of a map that is new.
-        last = len(queue.groups) if call.partition is None else call.partition
-        queue, _ = await self._reads.reaching(queue, last, deadline=deadline)
+        if call.partition is None:
+            queue = await self._reads.whole(queue, deadline=deadline)
+        else:
+            queue = await self._reads.certain_of(queue, call.partition, deadline=deadline)
         return await self._as_it_is(
             queue, lambda it: release_reader(self._router, self._reads, it, call, deadline=deadline)
         )
 
     async def _queue(self, namespace: str, name: str, *, partition: int = 0) -> Queue:
         queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
-        return (await self._reads.reaching(queue, partition))[0]
+        return await self._reads.certain_of(queue, partition)
 
     async def _as_it_is(self, queue: Queue, work: Callable[[Queue], Awaitable[T]]) -> T:
         """What work that may be repeated comes to; begun anew when it meets a partition that has

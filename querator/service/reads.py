@@ -207,6 +207,24 @@ class Reads:
         known = await self._catch_up_by(deadline)
         return self.newest(queue), known
 
+    async def certain_of(
+        self, queue: Queue, partition: int, *, deadline: float | None = None
+    ) -> Queue:
+        """As `reaching`. Raises QueratorError: UNAVAILABLE when it is not certain that the queue
+        has no such partition.
+        """
+        queue, known = await self.reaching(queue, partition, deadline=deadline)
+        if known or partition < len(queue.groups):
+            return queue
+        raise QueratorError(
+            ErrorCode.UNAVAILABLE,
+            f"partition is {partition}; as far as this node knows, whose map may be old, queue "
+            f"{queue.name} has partitions 0 to {len(queue.groups) - 1}; not executed",
+            field="partition",
+            value=str(partition),
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
+
     async def since(
         self, queue: Queue, routing: int, *, deadline: float | None = None
     ) -> tuple[Queue, bool]:

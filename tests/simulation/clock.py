@@ -71,6 +71,11 @@ class NodeClock:
         self._set_us = self._read_us
         self._rate = 1 + drift_ppm / 1_000_000
 
+    def set_right(self) -> None:
+        """From now on the wall clock is right, and keeps its pace."""
+        self.set_drift(0)
+        self._offset_ms -= round(self._ahead_ms())
+
     def _ahead_ms(self) -> float:
         ahead_ms = self._offset_ms + (self.monotonic_s() * SECOND - self.now_us) / MS
         self.earliest_ms = min(self.earliest_ms, ahead_ms)

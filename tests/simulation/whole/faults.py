@@ -11,6 +11,7 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.node import WholeNode
+from tests.simulation.whole.profile import WholeProfile
 
 DAY_MS = 86_400_000
 LOOK_US = 5 * MS
@@ -49,6 +50,11 @@ class WholeFaults(Faults):
             assert isinstance(node, WholeNode)
             node.loop_goes_on()
         self._jump_back()
+        profile = self._grounds.profile
+        assert isinstance(profile, WholeProfile)
+        if profile.clocks_mended:
+            for node in self._grounds.all_nodes():
+                node.clock.set_right()
 
     def _leave(self) -> None:
         """A process is stopped in order, and started again."""
@@ -92,12 +98,16 @@ class WholeFaults(Faults):
             self._later(LOOK_US, lambda: self._look_for_change(until_us))
 
     def _jump_clock(self) -> None:
-        """The clock of one node jumps by days, and comes back."""
+        """The clock of one node jumps by days, and comes back. A node alone believes one that is a
+        day ahead, and forgets what a producer may repeat for an hour: that is as it must be.
+        """
         if self.jumped is not None:
             self._jump_back()
             return
         node = self._node()
-        difference_ms = self._chance.choice((-400, -1, 1, 30, 3_000)) * DAY_MS
+        alone = self._grounds.profile.nodes == 1
+        days = (-400, -1, 30, 3_000) if alone else (-400, -1, 1, 30, 3_000)
+        difference_ms = self._chance.choice(days) * DAY_MS
         self.jumped = node, difference_ms
         node.clock.step(difference_ms)
         self._later(self._lasting(), self._jump_back)

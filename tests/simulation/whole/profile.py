@@ -70,6 +70,10 @@ class WholeProfile:
 
     retiring: bool = False
     """Whether there is a node more than replicas, and nodes are drained and taken back."""
+    clocks_mended: bool = False
+    """Whether all clocks are put right when the faults have ended. Where each of them is wrong by
+    seconds, nobody takes a leadership over, so that no node can be drained.
+    """
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -104,6 +108,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         stuck=drawn.nodes > 1 and chance.random() < 0.3,
         readers=chance.random() < 0.5,
         lapsing=drawn.nodes > 1 and chance.random() < 0.3,
+        clocks_mended=True,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from querator.model.commands import RepairTime
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import (
     DAY_MS,
     LONE_TIME_JUMP_MS_MAX,
@@ -428,6 +428,27 @@ def test_a_thread_that_stands_still_between_two_clocks_sees_no_step():
     clock.halt_ms = 2_000
     skew.believed_ms(wall_ms, (B, C), LONG_AGO)
     assert skew.agrees((B, C)), "the clocks are as they were"
+
+
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
+def test_of_two_clocks_that_differ_a_new_group_follows_the_one_that_fits_its_nodes_partitions(
+    ahead_ms,
+):
+    """It began a day ago. When the third clock was heard, time went on by that day, and what had
+    been produced within the last minutes could not be repeated any more.
+    """
+    skew, clock = skew_of(ahead_ms)
+    right_ms = clock.wall_ms() + min(0, ahead_ms)
+    assert skew.believed_ms(clock.wall_ms(), (B, C), 0) == right_ms, "nothing else is known"
+    skew.reached(PLACEMENT_GROUP, clock.wall_ms())
+    assert skew.believed_ms(clock.wall_ms(), (B, C), 0) == right_ms, "its time cannot be put back"
+    skew.reached(GroupId(7), clock.wall_ms() - 1)
+    assert skew.believes((B, C), 0), "the own clock is right"
+    reached_ms = clock.wall_ms() + DAY_MS
+    skew.reached(GroupId(7), reached_ms)
+    assert skew.believed_ms(clock.wall_ms(), (B, C), 0) == reached_ms, "the own clock is wrong"
+    skew.heard(C, clock.wall_ms())
+    assert skew.believes((B, C), 0), "two of three agree"
 
 
 def test_the_bound_of_a_lone_voter():

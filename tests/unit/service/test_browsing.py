@@ -45,6 +45,7 @@ async def test_the_first_page_says_where_the_scan_ends():
 
 async def test_a_partition_that_is_not_there():
     async with staged("a") as stage:
+        stage.lead(PLACEMENT_GROUP, "a")
         with pytest.raises(QueratorError) as caught:
             await stage.members["a"].browse(call(1))
         assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_ARGUMENT, "partition")

@@ -7,19 +7,22 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from querator.model.calls import BrowseCall
 from querator.model.commands import MoveReturn
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.reader_calls import ReadBatchCall, ReleaseReaderCall
 from querator.raft.clock import Clock, SimulatedClock
 from querator.service import reads
 from querator.service.admin_service import AdminService
 from querator.service.forwarder import LettersQuery, PeekQuery
 from querator.service.readers import list_readers
-from tests.unit.service.serving import LONG_MS, code, refusal
+from tests.unit.service.serving import LONG_MS, code, lease_call, refusal
 from tests.unit.service.stage import Stage, staged
+from tests.unit.service.test_transactions import commit_call, fill, stage_call
 
 
 def group_of(stage: Stage, partition: int = 0) -> GroupId:
@@ -386,3 +389,29 @@ async def test_nobody_is_told_that_there_is_no_partition_while_the_map_cannot_ca
             asked = admin.redrive_dead_letters("default", "home", ("0-1", "1-1"), timeout_ms=500)
             error = await refusal(asked)
             assert (error.code, error.field) == (expected, "item_ids[1]")
+
+
+@pytest.mark.parametrize("door", ["lease", "browse", "read", "release", "stage", "commit"])
+async def test_a_call_that_names_a_partition_of_which_an_old_map_does_not_know_is_to_come_again(
+    monkeypatch: pytest.MonkeyPatch, door: str
+):
+    """A commit was refused for good, and so its tasks were staged anew."""
+    monkeypatch.setattr(reads, "CATCH_UP_S", 0.1)
+    async with staged("a", "b") as stage:
+        await stage.grow(2, behind="a", leader="b")
+        attempt = await fill(stage.members["b"], (b"x",), partition=1)
+        service = stage.members["a"]
+        stage.lead(PLACEMENT_GROUP, None)
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "lease": lambda: service.lease(lease_call(partition=1)),
+            "browse": lambda: service.browse(BrowseCall("default", "q", 1, 1, 0)),
+            "read": lambda: service.readers.read(ReadBatchCall("default", "q", "lake", 1, 1)),
+            "release": lambda: service.readers.release(
+                ReleaseReaderCall("default", "q", "lake", 1, timeout_ms=200)
+            ),
+            "stage": lambda: service.stage(stage_call(b"y", task=1, partition=1)),
+            "commit": lambda: service.commit(commit_call(attempt)),
+        }
+        error = await refusal(calls[door]())
+        assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "partition")
+        assert "whose map may be old" in error.message
