@@ -98,15 +98,15 @@ class WholeFaults(Faults):
             self._later(LOOK_US, lambda: self._look_for_change(until_us))
 
     def _jump_clock(self) -> None:
-        """The clock of one node jumps by days, and comes back. A node alone believes one that is a
-        day ahead, and forgets what a producer may repeat for an hour: that is as it must be.
+        """The clock of one node jumps by days, and comes back. A node alone believes one that is
+        wrong by a day, and may forget what a producer repeats: that is as it must be.
         """
         if self.jumped is not None:
             self._jump_back()
             return
         node = self._node()
         alone = self._grounds.profile.nodes == 1
-        days = (-400, -1, 30, 3_000) if alone else (-400, -1, 1, 30, 3_000)
+        days = (-400, 30, 3_000) if alone else (-400, -1, 1, 30, 3_000)
         difference_ms = self._chance.choice(days) * DAY_MS
         self.jumped = node, difference_ms
         node.clock.step(difference_ms)
