@@ -236,17 +236,20 @@ class Router:
         return name if name in nodes else nodes[0]
 
     def _may_lead(self, group: GroupId) -> list[str]:
-        """The other nodes with replicas of a group of which none runs here; else nobody."""
+        """The other nodes with replicas of a group of which none runs here; else nobody. One that
+        runs counts as long as the map names it, or the group moves away from this node.
+        """
         if self._forwarder is None:
             return []
         own = self._forwarder.name
-        nodes = [node_name(replica.node) for replica in self._placed().replicas(group)]
-        if own in nodes:
-            status = self._host.status(group)
-            if status is not None and not status.quarantined:
-                return []
-            nodes.remove(own)
-        return nodes
+        placed, status = self._placed().placed(group), self._host.status(group)
+        if placed is None:
+            return []
+        nodes = [node_name(replica.node) for replica in placed.target]
+        runs = status is not None and not status.quarantined
+        if runs and (own in nodes or placed.moving):
+            return []
+        return [name for name in nodes if name != own]
 
     def guesses(self, view: PartitionView) -> bool:
         """Whether the raft room knows nothing of who leads it: no replica of it runs here. There is

@@ -172,7 +172,7 @@ class Maps:
         if self._made is None or self._made[0] is not base:
             replicas = self._stage.replicas(self._stage.bare | self._stage.leaving)
             groups = {
-                group: PlacedGroup(replicas, replicas, len(replicas) + 1, 1)
+                group: PlacedGroup(replicas, replicas, 10, 1, moving=bool(self._stage.leaving))
                 for group in base.groups
             }
             self._made = base, base.evolve(base.epoch + 1, groups=groups)

@@ -685,3 +685,13 @@ async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
         stage.lead(group, "b")
         await stage.produce("b", b"x")
         assert payloads(*(await waiting).batches) == [b"x"]
+
+
+async def test_a_node_from_which_a_replica_moves_away_does_not_guess_who_leads():
+    """Its replica knows when there is a leader again. It asked one node after the other."""
+    async with staged("a", "b", "c", leaving="b") as stage:
+        group = group_of(stage)
+        view = stage.members["b"]._router.view(group)
+        assert view.leader == "a"
+        stage.lead(group, None)
+        assert (view.leader, view.led) == ("", False)
