@@ -147,7 +147,7 @@ class Member(Voter):
             return None
         if self.leads:
             return _together(self._majority_until_s())
-        if not self.votes:
+        if not self.votes and self.leader is None:
             return None
         now_s = self._clock.monotonic_s()
         deadline: float = self._SyncObj__raftElectionDeadline

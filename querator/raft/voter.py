@@ -235,6 +235,8 @@ class Voter(Stock):
     def _ask_before_election(self) -> None:
         """The election timeout is over: asks the voters whether they would vote (pre-vote)."""
         if not self.votes:
+            # It asks nobody, and hears of the next leader from that one.
+            self._SyncObj__raftLeader = None
             return
         if self.alone and not self._clock_allows():
             self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + _LOOK_AT_CLOCK_S

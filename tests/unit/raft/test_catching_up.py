@@ -177,6 +177,24 @@ def test_a_new_replica_gets_the_state_as_a_learner_and_is_promoted():
     world.until(lambda: all(replica.voter for replica in node.status.replicas))
 
 
+def test_a_learner_that_hears_nothing_of_its_leader_does_not_name_it_any_more():
+    """Its node sent to the former leader whatever it had for the group, and was refused."""
+    world, leader, other = behind()
+    world.heal()
+    world.until(world.alike, within_s=5)
+    node = world.nodes[other]
+    (own,) = (replica.id for replica in world.replicas if replica.node == key(other))
+    change(world, leader, RemoveReplica(own))
+    node.turns = None
+    node.environment = MemoryEnvironment()
+    change(world, leader, AddLearner(9, key(other)))
+    world.replicas = world.nodes[leader].status.replicas
+    world.start(other)
+    world.until(lambda: node.status.leader == key(leader), within_s=5)
+    world.stop(leader)
+    world.until(lambda: node.status.leader is None, within_s=5)
+
+
 def change(world: World, leader: str, what: Change) -> None:
     """Returns when it is committed."""
     asked = future()
