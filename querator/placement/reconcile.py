@@ -80,10 +80,12 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
 def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
     """With what a node begins when it has nothing of the group. A founding replica begins as all
     others did, however late. One that came later, or came back, learns first: it votes when the
-    others, of whom there is a majority without it, have let it.
+    others, of whom there is a majority without it, have let it. Empty for a node that the map does
+    not name any more: it has something.
     """
     own = placed.replica_on(node)
-    assert own is not None
+    if own is None:
+        return ()
     if any((replica.id, replica.node) == (own.id, node) for replica in placed.founding):
         return placed.founding
     return learning(placed.target, node)
@@ -116,7 +118,9 @@ class Reconciler:
         """Groups of which there may be a replica here that is not being deleted."""
         self._half_deleted: set[GroupId] = set()
         self._found: set[GroupId] = set()
-        """Groups of which there was a replica on disk at the start that can be opened."""
+        """Those of `_stored` that were on disk at the start, and can be opened: one that was only
+        about to be made is not.
+        """
 
     def begin(self, stored: Mapping[GroupId, bool]) -> None:
         """`stored` has the groups of which there is a replica here at the start, and whether its
@@ -179,8 +183,7 @@ class Reconciler:
     async def _open_group(self, placed: PlacementMap, group: GroupId) -> None:
         known = placed.placed(group)
         assert known is not None
-        named = known.replica_on(self._node) is not None
-        replicas = first_configuration(known, self._node) if named else ()
+        replicas = first_configuration(known, self._node)
         self._stored.add(group)
         await self._host.create_group(group, self._machine_for(group), replicas)
         if group in self._stored:

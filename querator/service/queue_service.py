@@ -199,9 +199,7 @@ class QueueService:
         return Routing(placed.epoch, self._router.name, nodes, leaders)
 
     async def _queue(self, call: _Named, *, partition: int = 0) -> Queue:
-        """The queue that the call names, if it can be used, with the partition if it has it. Raises
-        QueratorError.
-        """
+        """The queue that the call names, with the partition if it has it. Raises QueratorError."""
         queue = await self._reads.existing(lambda: self._router.queue(call.namespace, call.queue))
         return await self._reads.certain_of(queue, partition)
 
