@@ -180,6 +180,16 @@ async def test_a_machine_that_raises_stops_only_its_group():
         assert caught.value.code is ErrorCode.INTERNAL
 
 
+async def test_what_is_on_disk_is_opened_without_a_first_configuration():
+    """The map does not name the replica any more: it moves away."""
+    environment = MemoryEnvironment()
+    async with hosting(environment, RegisterMachine(1)) as host:
+        await host.propose(G1, 3)
+    async with hosting(environment.crash()) as host:
+        await host.create_group(G1, RegisterMachine(1), ())
+        assert (await host.propose(G1, 4))[0] == 7
+
+
 async def test_a_poisoned_entry_stops_the_group_again_after_a_restart():
     environment = MemoryEnvironment()
     async with hosting(environment, RegisterMachine(1)) as host:
