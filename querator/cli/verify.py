@@ -6,7 +6,10 @@ such pages cannot be relied on. Then, of each group (a partition's, or the place
 * its log: every entry from the first to the last is there, and its checksum holds;
 * its attachments: their checksums hold;
 * its tables: `partition.invariants`, all counts and indexes derived anew;
-* its place: each group is a partition of one queue.
+* its place: each group is a partition of one queue;
+* what is kept of a snapshot that it receives.
+
+And what the node remembers of its own starts and of those of others.
 
 As JSON it also tells a digest of each group's tables, by which replicas on several nodes can be
 compared.
@@ -31,9 +34,10 @@ from querator.partition import invariants
 from querator.partition.digest import digest
 from querator.partition.rows import decode_settings, decode_state
 from querator.placement import rows as placement_rows
+from querator.raft import incoming
 from querator.raft.journal import GroupDeleted, Journal
 from querator.raft.log_rows import read_applied
-from querator.storage import attachments, generations, identity
+from querator.storage import attachments, generations, identity, starts
 from querator.storage.data_file import check_pages
 from querator.storage.environment import (
     ReadTransaction,
@@ -98,6 +102,7 @@ class _Scan:
             for group in queue.groups:
                 if group == PLACEMENT_GROUP or group >= view.next_group:
                     self._wrong("placement", f"{queue.name} has group {group}, never given out")
+        self._check_starts()
 
     @property
     def queues(self) -> int:
@@ -125,6 +130,7 @@ class _Scan:
             return
         self._check_log(view, group, place)
         self._check_attachments(view, group, place)
+        self._check_incoming(group, place)
         self._sum_up(view, group, place)
         if group == PLACEMENT_GROUP:
             return
@@ -171,6 +177,18 @@ class _Scan:
                 attachments.read(view, group, index, part)
             except StorageCorrupt as error:
                 self._wrong(place, str(error))
+
+    def _check_incoming(self, group: int, place: str) -> None:
+        try:
+            incoming.read_row(self._txn, group)
+        except (StorageCorrupt, msgspec.DecodeError) as error:
+            self._wrong(place, str(error))
+
+    def _check_starts(self) -> None:
+        try:
+            starts.read(self._txn)
+        except StorageCorrupt as error:
+            self._wrong("starts of nodes", str(error))
 
     def _sum_up(self, view: ReadTransaction, group: int, place: str) -> None:
         try:

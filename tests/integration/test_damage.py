@@ -7,12 +7,17 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 
+import lmdb
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from querator import Client
+from querator.cli.verify import verify as verify_command
 from querator.client import LeasedItem
+from querator.storage.data_file import LMDB_ENGINE
 from querator.storage.lmdb_environment import open_lmdb
+from querator.storage.tables import ATTACHMENTS, INCOMING, PLACEMENT, STARTS
 from tests.integration.flips import flip
 from tests.integration.members import members
 from tests.integration.processes import ServerProcess, run, server, verify
@@ -99,6 +104,43 @@ async def test_a_flipped_bit_is_never_served(data_dir: Path, filled: Filled, see
     where = f"bit of byte {position}; verify: {found} {out}{err}"
     assert got is None or got <= filled.whole, where
     assert got == filled.whole or found != 0, where
+
+
+def test_verify_finds_a_damaged_row_of_each_table(data_dir: Path) -> None:
+    incoming = INCOMING.key(1)
+    with lmdb.open(str(data_dir), lib_version=LMDB_ENGINE) as environment:
+        with environment.begin() as txn:
+            firsts = {key[:1]: (key, value) for key, value in reversed(list(txn.cursor()))}
+    assert {STARTS.letter, ATTACHMENTS.letter, PLACEMENT.letter} <= firsts.keys()
+    assert verified(data_dir) == ""
+    missed = []
+    for key, value in (*firsts.values(), (incoming, b"damage")):
+        put_raw(data_dir, key, value[:-1] + bytes([value[-1] ^ 1]))
+        if not verified(data_dir):
+            missed.append(key)
+        put_raw(data_dir, key, b"" if key == incoming else value)
+    assert missed == []
+    assert verified(data_dir) == ""
+
+
+def put_raw(data_dir: Path, key: bytes, value: bytes) -> None:
+    """As the row lies in the data file; an empty one goes."""
+    with (
+        lmdb.open(str(data_dir), lib_version=LMDB_ENGINE) as environment,
+        environment.begin(write=True) as txn,
+    ):
+        if value:
+            txn.put(key, value)
+        else:
+            txn.delete(key)
+
+
+def verified(data_dir: Path) -> str:
+    """What `querator verify` finds."""
+    result = CliRunner().invoke(verify_command, ["--data-dir", str(data_dir)])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert "already open" not in result.output
+    return result.output if result.exit_code else ""
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1, 4096, 8192, None])
