@@ -221,7 +221,7 @@ async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
         await cluster.until(lambda view: replicas(view) == Counter(a=3, b=3, c=3))
         await cluster.until_well()
         await cluster["a"].kill()
-        out, _ = await cluster.querator("lease", "q", asked="b")
+        out, _ = await cluster.querator("lease", "q", "--wait", "30s", asked="b")
         assert "before" in out
 
 
