@@ -20,7 +20,7 @@ other leaders. `HostEvents.on_hang` tells, so that those who wait can be sent to
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from querator import telemetry
@@ -141,6 +141,7 @@ class Host:
         """The calls that have not been answered."""
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
+        self._unreadable: dict[GroupId, QueratorError] = {}
         # All that the two have ever held and that is not done: what is overtaken leaves them early.
         self._unanswered: set[asyncio.Future[None]] = set()
         self._hasty: dict[asyncio.Future[None], ErrorCode] = {}
@@ -204,10 +205,17 @@ class Host:
             self._put(Open(group, machine, opened, alone if replicas is None else replicas))
         try:
             await asyncio.shield(opened)
-        except QueratorError:
+        except QueratorError as error:
             if self._opened.get(group) is opened:
                 del self._opened[group]
+            if error.code is ErrorCode.INTERNAL:
+                self._unreadable[group] = error
             raise
+        self._unreadable.pop(group, None)
+
+    def unreadable(self) -> Mapping[GroupId, QueratorError]:
+        """Of the groups that could not be opened from what is stored of them: why."""
+        return self._unreadable
 
     async def close_group(self, group: GroupId) -> None:
         """Stops the group for good; returns when that is on disk. From then on this node neither
@@ -216,6 +224,7 @@ class Host:
         """
         closed = self._request_future()
         self._opened.pop(group, None)
+        self._unreadable.pop(group, None)
         self._put(Remove(group, closed, rows=False))
         await closed
 
@@ -229,6 +238,7 @@ class Host:
             removed = self._request_future()
             self._removed[group] = removed
             self._opened.pop(group, None)
+            self._unreadable.pop(group, None)
             self._put(Remove(group, removed))
         try:
             await asyncio.shield(removed)

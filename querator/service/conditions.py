@@ -221,7 +221,10 @@ class Conditions:
     def _replicas(self, statuses: dict[GroupId, GroupStatus]) -> Iterator[ClusterCondition]:
         yield from self._by_queue(
             "partition_stopped",
-            [group for group, status in statuses.items() if status.quarantined],
+            [
+                *(group for group, status in statuses.items() if status.quarantined),
+                *self._host.unreadable(),
+            ],
             lambda named, _: (
                 f"{named}: stopped by a defect on node {self._node}; see "
                 "node.partition_stopped in its log, and check its data with: querator verify"

@@ -50,7 +50,7 @@ CATCH_UP_S = 2.0
 """How long the map of this node may take to become as new as the leader's."""
 
 NOT_OPEN = "replica"
-"""The field of the error of a node whose replica is not open: another node may lead the group."""
+"""The field of the error of a node that cannot open its replica: another may lead the group."""
 
 _OF_THE_MAP = (
     ErrorCode.QUEUE_NOT_FOUND,
@@ -320,15 +320,19 @@ class Reads:
         return self._read(query)
 
     def _check_open(self, group: GroupId) -> None:
-        """Raises NOT_LEADER, of field NOT_OPEN, when this node should have a replica of the group
-        that is not open here.
+        """Raises NOT_LEADER when this node should have a replica of the group that is not open
+        here; of field NOT_OPEN when it cannot be opened. A new one is opened before long.
         """
         placed = self._router.map.placed(group)
         if placed is None or placed.replica_on(self._host.node) is None:
             return
-        if self._host.status(group) is None:
-            message = f"group {group} is not open: its data could not be read"
-            raise QueratorError(ErrorCode.NOT_LEADER, message, field=NOT_OPEN)
+        if self._host.status(group) is not None:
+            return
+        error = self._host.unreadable().get(group)
+        if error is None:
+            raise QueratorError(ErrorCode.NOT_LEADER, f"group {group} is not open yet")
+        message = f"group {group} is not open, its data could not be read: {error.message}"
+        raise QueratorError(ErrorCode.NOT_LEADER, message, field=NOT_OPEN)
 
     async def _outlook(self, query: AdvanceQuery) -> Outlook:
         await self._host.confirm_read(query.group)

@@ -64,6 +64,9 @@ class Seat:
         configured = self._stage.replicas(self._stage.bare)
         return status and msgspec.structs.replace(status, replicas=configured)
 
+    def unreadable(self) -> Any:
+        return self._stage.base.host.unreadable()
+
     def leader(self, group: GroupId) -> NodeKey | None:
         name = self._stage.leaders.get(group)
         known = name is not None and self._stage.has_heard_of(self._name, group)

@@ -10,7 +10,8 @@ from querator.model.queues import QueueSettings
 from querator.model.readers import OpenReader
 from querator.partition.facts import ClosureQuery
 from querator.partition.machine import PartitionMachine
-from querator.raft.host import Host
+from querator.raft import turn
+from querator.raft.group import Group
 from querator.service import stopped
 from querator.service.reads import NOT_OPEN
 from querator.storage.environment import StorageCorrupt
@@ -36,6 +37,17 @@ class Broken:
 
         monkeypatch.setattr(PartitionMachine, "apply", fails)
         monkeypatch.setattr(stopped, "LOOK_S", 0.05)
+
+
+def damage(monkeypatch: pytest.MonkeyPatch, broken: GroupId) -> None:
+    """What is stored of the group cannot be read."""
+
+    def opened(group: GroupId, *args: Any, **more: Any) -> Group:
+        if group == broken:
+            raise StorageCorrupt("a row is damaged")
+        return Group(group, *args, **more)
+
+    monkeypatch.setattr(turn, "Group", opened)
 
 
 async def update(node: Node, settings: QueueSettings, *mask: str) -> Any:
@@ -69,18 +81,12 @@ async def test_a_partition_that_cannot_be_opened_is_named(monkeypatch):
     environment = MemoryEnvironment()
     async with serving(environment) as node:
         before = await node.create(partitions=3)
-    create_group = Host.create_group
-
-    async def fails(host: Host, group: GroupId, *args: Any) -> None:
-        if group == before.groups[2]:
-            raise QueratorError(ErrorCode.INTERNAL, f"group {group} is stopped")
-        await create_group(host, group, *args)
-
-    monkeypatch.setattr(Host, "create_group", fails)
+    damage(monkeypatch, before.groups[2])
     async with serving(environment, may_fail=True) as node:
         error = await refusal(update(node, LONGER, "lease_timeout_ms"))
         assert (error.code, error.value) == (ErrorCode.STORAGE_FAILED, "2")
         assert "could not be read" in error.message
+        assert "a row is damaged" in error.message
 
 
 async def test_a_partition_without_a_leader_is_waited_for_unless_a_replica_says_why(monkeypatch):
@@ -104,7 +110,15 @@ async def test_a_partition_without_a_leader_is_waited_for_unless_a_replica_says_
 async def test_a_node_whose_replica_is_not_open_says_that_it_does_not_lead(monkeypatch):
     async with staged("a", "b") as stage:
         group = group_of(stage)
-        monkeypatch.setattr(stage.base.host, "status", lambda _: None)
+        host = stage.base.host
+        monkeypatch.setattr(host, "status", lambda _: None)
         error = await refusal(stage.members["b"].reads.answer(ClosureQuery(group)))
-        # Whoever has asked goes on with another node.
+        # The caller goes on with another node. A replica that is new is opened before long: it is
+        # not among those that are stopped.
+        assert (error.code, error.field) == (ErrorCode.NOT_LEADER, "")
+        assert "not open yet" in error.message
+        broken = QueratorError(ErrorCode.INTERNAL, "a row is damaged")
+        monkeypatch.setattr(host, "unreadable", lambda: {group: broken})
+        error = await refusal(stage.members["b"].reads.answer(ClosureQuery(group)))
         assert (error.code, error.field) == (ErrorCode.NOT_LEADER, NOT_OPEN)
+        assert "a row is damaged" in error.message
