@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from querator.model.ids import DEFAULT_NAMESPACE, GroupId, QueueId
+from querator.model.ids import DEFAULT_NAMESPACE, PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.queues import Queue
 
@@ -36,6 +36,7 @@ class NodeState(Enum):
     """As REMOVED; but its name may be used again, with other data."""
 
 
+_FIRST_GROUP: Final = GroupId(PLACEMENT_GROUP + 1)
 _GONE: Final = (NodeState.REMOVED, NodeState.FORGOTTEN)
 
 
@@ -122,6 +123,7 @@ class PlacementMap:
         "_nodes",
         "cluster_id",
         "epoch",
+        "next_group",
     )
 
     def __init__(
@@ -133,9 +135,12 @@ class PlacementMap:
         cluster_id: str = "",
         nodes: Iterable[PlacedNode] = (),
         groups: Mapping[GroupId, PlacedGroup] | None = None,
+        next_group: GroupId = _FIRST_GROUP,
     ) -> None:
         """Costs O(queues × partitions). Names, ids and groups must be unique (asserted)."""
         self.epoch = epoch
+        self.next_group = next_group
+        """Groups from this id on were named by no map up to this one."""
         self.cluster_id = cluster_id
         """Empty until the cluster is formed."""
         self._namespaces: frozenset[str] = frozenset(namespaces)
@@ -157,6 +162,7 @@ class PlacementMap:
             other = self._by_group.get(group)
             assert other is None or other[0].id == queue.id, "a group belongs to one queue"
             self._by_group[group] = (queue, partition)
+        self.next_group = GroupId(max((self.next_group, *(group + 1 for group in queue.groups))))
 
     def evolve(
         self,
@@ -174,7 +180,12 @@ class PlacementMap:
         copies of dictionaries: about 20 µs for 1,000 partitions.
         """
         assert epoch > self.epoch
-        after = PlacementMap(epoch, self._namespaces, cluster_id=cluster_id or self.cluster_id)
+        after = PlacementMap(
+            epoch,
+            self._namespaces,
+            cluster_id=cluster_id or self.cluster_id,
+            next_group=self.next_group,
+        )
         after._by_id = self._by_id.copy()
         after._by_name = self._by_name.copy()
         after._by_group = self._by_group.copy()

@@ -16,7 +16,8 @@ stopped; every step may be done again, and by several nodes at once:
     than before
 
 What is stored of a group that has settled without this node, or with another replica on it, is
-deleted (`surplus`): it moved elsewhere, and no majority counts on it. What a deletion that was
+deleted (`surplus`): it moved elsewhere, and no majority counts on it. So is what no map will name
+again. What a deletion that was
 broken off has left goes too. While the group moves, the replica that a start finds is opened as
 before: it may still vote, and it may have what no other one has.
 
@@ -138,7 +139,9 @@ class Reconciler:
         known = placed.placed(group)
         if group == PLACEMENT_GROUP or known is None:
             # A queue that is deleted takes its groups along (`delete`), as long as the map has it.
-            return group != PLACEMENT_GROUP
+            # A group that no map up to this one has named is of a queue which is still to come:
+            # this node has known a later map, and others count on the replica.
+            return PLACEMENT_GROUP < group < placed.next_group
         own, status = known.replica_on(self._node), self._host.status(group)
         if own is None:
             return not known.moving

@@ -81,6 +81,7 @@ def load(txn: ReadTransaction) -> View:
             cluster_id=head.cluster_id,
             nodes=nodes,
             groups=groups,
+            next_group=head.next_group,
         ),
         configured={row.queue.id: row.configured for row in rows},
         deleted_on={row.queue.id: row.deleted_on for row in rows if row.deleted_on},

@@ -75,7 +75,8 @@ def reconciler(host: Any) -> Reconciler:
 
 def placed(*target: Replica, moving: bool = False) -> PlacementMap:
     group = PlacedGroup(FOUNDING, target, 10, target[0].id, moving)
-    return PlacementMap(1, ["n"], [QUEUE], groups={G: group, PLACEMENT_GROUP: group})
+    groups = {G: group, PLACEMENT_GROUP: group}
+    return PlacementMap(1, ["n"], [QUEUE], groups=groups, next_group=GroupId(8))
 
 
 async def test_what_is_wanted_stays(host: Host, reconciler: Reconciler):
@@ -100,6 +101,11 @@ async def test_what_has_moved_away_goes(host: Host, reconciler: Reconciler):
 async def test_what_a_start_finds_goes_too(reconciler: Reconciler):
     reconciler.begin({PLACEMENT_GROUP: False, G: False, GroupId(7): False})
     assert reconciler.surplus(placed(Replica(2, B))) == [G, 7], "7 is of a queue that is gone"
+
+
+async def test_what_no_map_has_named_yet_stays(reconciler: Reconciler):
+    reconciler.begin({PLACEMENT_GROUP: False, GroupId(7): False, GroupId(8): False})
+    assert reconciler.surplus(placed(*FOUNDING)) == [7], "8 is of a queue that is still to come"
 
 
 async def test_what_a_start_finds_is_opened_while_the_group_moves_away(
