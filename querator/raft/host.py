@@ -208,13 +208,15 @@ class Host:
         except QueratorError as error:
             if self._opened.get(group) is opened:
                 del self._opened[group]
-            if error.code is ErrorCode.INTERNAL:
+            if error.code is ErrorCode.INTERNAL and self.status(group) is None:
                 self._unreadable[group] = error
             raise
         self._unreadable.pop(group, None)
 
     def unreadable(self) -> Mapping[GroupId, QueratorError]:
-        """Of the groups that could not be opened from what is stored of them: why."""
+        """Of the groups that could not be opened from what is stored of them: why. They have no
+        status.
+        """
         return self._unreadable
 
     async def close_group(self, group: GroupId) -> None:

@@ -178,6 +178,7 @@ async def test_a_machine_that_raises_stops_only_its_group():
         with pytest.raises(QueratorError) as caught:
             await host.create_group(G1, RegisterMachine(1))
         assert caught.value.code is ErrorCode.INTERNAL
+        assert host.unreadable() == {}, "its status says that it is stopped"
 
 
 async def test_what_is_on_disk_is_opened_without_a_first_configuration():
@@ -261,6 +262,10 @@ async def test_damage_in_what_a_group_stores_stops_only_that_group():
             await host.create_group(G1, RegisterMachine(1))
         assert caught.value.code is ErrorCode.INTERNAL
         assert (await host.propose(G2, 1))[0] == 1
+        assert host.status(G1) is None
+        assert host.unreadable() == {G1: caught.value}
+        await host.delete_group(G1)
+        assert host.unreadable() == {}
     assert [group for group, _ in owner.quarantined] == [G1]
 
 

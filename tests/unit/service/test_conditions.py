@@ -4,7 +4,7 @@ the log, and seen to go.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,7 @@ import pytest
 
 from querator.model.cluster import ClusterCondition
 from querator.model.commands import Expire
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import NodeKey
@@ -44,6 +44,7 @@ class Faulty:
         self.skew_ms = 0
         self.clock_differs: tuple[NodeKey, int] | None = None
         self.loop_hangs = 0
+        self.unreadable: Callable[[], Mapping[GroupId, QueratorError]] = host.unreadable
         self.changed: dict[GroupId, dict[str, Any]] = {}
         """By group: fields of its status."""
         self.slow_syncs = 0
@@ -181,6 +182,16 @@ async def test_a_partition_that_is_stopped(caplog: pytest.LogCaptureFixture) -> 
         sentence = await watch.seen("partition_stopped")
         assert "q/0, q/1, q/2, q/3, q/4 and 2 more: stopped by a defect on node node" in sentence
         watch.host.changed.clear()
+        await watch.gone("partition_stopped")
+
+
+async def test_a_partition_that_cannot_be_opened(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        queue = await node.create(partitions=2)
+        broken = {queue.groups[1]: QueratorError(ErrorCode.INTERNAL, "a row is damaged")}
+        watch.host.unreadable = lambda: broken
+        assert "q/1: stopped by a defect on node node" in await watch.seen("partition_stopped")
+        broken.clear()
         await watch.gone("partition_stopped")
 
 
