@@ -100,7 +100,7 @@ class _Scan:
         self._map = view.map
         for queue in view.map:
             for group in queue.groups:
-                if group == PLACEMENT_GROUP or group >= view.next_group:
+                if group == PLACEMENT_GROUP or group >= view.map.next_group:
                     self._wrong("placement", f"{queue.name} has group {group}, never given out")
         self._check_starts()
 

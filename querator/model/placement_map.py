@@ -140,7 +140,7 @@ class PlacementMap:
         """Costs O(queues × partitions). Names, ids and groups must be unique (asserted)."""
         self.epoch = epoch
         self.next_group = next_group
-        """Groups from this id on were named by no map up to this one."""
+        """No map up to this one has named a group of this id or a higher one."""
         self.cluster_id = cluster_id
         """Empty until the cluster is formed."""
         self._namespaces: frozenset[str] = frozenset(namespaces)
@@ -162,7 +162,6 @@ class PlacementMap:
             other = self._by_group.get(group)
             assert other is None or other[0].id == queue.id, "a group belongs to one queue"
             self._by_group[group] = (queue, partition)
-        self.next_group = GroupId(max((self.next_group, *(group + 1 for group in queue.groups))))
 
     def evolve(
         self,
@@ -203,6 +202,7 @@ class PlacementMap:
             if before is not None:
                 after._leave(group for group in before.groups if group not in queue.groups)
             after._put(queue)
+            after.next_group = GroupId(max(after.next_group, queue.groups[-1] + 1))
         return after
 
     def _leave(self, groups: Iterable[GroupId]) -> None:

@@ -16,13 +16,14 @@ stopped; every step may be done again, and by several nodes at once:
     than before
 
 What is stored of a group that has settled without this node, or with another replica on it, is
-deleted (`surplus`): it moved elsewhere, and no majority counts on it. So is what no map will name
-again. What a deletion that was
+deleted (`surplus`): it moved elsewhere, and no majority counts on it. What a deletion that was
 broken off has left goes too. While the group moves, the replica that a start finds is opened as
 before: it may still vote, and it may have what no other one has.
 
-A group is made only after the entry that names it is applied, and its queue leaves the map only
-after the group's data is gone everywhere: no data is ever without a name.
+A group is made only after the entry that names it is committed, and its queue leaves the map only
+after the group's data is gone everywhere: no data is ever without a name. A node may have made it
+by a map that it heard from another node. After a restart its own map may not name the group yet: a
+group that no map up to this one has named is kept.
 """
 
 import asyncio
@@ -139,8 +140,6 @@ class Reconciler:
         known = placed.placed(group)
         if group == PLACEMENT_GROUP or known is None:
             # A queue that is deleted takes its groups along (`delete`), as long as the map has it.
-            # A group that no map up to this one has named is of a queue which is still to come:
-            # this node has known a later map, and others count on the replica.
             return PLACEMENT_GROUP < group < placed.next_group
         own, status = known.replica_on(self._node), self._host.status(group)
         if own is None:

@@ -86,7 +86,6 @@ def load(txn: ReadTransaction) -> View:
         configured={row.queue.id: row.configured for row in rows},
         deleted_on={row.queue.id: row.deleted_on for row in rows if row.deleted_on},
         next_queue_id=head.next_queue_id,
-        next_group=head.next_group,
         now_ms=head.now_ms,
         closed_on={row.queue.id: row.closed_on for row in rows if row.closed_on},
     )
@@ -117,7 +116,7 @@ def store(txn: WriteTransaction, view: View, change: Change) -> View:
     for group, replicas in change.groups.items():
         GROUPS.put(txn, PLACEMENT_GROUP, group, value=_encode(replicas))
     head = _Head(
-        placed.epoch, after.next_queue_id, after.next_group, view.now_ms, placed.cluster_id
+        placed.epoch, after.next_queue_id, placed.next_group, view.now_ms, placed.cluster_id
     )
     PLACEMENT.put(txn, PLACEMENT_GROUP, value=_encode(head))
     return after
@@ -161,7 +160,6 @@ def _with(txn: WriteTransaction, before: View, view: View, put: Queue, change: C
         deleted_on=deleted_on,
         closed_on=closed_on,
         next_queue_id=QueueId(max(view.next_queue_id, put.id + 1)),
-        next_group=GroupId(max(view.next_group, put.groups[-1] + 1)),
     )
 
 

@@ -87,7 +87,7 @@ def _create(view: View, command: CreateQueue) -> Change:
         settings=command.settings,
         settings_version=1,
         created_at_ms=view.now_ms,
-        groups=tuple(GroupId(view.next_group + p) for p in range(partitions)),
+        groups=tuple(GroupId(view.map.next_group + p) for p in range(partitions)),
         routed=partitions,
     )
     groups = _placed(view.map, queue.groups, command.settings.replicas)
@@ -284,7 +284,7 @@ def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
     )
     if refusal is not None:
         return Change(refusal)
-    new = tuple(GroupId(view.next_group + step) for step in range(more))
+    new = tuple(GroupId(view.map.next_group + step) for step in range(more))
     updated = msgspec.structs.replace(updated, groups=(*queue.groups, *new), routed=queue.shares)
     return Change(
         QueueUpdated(updated),

@@ -23,7 +23,6 @@ class View(msgspec.Struct, frozen=True):
     configured: dict[QueueId, int]
     deleted_on: dict[QueueId, tuple[NodeKey, ...]]
     next_queue_id: QueueId
-    next_group: GroupId
     now_ms: int
     closed_on: dict[QueueId, tuple[NodeKey, ...]] = {}
 

@@ -134,9 +134,12 @@ def test_ids_of_a_deleted_queue_are_never_used_again(group: Group):
     create(group, "q", partitions=2)
     group.propose(DeleteQueue("n", "q"))
     group.propose(ReplicasGone(QueueId(1), A))
+    assert group.map.next_group == 3
     group.restart()
+    assert group.map.next_group == 3
     again = create(group, "q", partitions=2)
     assert (again.id, again.groups) == (2, (3, 4))
+    assert group.map.next_group == 5
 
 
 def test_create_repeats(group: Group):

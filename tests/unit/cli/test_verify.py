@@ -1,0 +1,25 @@
+"""What `querator verify` says of a placement map that contradicts itself."""
+
+import msgspec
+
+from querator.cli.verify import _Scan
+from querator.model.ids import PLACEMENT_GROUP
+from querator.model.queues import QueueSettings
+from querator.placement.commands import CreateQueue
+from querator.storage.tables import PLACEMENT
+from tests.unit.placement.conftest import Group
+
+
+def test_a_queue_with_a_group_that_was_never_given_out():
+    group = Group()
+    group.propose(CreateQueue("n", "q", QueueSettings(partitions=2)))
+    with group.environment.snapshot() as snapshot:
+        assert not [one for one in _Scan(snapshot).problems if one.place == "placement"]
+    txn = group.environment.begin()
+    head = msgspec.msgpack.decode(PLACEMENT.get(txn, PLACEMENT_GROUP) or b"")
+    head[2] -= 1
+    PLACEMENT.put(txn, PLACEMENT_GROUP, value=msgspec.msgpack.encode(head))
+    txn.commit(sync=True)
+    with group.environment.snapshot() as snapshot:
+        problems = [one.sentence for one in _Scan(snapshot).problems if one.place == "placement"]
+    assert problems == ["q has group 2, never given out"]
