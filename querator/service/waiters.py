@@ -22,6 +22,8 @@ again after OVERLOADED_RETRY_MS. So the commands of a waiter are bounded by time
 partitions answer.
 
 Partitions take turns: one that has been asked goes to the end of the line.
+
+Longer than 500 lines: every way in which a waiter's wait ends is read in one place.
 """
 
 import asyncio
