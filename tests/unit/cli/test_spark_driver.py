@@ -20,13 +20,18 @@ number = len(starts.read_text())
 """The number of this start, from 1."""
 WAITS_ONCE = f"{COUNTS}print(f'start {{number}}', flush=True)\nif number == 1: time.sleep(600)\n"
 FORKS = f"""{COUNTS}
-sleep = [sys.executable, "-c", "import time; time.sleep(600)", "pyspark.worker"]
-workers = [subprocess.Popen(sleep) for _ in range(2)]
+sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", "pyspark.worker"]
+workers = [subprocess.Popen(sleep, stdout=subprocess.PIPE) for _ in range(2)]
+for worker in workers:
+    worker.stdout.readline()
 print(*(worker.pid for worker in workers), flush=True)
 ended = workers[1].wait()
 workers[0].kill()
 workers[0].wait()
 print(ended, flush=True)
+"""
+"""Tells the numbers of its workers when both run: a process that has just been started has no
+command line for a moment.
 """
 
 
