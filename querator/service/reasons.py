@@ -63,6 +63,14 @@ class Reasons:
             value=self._number(view),
         )
 
+    def unproved(self, view: PartitionView, node: str) -> QueratorError:
+        """The deadline passed before the node said whether it leads."""
+        return QueratorError(
+            ErrorCode.DEADLINE_EXCEEDED,
+            f"node {node} did not say before the deadline whether it leads {self.name(view)}; not "
+            f"executed",
+        )
+
     def leaderless(
         self, view: PartitionView, deadline: float | None, unknown: QueratorError | None
     ) -> QueratorError:

@@ -2,6 +2,8 @@
 
     this node leads           the raft room
     another node leads        the `Forwarder`, one hop: who does not lead says so, and who does
+    another node may lead     the same, but a command with an attachment goes after that node has
+                              said that it leads
     nobody is known to lead   the call waits in line
 
 **Taken on.** A command is taken on when it has been handed to the raft room, or to another node. A
@@ -32,6 +34,7 @@ from querator.model.limits import LEADER_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.partition.facts import ClosureQuery
 from querator.raft.host import Host
 from querator.service.admission import Sending, Ticket
 from querator.service.forwarder import Forwarder, Query
@@ -134,8 +137,7 @@ class Router:
         if view is None:
             view = self._views[group] = PartitionView(group, led=self._host.leads(group))
             if not view.local:
-                leader = self._host.leader(group)
-                self._follow(view, self._guess(group) if leader is None else node_name(leader))
+                self.on_leader(group, self._host.leader(group))
         return view
 
     def views(self, queue: Queue) -> tuple[PartitionView, ...]:
@@ -201,6 +203,7 @@ class Router:
         """The raft room knows of another leader, or of none."""
         view = self.view(group)
         self._follow(view, self._guess(group) if node is None else node_name(node))
+        view.proved = node is not None
         return view
 
     def on_reach(self, node: str) -> list[PartitionView]:
@@ -272,13 +275,17 @@ class Router:
 
     def learn(self, view: PartitionView, node: str) -> None:
         """Another node says of itself that it leads."""
-        if not view.local and view.leader != node:
+        if view.local:
+            return
+        if view.leader != node:
             self._follow(view, node)
+        view.proved = view.leader == node
 
     def _follow(self, view: PartitionView, node: str) -> None:
         former = view.leader
         view.leader = "" if self._forwarder is None or node == self._forwarder.name else node
         if view.leader != former:
+            view.proved = False
             if not view.local:
                 view.ready = 0
             if former and view.forwards:
@@ -384,10 +391,12 @@ class Router:
             if ticket is not None and (not view.led or view.line):
                 ticket.wait()
             await self._turn(view, latest, deadline, unknown)
-            if ticket is not None:
-                ticket.go()
             node = "" if view.local else view.leader
             try:
+                if node and attachment and not view.proved:
+                    await self._prove(view, node, deadline, ticket)
+                if ticket is not None:
+                    ticket.go()
                 future = (send or self._send)(view, node, command, attachment)
                 result = await self._answer(view, future, deadline)
             except QueratorError as error:
@@ -416,6 +425,8 @@ class Router:
         if not node:
             view.local = self._host.leads(view.group)
             self._look(view)
+        elif node == view.leader:
+            view.proved = False
         leader = error.value or (self._guess(view.group, after=node) if node else "")
         if not leader or leader == node or view.local:
             return False
@@ -471,6 +482,35 @@ class Router:
             if located is error:
                 raise
             raise located from error
+
+    async def _prove(
+        self, view: PartitionView, node: str, deadline: float | None, ticket: Ticket | None
+    ) -> None:
+        """Returns when the node has said that it leads. Otherwise raises a QueratorError, and
+        nothing has been executed.
+
+        An attachment of megabytes that goes from one guess to the next, for each call that waits,
+        takes all that the links can carry. So all calls ask together, and with few bytes.
+        """
+        assert self._forwarder is not None
+        if ticket is not None:
+            ticket.wait()
+        question = view.questions.get(node)
+        if question is None:
+            question = view.questions[node] = self._forwarder.query(node, ClosureQuery(view.group))
+            view.forwards[question] = (node, True)
+            question.add_done_callback(partial(_asked, view, node))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.shield(question)
+        except TimeoutError:
+            raise self._reasons.unproved(view, node) from None
+        except QueratorError as error:
+            if error.code is ErrorCode.OUTCOME_UNKNOWN:
+                raise QueratorError(ErrorCode.UNAVAILABLE, error.message) from error
+            raise self._reasons.located(view, error) from error
+        if view.leader == node:
+            view.proved = True
 
     def _send(
         self, view: PartitionView, node: str, command: Any, attachment: bytes
@@ -586,6 +626,13 @@ class Router:
 def deadline_after(timeout_ms: int) -> float | None:
     """By the loop's clock; 0: there is none."""
     return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
+
+
+def _asked(view: PartitionView, node: str, question: "asyncio.Future[Any]") -> None:
+    del view.questions[node], view.forwards[question]
+    if not question.cancelled():
+        # Those that asked may have been cancelled.
+        question.exception()
 
 
 async def _nothing(query: Any) -> Any:

@@ -38,6 +38,8 @@ class PartitionView:
         "pinned",
         "produce_bytes",
         "produces",
+        "proved",
+        "questions",
         "ready",
         "rests",
         "stages",
@@ -52,6 +54,10 @@ class PartitionView:
         self.local = led
         self.leader = ""
         """Name of another node that leads, as far as is known."""
+        self.proved = False
+        """Whether that node has said so, or the raft room says so; else it is a guess."""
+        self.questions: dict[str, asyncio.Future[Any]] = {}
+        """What is unanswered of whether a node leads, by node."""
         self.ready = 0
         """Items that can be leased through this node: not promised to others."""
         self.kept = False

@@ -8,10 +8,11 @@ import pytest
 
 from querator.model.calls import CompleteCall, SubscribeCall
 from querator.model.commands import Lease, Produce
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
+from querator.partition.facts import ClosureQuery
 from querator.raft.clock import SimulatedClock
 from querator.service import demands, neighbours, offers, router
 from querator.service.forwarder import Query
@@ -695,3 +696,68 @@ async def test_a_node_from_which_a_replica_moves_away_does_not_guess_who_leads()
         assert view.leader == "a"
         stage.lead(group, None)
         assert (view.leader, view.led) == ("", False)
+
+
+@pytest.mark.parametrize(
+    "d", [{"bare": "d"}, {"stopped": "d"}], ids=["without replicas", "whose replicas are stopped"]
+)
+async def test_payloads_do_not_travel_to_a_node_that_may_lead(d: dict[str, Any]):
+    """Seed 121414 of whole nodes: each produce that waited went from one guess to the next with
+    its megabyte, and nothing else came through the links.
+    """
+    async with staged("a", "b", "c", "d", **d) as stage, asyncio.timeout(20):
+        (group,) = stage.leaders
+        stage.lead(group, None)
+        produced = [start(stage.produce("d", b"%d" % number)) for number in range(20)]
+        await asyncio.sleep(0.3)
+        assert stage.forwarded["Produce"] == 0
+        stage.lead(group, "c")
+        await asyncio.gather(*produced)
+        assert stage.forwarded["Produce"] == 20
+        await stage.produce("d", b"one more")
+        assert stage.forwarded["Produce"] == 21
+
+
+async def test_a_deadline_before_a_node_says_whether_it_leads_is_certainly_not_executed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with staged("a", "b", "d", bare="d") as stage, asyncio.timeout(20):
+        (group,) = stage.leaders
+        stage.lead(group, None)
+        query = stage.forwarders["d"].query
+        asked = asyncio.Event()
+
+        def unanswered(node: str, question: Query) -> "asyncio.Future[Any]":
+            if not isinstance(question, ClosureQuery):
+                return query(node, question)
+            asked.set()
+            return asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(stage.forwarders["d"], "query", unanswered)
+        produced = start(stage.produce("d", b"x", timeout_ms=100))
+        await asked.wait()
+        error = await refusal(produced)
+        assert error.code is ErrorCode.DEADLINE_EXCEEDED
+        assert "did not say before the deadline whether it leads partition 0" in error.message
+        assert stage.forwarded["Produce"] == 0
+
+
+async def test_a_question_to_a_node_that_vanishes_is_no_outcome():
+    async with staged("a", "b", "d", bare="d") as stage, asyncio.timeout(20):
+        (group,) = stage.leaders
+        question = asyncio.get_running_loop().create_future()
+        query = stage.forwarders["d"].query
+        vanished: list[Query] = []
+
+        def once(node: str, asked: Query) -> "asyncio.Future[Any]":
+            if vanished or not isinstance(asked, ClosureQuery):
+                return query(node, asked)
+            vanished.append(asked)
+            return question
+
+        stage.forwarders["d"].query = once  # type: ignore[method-assign]
+        produced = start(stage.produce("d", b"x"))
+        await rounds()
+        question.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the link broke"))
+        await produced
+        assert vanished == [ClosureQuery(group)]
