@@ -199,21 +199,9 @@ class AdminService:
             try:
                 return queue, await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
             except QueratorError as error:
-                if not any(self._has_left(queue, group, error) for group in queue.groups):
+                if not any(self._router.has_left(queue, group, error) for group in queue.groups):
                     raise
                 queue = self._reads.newest(queue)
-
-    def _has_left(self, queue: Queue, group: GroupId, error: QueratorError) -> bool:
-        """Whether the error says no more than that a partition, which was closing and empty, has
-        left the queue since.
-        """
-        known = self._router.map.get(queue.id)
-        return (
-            error.code is ErrorCode.QUEUE_DELETING
-            and known is not None
-            and known.state is QueueState.ACTIVE
-            and group not in known.groups
-        )
 
     async def peek_items(
         self,
@@ -286,7 +274,7 @@ class AdminService:
             try:
                 page = await self._reads.page(asked, deadline=deadline)
             except QueratorError as error:
-                if not self._has_left(queue, group, error):
+                if not self._router.has_left(queue, group, error):
                     raise
                 page = ItemPage((), 0)
             items += [(group, partition, item) for item in page.items]
@@ -323,7 +311,7 @@ class AdminService:
                 try:
                     done = await self._router.call(view, RepairTime(), deadline=deadline)
                 except QueratorError as error:
-                    if not self._has_left(queue, view.group, error):
+                    if not self._router.has_left(queue, view.group, error):
                         raise
                     continue
                 assert isinstance(done, Done)
@@ -356,7 +344,7 @@ class AdminService:
                 if not dry_run:
                     given_up += await self._give_up(queue, partition, lost, deadline)
             except QueratorError as error:
-                if not self._has_left(queue, group, error):
+                if not self._router.has_left(queue, group, error):
                     raise
         return tuple(found), given_up
 
@@ -416,7 +404,7 @@ class AdminService:
             try:
                 redriven += await self._redrive(group, name, homes, seqs, deadline)
             except QueratorError as error:
-                if not self._has_left(dead, group, error):
+                if not self._router.has_left(dead, group, error):
                     raise
         return redriven
 

@@ -132,6 +132,18 @@ class Router:
             raise stopping_error()
         return usable(self._placed(), namespace, name)
 
+    def has_left(self, queue: Queue, group: GroupId, error: QueratorError) -> bool:
+        """Whether the error says no more than that a partition, which was closing and empty, has
+        left the queue since.
+        """
+        known = self._placed().get(queue.id)
+        return (
+            error.code is ErrorCode.QUEUE_DELETING
+            and known is not None
+            and known.state is QueueState.ACTIVE
+            and group not in known.groups
+        )
+
     def view(self, group: GroupId) -> PartitionView:
         view = self._views.get(group)
         if view is None:

@@ -237,12 +237,14 @@ class Transactions:
         assert isinstance(result, TxnResult)
         if result.state is TxnState.COMMITTED:
             return AbortReply(True, 0)
-        dropped = await each([self._drop(one, call, deadline) for one in self._router.views(queue)])
+        views = self._router.views(queue)
+        dropped = await each([self._drop(one, call, deadline) for one in views])
         stages = 0
-        for count in dropped:
-            if isinstance(count, QueratorError):
+        for one, count in zip(views, dropped, strict=True):
+            if not isinstance(count, QueratorError):
+                stages += count
+            elif not self._router.has_left(queue, one.group, count):
                 raise count
-            stages += count
         return AbortReply(False, stages)
 
     async def _drop(self, view: PartitionView, call: AbortCall, deadline: float | None) -> int:
@@ -265,8 +267,10 @@ class Transactions:
         )
         batches: dict[tuple[str, int], StagedBatch] = {}
         more = False
-        for page in pages:
+        for group, page in zip(queue.groups, pages, strict=True):
             if isinstance(page, QueratorError):
+                if self._router.has_left(queue, group, page):
+                    continue
                 raise page
             assert isinstance(page, StagedPage)
             more = more or page.more

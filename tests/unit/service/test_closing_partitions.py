@@ -10,9 +10,11 @@ import pytest
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
+from querator.model.txn_calls import AbortCall, AbortReply, TxnList
 from querator.placement import closing
 from querator.placement.telling import here
 from querator.service.admin_service import AdminService
+from querator.service.queue_service import QueueService
 from tests.unit.service.serving import Node, serving
 from tests.unit.service.stage import staged
 
@@ -141,6 +143,28 @@ async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
         )
         asking = asyncio.get_running_loop().create_task(cast(Any, ask(admin)))
         await stage.confirming.wait()
+        await change(stage.base, 1)
+        await stage.base.until(lambda: len(placed(stage.base).groups) == 1)
+        assert await asking == answer
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda service: service.abort(AbortCall("default", "q", "p", 7)), AbortReply(False, 0)),
+        (lambda service: service.staged("default", "q"), TxnList((), False)),
+    ],
+    ids=["abort", "list what is staged"],
+)
+async def test_a_batch_needs_nothing_of_a_partition_that_has_gone(
+    ask: Callable[[QueueService], Awaitable[object]], answer: object
+):
+    """Seed 122574 of whole nodes: the queue, which had fewer partitions, was said to be deleted."""
+    async with staged("a", "b", partitions=2) as stage:
+        stage.lead(PLACEMENT_GROUP, "b")
+        stage.lead(placed(stage.base).groups[1], None)
+        asking = asyncio.get_running_loop().create_task(cast(Any, ask(stage.members["a"])))
+        await asyncio.sleep(0.01)
         await change(stage.base, 1)
         await stage.base.until(lambda: len(placed(stage.base).groups) == 1)
         assert await asking == answer
