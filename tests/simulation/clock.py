@@ -21,7 +21,7 @@ class NodeClock:
     def __init__(self, timeline: Timeline, *, offset_ms: int, drift_ppm: int) -> None:
         self.within_us = 0
         self._timeline = timeline
-        self._rate = 1 + drift_ppm / 1_000_000
+        self._rate = self._rate_before = 1 + drift_ppm / 1_000_000
         self._offset_ms = offset_ms
         self._jumped_ms = 0
         self._set_us = self._read_us = 0
@@ -42,7 +42,8 @@ class NodeClock:
         now_us = self._timeline.now_us + self.within_us
         if now_us > self._read_us:
             self._read_us = now_us
-        return (self._monotonic_us + (now_us - self._set_us) * self._rate) / SECOND
+        rate = self._rate if now_us >= self._set_us else self._rate_before
+        return (self._monotonic_us + (now_us - self._set_us) * rate) / SECOND
 
     def on_step(self, wake: Callable[[], None]) -> None:
         """Whoever waits looks again after its wait."""
@@ -66,9 +67,12 @@ class NodeClock:
             self.earliest_ms = min(self.earliest_ms, LATE_MS)
 
     def set_drift(self, drift_ppm: int) -> None:
-        # From the last instant on that anybody has read.
-        self._monotonic_us += (self._read_us - self._set_us) * self._rate
-        self._set_us = self._read_us
+        # From the last instant on that anybody has read. A turn may have read it that came further
+        # than virtual time is; until then the clock keeps its pace.
+        if self._read_us > self._set_us:
+            self._monotonic_us += (self._read_us - self._set_us) * self._rate
+            self._set_us = self._read_us
+            self._rate_before = self._rate
         self._rate = 1 + drift_ppm / 1_000_000
 
     def set_right(self) -> None:

@@ -57,5 +57,9 @@ class Timeline:
         if self._tell is not None:
             self._tell(f"{self.now_us / SECOND:12.6f}  {who:8} {text}")
 
+    def end_transcript(self) -> None:
+        """Nothing is told from here on."""
+        self._tell = None
+
     def trace(self) -> str:
         return self._hash.hexdigest()
