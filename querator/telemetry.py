@@ -11,7 +11,7 @@ to Querator: one line per event on a stream, JSON or coloured text, other librar
 """
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, Final, TextIO
 
@@ -114,11 +114,15 @@ def _to_record(
     return (line,), {**passed_on, "extra": {_EVENT_KEY: dict(event)}}
 
 
+def event_of(record: logging.LogRecord) -> Mapping[str, Any]:
+    """The keys and values of what a `logger` has said; empty for another library's message."""
+    carried: Mapping[str, Any] = getattr(record, _EVENT_KEY, {})
+    return carried
+
+
 def _from_record(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The event that `_to_record` put there, or another library's message; with what is bound."""
-    carried = getattr(event["_record"], _EVENT_KEY, None)
-    if carried is not None:
-        event.update(carried)
+    event.update(event_of(event["_record"]))
     for key, value in _bound.items():
         event.setdefault(key, value)
     return event

@@ -197,6 +197,14 @@ class QueueRules(msgspec.Struct, frozen=True):
     dead_queue: str = ""
 
 
+class Aside(msgspec.Struct, frozen=True, array_like=True):
+    """A damaged block: leases pass over its items, as many as `items`, for a while from then on."""
+
+    queue: str
+    from_s: float
+    items: int
+
+
 class History(msgspec.Struct):
     """`clock_uncertainty_s`: by how much a lease may end before its timeout as clients measure it.
     `hold_s`: how long after the end of a call (or after it was given up) items that it was granted
@@ -207,6 +215,7 @@ class History(msgspec.Struct):
     operations: list[Operation] = []
     clock_uncertainty_s: float = 0.5
     hold_s: float = float("inf")
+    asides: list[Aside] = []
     notes: list[tuple[float, str]] = []
     """What else happened, for people: (when, what)."""
 

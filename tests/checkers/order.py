@@ -66,13 +66,16 @@ def _reason(lives: Lives, place: Place, dead: DeadItem) -> Iterator[str]:
 
 
 class Unseen:
-    """Items that the server may hold back for calls which never saw them: from when until when, and
-    how many. Such items are skipped by others without a fault.
+    """Items that the server may hold back for calls which never saw them, or because nobody can
+    read them: from when until when, and how many. Such items are skipped by others without a fault.
     """
 
     def __init__(self, lives: Lives) -> None:
         self._spans: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
         self._timeouts: dict[str, float] = {}
+        self._firsts: dict[str, float] = {}
+        for aside in lives.history.asides:
+            self._spans[aside.queue].append((aside.from_s, float("inf"), aside.items))
         for op in lives.history.operations:
             if count := unseen_items(op):
                 assert isinstance(op.request, Lease)
@@ -80,6 +83,7 @@ class Unseen:
                 self._timeouts[op.queue] = min(own_s, self._timeouts.get(op.queue, own_s))
                 until_s = op.end_s + lives.history.hold_s
                 self._spans[op.queue].append((op.begin_s, until_s, count))
+                self._firsts[op.queue] = min(op.begin_s, self._firsts.get(op.queue, op.begin_s))
 
     def most(self, queue: str, begin_s: float, end_s: float) -> int:
         """How many items of a partition may be held back somewhere in the interval."""
@@ -92,7 +96,7 @@ class Unseen:
 
     def first_s(self, queue: str) -> float:
         """Before this nothing was granted unseen."""
-        return min((start for start, _, _ in self._spans.get(queue, ())), default=float("inf"))
+        return self._firsts.get(queue, float("inf"))
 
 
 def unseen_items(op: Operation) -> int:

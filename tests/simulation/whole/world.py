@@ -9,19 +9,21 @@ the end               every replica is equal, every log is read from disk once m
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from querator import telemetry
 from querator.model.ids import GroupId
 from querator.model.limits import ROUTING_AGAIN_MS, ROUTING_CLOSED_MS_MAX
 from querator.model.nodes import NodeKey, node_key
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.partition import invariants, queries
+from querator.partition import invariants, payloads, queries
 from querator.partition.departed import departed
 from querator.raft.handover import Outcome
 from querator.raft.machine import Machine
@@ -29,8 +31,9 @@ from querator.raft.messages import decode_frame
 from querator.raft.status import GroupStatus
 from querator.raft.turn import Turns
 from querator.storage import generations
+from querator.storage.environment import StorageCorrupt
 from tests.checkers import history
-from tests.checkers.history import History, QueueRules, Recorder
+from tests.checkers.history import Aside, History, QueueRules, Recorder
 from tests.simulation.checks import CheckedMachine, Checks
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk
@@ -272,12 +275,26 @@ class WholeWorld:
     def queue(self, name: str) -> Queue | None:
         return self.newest_map().find(NAMESPACE, name)
 
+    def _set_aside(self, found: Mapping[str, Any]) -> None:
+        """A node has found a damaged block: leases pass over its items until it is whole again."""
+        queue = self.queue(found["queue"])
+        if queue is None or found["partition"] >= len(queue.groups):
+            return
+        group = queue.groups[found["partition"]]
+        items = 0
+        for node in self._nodes.values():
+            # The others may not have applied what brought it. This one may have damaged rows.
+            with contextlib.suppress(StorageCorrupt), node.view(group) as snapshot:
+                items = max(items, payloads.items_left(snapshot, group, [found["block"]]))
+        now_s = self.timeline.now_us / SECOND
+        self.recorder.history.asides.append(Aside(queue.name, now_s, items))
+
     # --- the run ---------------------------------------------------------------------------
 
     def run(self) -> Verdict:
         """Stops at the first moments in which something is found."""
         gc.disable()
-        logs = _ErrorLogs(self.found)
+        logs = _ErrorLogs(self.found, self._set_aside)
         try:
             logs.begin()
             for phase in (self._begin, self._under_load, self._come_to_rest, self._look_at_the_end):
@@ -288,6 +305,7 @@ class WholeWorld:
             violations = list(self.checks.violations)
             # What is told while coroutines are closed, nobody needs to hear.
             logging.disable(logging.CRITICAL)
+            self.timeline.end_transcript()
             for node in (*self._nodes.values(), *self.copies.doubles):
                 node.dispose()
                 node.disk.close()
@@ -665,9 +683,13 @@ class WholeWorld:
 class _ErrorLogs(logging.Handler):
     """What the product logs as an error is one: nothing that is simulated should cause any."""
 
-    def __init__(self, found: Callable[[str], None]) -> None:
+    def __init__(
+        self, found: Callable[[str], None], set_aside: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        """`set_aside` is told of each block that is found damaged."""
         super().__init__(logging.ERROR)
         self._found = found
+        self._set_aside = set_aside
         self._logger = logging.getLogger("querator")  # noqa: TID251 - where structlog's lines go
         self._before = (self._logger.level, self._logger.propagate, logging.root.manager.disable)
 
@@ -686,6 +708,9 @@ class _ErrorLogs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage().startswith(EXPECTED_LOGS):
+            event = telemetry.event_of(record)
+            if "block" in event:
+                self._set_aside(event)
             return
         error = record.exc_info[1] if record.exc_info else None
         self._found(f"logged: {record.getMessage()} {error!r}{_where(error)}")

@@ -4,8 +4,8 @@ differs in what matters.
 
 import pytest
 
-from tests.checkers.history import Complete, DeadItem, Named, Outcome, Settled
-from tests.unit.checkers.story import Story
+from tests.checkers.history import Aside, Complete, DeadItem, Named, Outcome, Settled
+from tests.unit.checkers.story import QUEUE, Story
 
 
 def started(items: int = 2, **rules: int) -> Story:
@@ -540,6 +540,35 @@ def test_no_more_items_are_held_back_than_were_asked_for() -> None:
     story.lease(2, 3, "l1", [3])
     story.lease(4, 5, "l2", [1, 2])
     assert_wrong(story, "first in, first out")
+
+
+@pytest.mark.parametrize(("asides", "right"), [([], False), ([Aside(QUEUE, 2.5, 2)], True)])
+def test_items_of_a_damaged_block_are_passed_over(asides: list[Aside], right: bool) -> None:
+    """Seed 111370 of whole nodes: the block was mended before the call that passed over it ended,
+    so that no lease waited for that.
+    """
+    story = started(3)
+    story.history.asides += asides
+    story.lease(2, 3, "l1", [3])
+    story.lease(4, 5, "l2", [1, 2])
+    assert (story.broken == set()) is right
+    assert story.linearizable is right
+
+
+def test_no_more_items_are_passed_over_than_their_block_has() -> None:
+    story = started(4)
+    story.history.asides.append(Aside(QUEUE, 2.5, 2))
+    story.lease(2, 3, "l1", [4])
+    story.lease(4, 5, "l2", [1, 2, 3])
+    assert_wrong(story, "first in, first out")
+
+
+def test_a_block_is_not_passed_over_before_it_is_damaged() -> None:
+    story = started(2)
+    story.history.asides.append(Aside(QUEUE, 3.5, 1))
+    story.lease(2, 3, "l1", [2])
+    story.lease(4, 5, "l2", [1])
+    assert not story.linearizable
 
 
 def test_nothing_is_held_back_for_ever() -> None:
