@@ -742,7 +742,7 @@ async def test_a_deadline_before_a_node_says_whether_it_leads_is_certainly_not_e
         assert stage.forwarded["Produce"] == 0
 
 
-async def test_a_question_to_a_node_that_vanishes_is_no_outcome():
+async def test_a_question_to_a_node_that_vanishes_is_no_outcome(monkeypatch: pytest.MonkeyPatch):
     async with staged("a", "b", "d", bare="d") as stage, asyncio.timeout(20):
         (group,) = stage.leaders
         question = asyncio.get_running_loop().create_future()
@@ -755,7 +755,7 @@ async def test_a_question_to_a_node_that_vanishes_is_no_outcome():
             vanished.append(asked)
             return question
 
-        stage.forwarders["d"].query = once  # type: ignore[method-assign]
+        monkeypatch.setattr(stage.forwarders["d"], "query", once)
         produced = start(stage.produce("d", b"x"))
         await rounds()
         question.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the link broke"))
