@@ -124,6 +124,10 @@ async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since
         # b dials again after up to PEER_RETRY_MS_MAX; c is well as soon as a has found it.
         await cluster["c"].says("peers.connected", "'peer': 'b/")
         await cluster.until_well("c")
+        # c logs the connection before its disk has b's start. A majority of b and c has it.
+        cluster["a"].freeze()
+        await produced(cluster, "b")
+        cluster["a"].thaw()
         await cluster["c"].kill()
         acknowledged = await produced(cluster, "a")
         await cluster["a"].kill()
