@@ -12,8 +12,8 @@ was taken on is committed and answered, the raft thread ends, the directory is f
 admin port, which has told of all this, closes.
 
 A node of several also finds or forms its cluster before the raft thread starts
-(`placement.formation`), for as long as it takes, and gives its leaderships away before it takes
-nothing more.
+(`placement.joining.formation`), for as long as it takes, and gives its leaderships away before it
+takes nothing more.
 
 **Failure.** When the storage fails, or a defect stops the raft thread or the work behind the map,
 memory and disk may differ: every call ends, `run_until_stopped` and the end of the block raise
@@ -40,17 +40,17 @@ from querator import telemetry
 from querator.config import ClusterSettings, TlsSettings, with_port
 from querator.model.limits import LOG_BYTES_KEPT, SCRUB_BYTES_PER_S
 from querator.model.placement_map import PlacedNode
-from querator.placement.membership import Membership, stored_map
+from querator.placement.bootstrap import Standing
+from querator.placement.joining.membership import Membership, stored_map
 from querator.placement.placement import Placement
-from querator.placement.standing import Standing
 from querator.raft.clock import Clock, RealClock
-from querator.raft.tcp_peers import TcpPeers
+from querator.raft.tcp.tcp_peers import TcpPeers
 from querator.rooms import Rooms
+from querator.server.admin.admin_view import Observed
 from querator.server.certificates import Dialing, server_credentials
-from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
-from querator.server.grpc_wire import grpc_connect
-from querator.server.observed import Observed
+from querator.server.link.forwarding import Forwarding
+from querator.server.link.grpc_wire import grpc_connect
 from querator.service.queue_service import QueueService
 from querator.storage import opening
 from querator.storage.environment import Environment
@@ -58,7 +58,7 @@ from querator.storage.identity import DirectoryRefused, Empty, Identity, check_a
 
 if TYPE_CHECKING:
     from querator.client import Client
-    from querator.server.admin_server import AdminServer
+    from querator.server.admin.admin_server import AdminServer
 
 SWITCH_INTERVAL_S: Final = 0.000_5
 """Of `querator serve`. At the interpreter's 5 ms a turn of 0.4 ms takes 11 beside a busy event
@@ -354,7 +354,7 @@ class Node:
 
     def _make_admin(self) -> "AdminServer":
         """Blocks: it loads libraries that a node without an admin port does without."""
-        from querator.server.admin_server import AdminServer
+        from querator.server.admin.admin_server import AdminServer
 
         return AdminServer(self._observed, listen=self._listen_admin)
 

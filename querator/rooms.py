@@ -18,20 +18,20 @@ from querator.model.limits import LOG_BYTES_KEPT
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
-from querator.placement.formation import Description
+from querator.placement.bootstrap import Standing
+from querator.placement.joining.formation import Description
 from querator.placement.placement import Placement
-from querator.placement.reconcile import MachineFactory
-from querator.placement.standing import Standing
+from querator.placement.work.reconcile import MachineFactory
 from querator.raft.clock import Clock
 from querator.raft.host import Host
 from querator.raft.peers import PeerLink
-from querator.raft.thread import TurnLoop
-from querator.server.forwarding import Forwarding
+from querator.raft.turn.thread import TurnLoop
+from querator.server.link.forwarding import Forwarding
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
-from querator.service.conditions import Conditions
 from querator.service.queue_service import QueueService
-from querator.service.scrub import Scrub
+from querator.service.repair.conditions import Conditions
+from querator.service.repair.scrub import Scrub
 from querator.storage.environment import Environment
 
 _log = telemetry.logger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from querator.model.errors import ERRORS
 from querator.partition.states import table_markdown
-from querator.server.metric_catalogue import METRICS
+from querator.server.admin.metric_catalogue import METRICS
 
 API = Path("docs/api.md")
 METRICS_PAGE = Path("docs/metrics.md")

@@ -42,5 +42,5 @@ def _no_blocking_calls() -> Iterator[None]:
         guard.functions["threading.Lock.acquire"].can_block_in("threading.py", "join")
         # The loop of a demo, which looks at /proc and at a log, and serves nobody.
         for function in guard.functions.values():
-            function.can_block_in("cli/spark_driver.py", ("_below", "_run_once", "_last_words"))
+            function.can_block_in("cli/spark/driver.py", ("_below", "_run_once", "_last_words"))
         yield

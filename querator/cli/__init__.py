@@ -1,4 +1,4 @@
-"""The command `querator`. Exit codes are in `querator.cli.failures`, those of `serve` in
+"""The command `querator`. Exit codes are in `querator.cli.shared.failures`, those of `serve` in
 `querator.cli.serve`.
 
 A command's module is loaded when the command is used: `querator serve` loads no client, and the
@@ -31,9 +31,9 @@ _COMMANDS: Final = {
     "stats": "stats:stats",
     "cluster": "cluster:cluster",
     "node": "node:node",
-    "spark": "spark:spark",
+    "spark": "spark.spark:spark",
     "verify": "verify:verify",
-    "demo": "demo:demo",
+    "demo": "demo.demo:demo",
     "bench": "bench:bench",
 }
 """Name of the command → its module in this package and its name there."""

@@ -13,10 +13,10 @@ from functools import partial
 import click
 import msgspec
 
-from querator.cli.failures import ExitCode
-from querator.cli.measure import Bars, Latency, latency
-from querator.cli.output import note, write_details, write_json
-from querator.cli.target import Target, output_option, server_options
+from querator.cli.demo.measure import Bars, Latency, latency
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.failures import ExitCode
+from querator.cli.shared.output import note, write_details, write_json
 from querator.client import Client, Consumer, LeasedBatch, Producer
 from querator.client.errors import LeaseLost
 from querator.model import limits

@@ -10,10 +10,10 @@ from rich.live import Live
 
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import cluster_view
-from querator.cli.failures import ExitCode
-from querator.cli.output import console, count, note, write_json, write_picture, write_table
-from querator.cli.parameters import DURATION
-from querator.cli.target import Target, output_option, server_options
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.failures import ExitCode
+from querator.cli.shared.output import console, count, note, write_json, write_picture, write_table
+from querator.cli.shared.parameters import DURATION
 from querator.client.values import PartitionTime
 
 

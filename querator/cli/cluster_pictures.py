@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from querator.cli.cluster_views import MAP_NAME, ClusterView, NodeView, PartitionView
-from querator.cli.output import count, make_table
+from querator.cli.shared.output import count, make_table
 from querator.model.cluster import ClusterPlan
 from querator.model.limits import MIB
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from querator.cli.output import count
+from querator.cli.shared.output import count
 from querator.client.cluster import ClusterPicture, SeenCondition, SeenDamage, SeenNode
 from querator.model.cluster import (
     ClusterGroup,

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import click
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.output import note
-from querator.cli.parameters import DURATION, format_duration
-from querator.cli.running import Ended, run_command
-from querator.cli.target import Target, server_options
+from querator.cli.shared.connection import Target, server_options
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.item_command import Ended, run_command
+from querator.cli.shared.output import note
+from querator.cli.shared.parameters import DURATION, format_duration
 from querator.client import Client, Consumer, LeasedItem
 from querator.client.errors import LeaseLost
 

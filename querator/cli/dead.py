@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable
 
 import click
 
-from querator.cli.output import count, note, write_json, write_table
-from querator.cli.parameters import ITEM_ID
-from querator.cli.target import Target, output_option, server_options, stale_option
-from querator.cli.views import peeked_view, preview
+from querator.cli.shared.connection import Target, output_option, server_options, stale_option
+from querator.cli.shared.output import count, note, write_json, write_table
+from querator.cli.shared.parameters import ITEM_ID
+from querator.cli.shared.views import peeked_view, preview
 from querator.client import Client, ItemId
 from querator.client.values import ItemState, PeekedItem
 

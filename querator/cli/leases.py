@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 
 import click
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.output import count, note, write_json, write_table
-from querator.cli.parameters import DURATION, INSTANT, ITEM_ID, format_duration
-from querator.cli.target import Target, output_option, server_options
-from querator.cli.views import ExtendView, SettleView, leased_view, milliseconds, preview
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.output import count, note, write_json, write_table
+from querator.cli.shared.parameters import DURATION, INSTANT, ITEM_ID, format_duration
+from querator.cli.shared.views import ExtendView, SettleView, leased_view, milliseconds, preview
 from querator.client import Client, ItemId, LeasedItem
 from querator.client.values import ExtendOutcome, LeaseRef, SettleOutcome
 from querator.model import limits

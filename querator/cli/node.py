@@ -6,10 +6,10 @@ import click
 import msgspec
 import uuid_utils
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.output import count, note, write_json
-from querator.cli.target import Target, output_option, server_options
-from querator.placement.restoring import KEPT_NAME, restore
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.output import count, note, write_json
+from querator.placement.joining.restoring import KEPT_NAME, restore
 from querator.storage.environment import StorageError, StorageLocked
 from querator.storage.identity import DirectoryRefused
 

@@ -16,12 +16,19 @@ import click
 import msgspec
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.feed import Feed
-from querator.cli.output import console, count, note, write_json
-from querator.cli.parameters import ATTRIBUTE, DURATION, INSTANT
-from querator.cli.sources import Columns, Line, SourceError, read_csv, read_json_lines, read_lines
-from querator.cli.target import Target, output_option, server_options
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.feed import Feed
+from querator.cli.shared.output import console, count, note, write_json
+from querator.cli.shared.parameters import ATTRIBUTE, DURATION, INSTANT
+from querator.cli.shared.sources import (
+    Columns,
+    Line,
+    SourceError,
+    read_csv,
+    read_json_lines,
+    read_lines,
+)
 from querator.client import Client, Item, Priority, Producer
 from querator.client.errors import RequestError
 from querator.client.values import ProducedItem

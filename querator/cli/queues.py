@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from querator.cli.output import count, note, write_details, write_json, write_table
-from querator.cli.parameters import DURATION, format_duration
-from querator.cli.target import Target, output_option, server_options
-from querator.cli.views import queue_view
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.output import count, note, write_details, write_json, write_table
+from querator.cli.shared.parameters import DURATION, format_duration
+from querator.cli.shared.views import queue_view
 from querator.client import Client, GivenUp, QueueInfo
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from querator.cli.output import count, note, write_json, write_table
-from querator.cli.parameters import format_duration
-from querator.cli.target import Target, output_option, server_options, stale_option
+from querator.cli.shared.connection import Target, output_option, server_options, stale_option
+from querator.cli.shared.output import count, note, write_json, write_table
+from querator.cli.shared.parameters import format_duration
 from querator.client import Client
 from querator.client.readers import Reader, Released
 

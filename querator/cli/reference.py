@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from querator.cli import querator
-from querator.cli.failures import ExitCode
+from querator.cli.shared.failures import ExitCode
 
 _MEANINGS = {
     ExitCode.DONE: "done; for `serve`: stopped by a signal, everything taken on was answered",

@@ -36,7 +36,7 @@ from querator.config import (
 )
 from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError, StoppedEarlyError
-from querator.raft.channel import PeerTlsError
+from querator.raft.tcp.channel import PeerTlsError
 from querator.storage.environment import StorageError
 from querator.wire.tls import TlsError
 

@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from querator.cli.output import console, make_table, note, write_json, write_picture
-from querator.cli.parameters import DURATION, format_duration
-from querator.cli.target import Target, output_option, server_options, stale_option
-from querator.cli.views import stats_view
+from querator.cli.shared.connection import Target, output_option, server_options, stale_option
+from querator.cli.shared.output import console, make_table, note, write_json, write_picture
+from querator.cli.shared.parameters import DURATION, format_duration
+from querator.cli.shared.views import stats_view
 from querator.client import Client, QueueStats
 from querator.client.errors import QueueNotFound
 from querator.client.values import PartitionStats

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.output import count, note, write_json, write_table
-from querator.cli.target import Target, output_option, server_options
+from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.output import count, note, write_json, write_table
 from querator.client import Client
 from querator.client.transactions import Aborted, StagedBatch, StagedBatches
 

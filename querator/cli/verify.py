@@ -25,18 +25,18 @@ import click
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.output import console, count, write_json
-from querator.cli.target import output_option
+from querator.cli.shared.connection import output_option
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.output import console, count, write_json
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import QueueState
 from querator.partition import invariants
 from querator.partition.digest import digest
 from querator.partition.rows import decode_settings, decode_state
-from querator.placement import rows as placement_rows
-from querator.raft import incoming
-from querator.raft.journal import GroupDeleted, Journal
-from querator.raft.log_rows import read_applied
+from querator.placement.map import rows as placement_rows
+from querator.raft.log.journal import GroupDeleted, Journal
+from querator.raft.log.rows import read_applied
+from querator.raft.snapshot import incoming
 from querator.storage import attachments, generations, identity, starts
 from querator.storage.data_file import check_pages
 from querator.storage.environment import (

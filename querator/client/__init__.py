@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from querator.client.client import Client
-    from querator.client.consumer import Consumer
-    from querator.client.leases import LeasedBatch, LeasedItem
-    from querator.client.producer import Producer
-    from querator.client.sync import (
+    from querator.client.consuming.consumer import Consumer
+    from querator.client.consuming.leases import LeasedBatch, LeasedItem
+    from querator.client.producing.producer import Producer
+    from querator.client.sync.client import (
         SyncClient,
         SyncConsumer,
         SyncLeasedBatch,
@@ -76,15 +76,15 @@ __all__ = [
 
 _HOMES = {
     "Client": "client.client",
-    "Consumer": "client.consumer",
-    "LeasedBatch": "client.leases",
-    "LeasedItem": "client.leases",
-    "Producer": "client.producer",
-    "SyncClient": "client.sync",
-    "SyncConsumer": "client.sync",
-    "SyncLeasedBatch": "client.sync",
-    "SyncLeasedItem": "client.sync",
-    "SyncProducer": "client.sync",
+    "Consumer": "client.consuming.consumer",
+    "LeasedBatch": "client.consuming.leases",
+    "LeasedItem": "client.consuming.leases",
+    "Producer": "client.producing.producer",
+    "SyncClient": "client.sync.client",
+    "SyncConsumer": "client.sync.client",
+    "SyncLeasedBatch": "client.sync.client",
+    "SyncLeasedItem": "client.sync.client",
+    "SyncProducer": "client.sync.client",
     "Tls": "wire.tls",
     "TlsError": "wire.tls",
 }

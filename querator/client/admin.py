@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
-from querator.client.channel import Connection
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
 from querator.client.items import duration
-from querator.client.nodes import Nodes
 from querator.client.results import peeked_item, queue_info, queue_stats
+from querator.client.transport.channel import Connection
+from querator.client.transport.nodes import Nodes
 from querator.client.values import (
     DamagedBlock,
     GivenUp,

@@ -10,23 +10,24 @@ from typing import Any, Self
 
 import uuid_utils
 
-from querator.client import producer as producers
 from querator.client.admin import Admin
-from querator.client.consumer import (
+from querator.client.consuming.consumer import (
     CONCURRENCY_DEFAULT,
     PREFETCH_BYTES_DEFAULT,
     PREFETCH_DEFAULT,
     Consumer,
 )
+from querator.client.consuming.leases import COMPLETE, LeasedItem, retry_verb
+from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.errors import OutcomeUnknown, ProducerExpired
 from querator.client.items import AnyItem, encode_items
-from querator.client.leases import COMPLETE, LeasedItem, retry_verb
-from querator.client.nodes import ATTEMPT_SECONDS, Nodes
-from querator.client.producer import Producer
+from querator.client.producing import producer as producers
+from querator.client.producing.producer import Producer
+from querator.client.producing.window import IDENTITY_SECONDS_MAX, Identity
 from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
-from querator.client.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.transactions import Aborted, StagedBatches, Transactions
+from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
 from querator.client.values import (
     ExtendOutcome,
     GivenUp,
@@ -40,7 +41,6 @@ from querator.client.values import (
     SettleOutcome,
     split_addresses,
 )
-from querator.client.window import IDENTITY_SECONDS_MAX, Identity
 from querator.model import limits
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.v1 import queue_service_pb2

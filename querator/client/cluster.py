@@ -10,8 +10,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from querator.client.channel import Connection
 from querator.client.errors import ConnectionFailed, RequestError
+from querator.client.transport.channel import Connection
 from querator.client.values import split_addresses
 from querator.model.cluster import (
     ClusterCondition,

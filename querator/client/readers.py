@@ -13,8 +13,8 @@ import uuid_utils
 
 from querator.client.errors import ErrorCode
 from querator.client.items import instant
-from querator.client.nodes import Nodes
-from querator.client.rpc_errors import code_of
+from querator.client.transport.nodes import Nodes
+from querator.client.transport.rpc_errors import code_of
 from querator.v1 import reader_service_pb2 as pb
 
 _NOTHING: Mapping[int, int] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.items import decode_dead_letter, decode_item, instant, span
-from querator.client.rpc_errors import code_of
+from querator.client.transport.rpc_errors import code_of
 from querator.client.values import (
     ExtendOutcome,
     ItemId,

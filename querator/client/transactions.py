@@ -7,7 +7,7 @@ from enum import IntEnum
 import msgspec
 
 from querator.client.items import instant
-from querator.client.nodes import Nodes
+from querator.client.transport.nodes import Nodes
 from querator.v1 import transaction_service_pb2 as pb
 
 

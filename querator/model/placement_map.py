@@ -23,7 +23,7 @@ from querator.model.queues import Queue
 
 
 class NodeState(Enum):
-    """`placement.commands` says how a node gets from one to the next."""
+    """`placement.map.commands` says how a node gets from one to the next."""
 
     ACTIVE = "active"
     DRAINING = "draining"

@@ -7,8 +7,8 @@
 The decision is one row of one log: with it the batch is committed, and that it is remembered in the
 row of its producer, which outlives the transaction. Whoever leads the partition asks participants
 to prepare, decides by what they say, and tells them until all have confirmed
-(`service.transactions`); everything it needs for that is in the tables, so that it may die at any
-point, and any two may do the same thing at once.
+(`service.transactions.calls`); everything it needs for that is in the tables, so that it may die at
+any point, and any two may do the same thing at once.
 
 Batches of a producer are numbered upwards: what is not above the last one committed is committed. A
 producer has one transaction at a time that is not decided, or whose abort is not carried out: two

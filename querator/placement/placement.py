@@ -24,7 +24,8 @@ from querator.model.limits import CHANGE_WAIT_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement.commands import (
+from querator.placement.bootstrap import Ask, Propose, Standing
+from querator.placement.map.commands import (
     Command,
     CreateQueue,
     DeleteQueue,
@@ -32,14 +33,13 @@ from querator.placement.commands import (
     HandOffNode,
     UpdateQueue,
 )
-from querator.placement.duties import Connected, Duties, HandedOver, Newcomers
-from querator.placement.following import Follower
-from querator.placement.machine import PlacementEffects, PlacementMachine
-from querator.placement.reconcile import MachineFactory, Reconciler, Step
-from querator.placement.sharing import Sharing
-from querator.placement.standing import Ask, Propose, Standing
-from querator.placement.telling import here
+from querator.placement.map.following import Follower
+from querator.placement.map.machine import PlacementEffects, PlacementMachine
 from querator.placement.waiting import Waiting, not_closed, not_decided, not_followed
+from querator.placement.work.leader_tasks import Connected, Duties, HandedOver, Newcomers
+from querator.placement.work.reconcile import MachineFactory, Reconciler, Step
+from querator.placement.work.repartitioning import Sharing
+from querator.placement.work.telling import here
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 

@@ -8,8 +8,8 @@ from querator.model.ids import QueueId
 from querator.model.nodes import node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue
-from querator.placement.machine import PlacementEffects
-from querator.placement.majorities import open_groups
+from querator.placement.map.machine import PlacementEffects
+from querator.placement.map.majorities import open_groups
 
 Shown = Callable[[PlacementEffects], bool]
 

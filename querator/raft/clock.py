@@ -8,7 +8,7 @@ with `base = max(now_ms of the last entry, wall clock)`. While in office it is s
 wall clock by at most a tenth of the time that passes, so that a step of the wall clock neither
 moves it backwards nor makes it jump; forward jumps happen only on taking office, and when an
 operator asks for one. Wherever the wall clock counts, it counts as far as it is believed
-(`raft.skew`).
+(`raft.consensus.skew`).
 """
 
 import time

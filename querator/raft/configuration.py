@@ -9,7 +9,7 @@ until the last one is committed, and the first of a leader until an entry of its
     AddLearner      one more, which gets everything and         the id was ever used, or the node
                     counts for nothing                          has a replica already
     Promote         the learner votes                           it is not a learner, or not caught
-                                                                up (`raft.group` knows)
+                                                                up (`raft.group.group` knows)
     RemoveReplica   one less                                    it leads, or is the last voter
 
 Ids are counted by whoever asks for the change (the placement map) and are never used again in a

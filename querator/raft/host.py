@@ -35,11 +35,13 @@ from querator.model.limits import (
 )
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.shares import Shares
-from querator.raft import endings
 from querator.raft.clock import Clock
 from querator.raft.configuration import Change
-from querator.raft.copies import SnapshotStats
-from querator.raft.handover import (
+from querator.raft.group import call_errors
+from querator.raft.group.snapshot_schedule import SnapshotStats
+from querator.raft.machine import Machine
+from querator.raft.peers import PeerLink
+from querator.raft.requests import (
     Call,
     Damaged,
     Effects,
@@ -56,12 +58,10 @@ from querator.raft.handover import (
     Stop,
     Transfer,
 )
-from querator.raft.liveness import HANGS_S, LOOK_S, Liveness
-from querator.raft.machine import Machine
-from querator.raft.peers import PeerLink
 from querator.raft.stats import TurnStats
 from querator.raft.status import GroupStatus
-from querator.raft.thread import RaftThread, TurnLoop
+from querator.raft.turn.liveness import HANGS_S, LOOK_S, Liveness
+from querator.raft.turn.thread import RaftThread, TurnLoop
 from querator.storage.environment import Environment, ReadTransaction, StorageError
 
 LONE_NODE = node_key("node", "alone")
@@ -260,7 +260,7 @@ class Host:
             return future
         excess = self._waiting.take(group, size)
         if excess is not None:
-            future.set_exception(endings.full(excess, group, "wait"))
+            future.set_exception(call_errors.full(excess, group, "wait"))
             return future
         call = Call(group, Proposal(command, attachment), future, size)
         self._calls[call] = None
@@ -355,12 +355,14 @@ class Host:
         return 0 if status is None else status.now_ms - self._clock.wall_ms()
 
     def trust_clock(self) -> None:
-        """An operator says that this node's clock is right (`raft.skew`)."""
+        """An operator says that this node's clock is right (`raft.consensus.skew`)."""
         self._turns.skew.trust()
 
     @property
     def loop_hangs(self) -> int:
-        """How often the event loop has hung (`raft.loop_watch`); 0 on a node that is alone."""
+        """How often the event loop has hung (`raft.consensus.loop_watch`); 0 on a node that is
+        alone.
+        """
         return self._turns.loop_watch.hung
 
     def turn_stats(self) -> TurnStats:

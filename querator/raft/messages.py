@@ -24,7 +24,7 @@ class MessageError(Exception):
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry on its way; its index follows from its place. `kind` as of `raft.journal`."""
+    """An entry on its way; its index follows from its place. `kind` as of `raft.log.journal`."""
 
     term: int
     now_ms: int
@@ -95,7 +95,7 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False
 
 
 class SnapshotOffer(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
-    """A leader wants to send its state, or to go on with that; see `raft.snapshot`.
+    """A leader wants to send its state, or to go on with that; see `raft.snapshot.protocol`.
 
     `number` counts its snapshots of this group in this term.
     """
@@ -118,7 +118,7 @@ class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=Fa
 
 class SnapshotReply(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
     """After the follower's sync: chunks up to `sequence` are on its disk. `verdict` as of
-    `raft.snapshot.Verdict`, which says what `index` is.
+    `raft.snapshot.protocol.Verdict`, which says what `index` is.
     """
 
     term: int

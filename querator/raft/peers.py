@@ -1,4 +1,4 @@
-"""The seam between the turn and the other nodes, with a real form (`raft.tcp_peers`) and a
+"""The seam between the turn and the other nodes, with a real form (`raft.tcp.tcp_peers`) and a
 simulated one (`tests/simulation`).
 
 Promised by every form: between two nodes messages arrive in the order in which they were sent, each

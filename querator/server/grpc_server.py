@@ -19,25 +19,25 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from querator import telemetry
 from querator.model import limits
-from querator.server.admin_calls import AdminCalls
-from querator.server.answers import Context, LiveCalls, Unary, answering
-from querator.server.batch_stream import BatchStream
-from querator.server.browse_stream import BrowseStream
-from querator.server.call_counts import CallCounts
-from querator.server.cluster_calls import ClusterCalls
-from querator.server.forwarding import Forwarding
+from querator.server.calls.admin_calls import AdminCalls
+from querator.server.calls.batch_stream import BatchStream
+from querator.server.calls.browse_stream import BrowseStream
+from querator.server.calls.call_counts import CallCounts
+from querator.server.calls.cluster_calls import ClusterCalls
+from querator.server.calls.grpc_calls import Context, LiveCalls, Unary, answering
+from querator.server.calls.lease_stream import LeaseStream
+from querator.server.calls.produce_stream import ProduceStream
+from querator.server.calls.queue_calls import queue_calls
+from querator.server.calls.reader_calls import reader_calls
+from querator.server.calls.streams import Stream, Streams
+from querator.server.calls.transaction_calls import transaction_calls
 from querator.server.incoming import Incoming
-from querator.server.lease_stream import LeaseStream
-from querator.server.node_calls import NodeCalls
-from querator.server.produce_stream import ProduceStream
-from querator.server.queue_calls import queue_calls
-from querator.server.reader_calls import reader_calls
-from querator.server.streams import Stream, Streams
-from querator.server.transaction_calls import transaction_calls
+from querator.server.link.forwarding import Forwarding
+from querator.server.link.node_calls import NodeCalls
 from querator.service.admin_service import AdminService
 from querator.service.cluster_service import ClusterService
 from querator.service.queue_service import QueueService
-from querator.service.readers import ReaderService
+from querator.service.reading.readers import ReaderService
 from querator.v1 import (
     admin_service_pb2,
     cluster_service_pb2,

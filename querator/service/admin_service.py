@@ -2,7 +2,7 @@
 
 What can be judged by the request alone is refused here, the rest (dead queues, versions, who uses a
 queue) is decided by placement, in the log. Counts and items are read at the leader of each
-partition (`service.reads`): they are exact, and nothing scans a queue to count it.
+partition (`service.reading.queries`): they are exact, and nothing scans a queue to count it.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage
 from querator.partition.rows import ItemState
-from querator.service import paging
-from querator.service.forwarder import LettersQuery, PeekQuery
-from querator.service.reads import Reads
-from querator.service.router import Router, deadline_after
-from querator.service.stopped import check_running
+from querator.service.reading import paging
+from querator.service.reading.queries import Reads
+from querator.service.repair.stopped import check_running
+from querator.service.routing.forwarder import LettersQuery, PeekQuery
+from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import (
     check_between,
     check_name,

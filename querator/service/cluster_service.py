@@ -28,10 +28,10 @@ from querator.model.nodes import NodeKey, Replica, Replicas, node_name
 from querator.model.placement_map import NodeState, PlacedGroup, PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.partition import queries
-from querator.placement.balancing import planned
-from querator.placement.commands import DrainNode, ReadmitNode, RemoveNode, ReplaceNode
-from querator.placement.formation import Description
-from querator.placement.plan import Placing
+from querator.placement.joining.formation import Description
+from querator.placement.map.commands import DrainNode, ReadmitNode, RemoveNode, ReplaceNode
+from querator.placement.work.balancing import planned
+from querator.placement.work.plan import Placing
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement

@@ -16,10 +16,10 @@ from querator import telemetry
 from querator.model.commands import Done, ForgetGroups
 from querator.model.queues import QueueState
 from querator.partition.departed import departed
-from querator.service.outcomes import as_answer
-from querator.service.reads import Reads
-from querator.service.router import Router
-from querator.service.views import PartitionView
+from querator.service.reading.queries import Reads
+from querator.service.routing.outcomes import as_answer
+from querator.service.routing.router import Router
+from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 
 LOOK_S: Final = 10.0

@@ -34,10 +34,10 @@ from querator.model.limits import MOVE_BATCH_ITEMS_MAX, MOVE_PAUSE_MS_MAX, MOVE_
 from querator.model.queues import QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
-from querator.service.outcomes import Accepted, as_answer
-from querator.service.reads import Reads
-from querator.service.router import Router
-from querator.service.views import PartitionView
+from querator.service.reading.queries import Reads
+from querator.service.routing.outcomes import Accepted, as_answer
+from querator.service.routing.router import Router
+from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 
 PAUSE_S_MIN = MOVE_PAUSE_MS_MIN / 1000

@@ -52,34 +52,34 @@ from querator.model.txn_calls import (
 )
 from querator.service import settle
 from querator.service.admission import Held, Sending
-from querator.service.browsing import Browsing, scan_slots
-from querator.service.committing import Committer
-from querator.service.damage import Damage
 from querator.service.departed import Departed
-from querator.service.grants import Waiter
+from querator.service.exchange.node_exchange import Neighbours
+from querator.service.lease.dispatcher import LeaseDesk
+from querator.service.lease.replies import PayloadCache, load
+from querator.service.lease.subscriptions import Subscription
+from querator.service.lease.waiter import Waiter
 from querator.service.moves import Mover
-from querator.service.neighbours import Neighbours
-from querator.service.outcomes import stopping_error
-from querator.service.producing import Producing
-from querator.service.readers import ReaderService
-from querator.service.reads import Reads, check_waited, leaderless
-from querator.service.replies import PayloadCache, load
-from querator.service.router import Router, deadline_after
-from querator.service.subscriptions import Subscription
-from querator.service.transactions import Transactions, last_partition
+from querator.service.produce.calls import Producing
+from querator.service.reading.browsing import Browsing, scan_slots
+from querator.service.reading.queries import Reads, check_waited, leaderless
+from querator.service.reading.readers import ReaderService
+from querator.service.repair.damage import Damage
+from querator.service.routing.outcomes import stopping_error
+from querator.service.routing.router import Router, deadline_after
+from querator.service.transactions.calls import Transactions, last_partition
+from querator.service.transactions.driver import Committer
 from querator.service.validate import (
     check_leases,
     check_partition,
     gone,
 )
-from querator.service.waiters import LeaseDesk
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.clock import Clock
     from querator.raft.host import Host
-    from querator.service.forwarder import Forwarder
-    from querator.service.views import PartitionView
+    from querator.service.routing.forwarder import Forwarder
+    from querator.service.routing.views import PartitionView
     from querator.storage.environment import Environment
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ class QueueService:
     # --- produce -----------------------------------------------------------------------------
 
     async def produce(self, call: ProduceCall) -> ProduceReply:
-        """See `service.produce` for which partition takes what. Raises QueratorError."""
+        """See `service.produce.split` for which partition takes what. Raises QueratorError."""
         queue = await self._queue(call)
         with self._produces.held(len(call.items)):
             return await self._producing.produce(
@@ -216,7 +216,7 @@ class QueueService:
     # --- transactions ------------------------------------------------------------------------
 
     async def stage(self, call: StageCall) -> StageReply:
-        """See `service.transactions`, also for the other calls. Raises QueratorError."""
+        """See `service.transactions.calls`, also for the other calls. Raises QueratorError."""
         queue = await self._queue(call, partition=call.partition or 0)
         with self._produces.held(len(call.items)):
             deadline = deadline_after(call.timeout_ms)

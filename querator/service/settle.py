@@ -46,10 +46,10 @@ from querator.model.ids import (
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.service.admission import Sending
-from querator.service.outcomes import each
-from querator.service.produce import merged_error
-from querator.service.reads import Reads
-from querator.service.router import Router
+from querator.service.produce.split import merged_error
+from querator.service.reading.queries import Reads
+from querator.service.routing.outcomes import each
+from querator.service.routing.router import Router
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock

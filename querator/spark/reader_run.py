@@ -26,7 +26,7 @@ from querator.client.errors import (
     RequestError,
     make_error,
 )
-from querator.client.rpc_errors import code_of
+from querator.client.transport.rpc_errors import code_of
 from querator.spark.offsets import BatchPart
 from querator.spark.options import OptionError, StreamOptions
 from querator.spark.rpc import Patience, cluster

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from querator.client.backoff import Backoff
-from querator.client.channel import CHANNEL_OPTIONS
 from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
-from querator.client.rpc_errors import from_rpc
+from querator.client.transport.backoff import Backoff
+from querator.client.transport.channel import CHANNEL_OPTIONS
+from querator.client.transport.rpc_errors import from_rpc
 from querator.spark.answers import Answer, Kind, parse
 from querator.spark.options import Target
 from querator.v1 import (

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message
 
 from querator.client.errors import InvalidArgument, LimitExceeded, NotFound, RequestError
-from querator.client.rpc_errors import from_rpc
+from querator.client.transport.rpc_errors import from_rpc
 from querator.model.limits import REQUEST_ITEMS_MAX
 from querator.spark.options import Target
 from querator.spark.rpc import Cluster, Patience

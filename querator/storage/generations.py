@@ -1,10 +1,11 @@
 """Copies of a group's rows on one node: the one in use, one on its way in, and those on their way
 out.
 
-A replica that is far behind gets the whole state from another one (`raft.snapshot`), over many
-transactions, while its own stays in use. So a group may have several *generations* of its rows.
-Each lies under a storage group of its own: the group's id, with the number of the generation above
-its lowest 48 bits. One row per group says which is in use; to change it is all that a switch takes.
+A replica that is far behind gets the whole state from another one (`raft.snapshot.protocol`), over
+many transactions, while its own stays in use. So a group may have several *generations* of its
+rows. Each lies under a storage group of its own: the group's id, with the number of the generation
+above its lowest 48 bits. One row per group says which is in use; to change it is all that a switch
+takes.
 
 Everybody else works with a *view* of the transaction, which has the group's rows under its own id,
 whatever generation they are of. So a machine, its digest and the checksums of sealed rows do not

@@ -13,7 +13,7 @@ ATTACHMENTS = Table("attachments", b"P", "QI")
 ATTACHMENTS_DEAD = Table("attachments_dead", b"d", "QI")
 """index, part → nothing: the state machine has let go of it, the log has not."""
 
-# Tables of a Raft group (querator/raft); the room documents their values in `raft.journal`.
+# Tables of a Raft group (querator/raft); the room documents their values in `raft.log.journal`.
 LOG = Table("log", b"L", "Q")
 """index → term, time, sizes, command; its attachments are in a table of their own."""
 MEMBERS = Table("members", b"M", "")
@@ -107,7 +107,7 @@ PARTITION_TABLES = tuple(
     )
 )  # fmt: skip
 
-# The placement group (`placement.rows`).
+# The placement group (`placement.map.rows`).
 PLACEMENT = Table("placement", b"0", "")
 """(one row) → epoch of the map, counters of ids, time."""
 NAMESPACES = Table("namespaces", b"1", "16s")
@@ -126,7 +126,7 @@ STARTS = Table("starts", b"t", "16s", in_generations=False)
 GENERATIONS = Table("generations", b"x", "", in_generations=False)
 """→ which copy of the group's rows is in use, and which others there are."""
 INCOMING = Table("incoming", b"y", "", in_generations=False)
-"""→ how far a snapshot from another replica has come (`raft.snapshot_receiver`)."""
+"""→ how far a snapshot from another replica has come (`raft.snapshot.receiver`)."""
 
 # What raft keeps of a group: everything else in a generation is the state of its machine.
 RAFT_TABLES = (ATTACHMENTS, ATTACHMENTS_DEAD, LOG, MEMBERS, APPLIED)

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from querator import Client
-from querator.client.channel import Connection
 from querator.client.cluster import ClusterPicture
+from querator.client.transport.channel import Connection
 from querator.model.cluster import ClusterStatus
 from querator.model.ids import GroupId
 from querator.v1 import cluster_service_pb2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 
 READY = re.compile(r"querator ready address=(\S+)")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

@@ -15,7 +15,7 @@ import msgspec
 
 from querator import Client
 from querator.client import Item
-from querator.client.sync import SyncClient
+from querator.client.sync.client import SyncClient
 from querator.spark.browsing import BrowseReader, Range
 from querator.spark.options import BrowseOptions, browse_options
 from querator.spark.rpc import cluster

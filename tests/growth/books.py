@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from querator.cli.flights import Ledger
+from querator.cli.demo.flights import Ledger
 from querator.client.values import PartitionStats
 from querator.model.routing import partition_of_key
 

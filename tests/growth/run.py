@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from querator import Client
-from querator.cli.flights import find_flights, read_flights
+from querator.cli.demo.flights import find_flights, read_flights
 from querator.client import Item
 from querator.client.values import PartitionStats
 from scripts.bench.disk import Disk, probing

@@ -10,7 +10,7 @@ import grpc
 import uuid_utils
 
 from querator.client.errors import TransactionAborted
-from querator.client.rpc_errors import from_rpc
+from querator.client.transport.rpc_errors import from_rpc
 from querator.v1 import items_pb2
 from querator.v1 import transaction_service_pb2 as pb
 from querator.v1.transaction_service_pb2_grpc import TransactionServiceStub

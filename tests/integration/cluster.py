@@ -15,7 +15,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from tests.clients.fault_proxy import FaultProxy, Way
 from tests.integration.members import Member, Members
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from querator.cli import local_nodes
+from querator.cli.demo import local_nodes
 from tests.integration.pods import need_namespaces
 from tests.kustomize import ROOT
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from querator.cli.cluster_views import cluster_view
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from querator.client.cluster import ClusterAdmin
 from querator.client.errors import RequestError
 from tests.integration.processes import run

@@ -14,7 +14,7 @@ import pytest
 
 from querator import Client
 from querator.node import Node, NodeFailedError
-from querator.server.health import Health
+from querator.server.admin.health import Health
 from querator.storage.identity import DirectoryRefused
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.v1 import admin_service_pb2 as admin

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from tests.integration.members import LOOK_S, Members, members
 from tests.unit.server.http_get import get
 from tests.unit.server.watching import Exposition

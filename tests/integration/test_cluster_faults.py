@@ -21,7 +21,7 @@ from querator.client import Item
 from querator.client.errors import OutcomeUnknown, StorageFull, Unavailable
 from querator.client.values import PartitionStats
 from querator.model.limits import MIB
-from querator.raft.journal import PINNED_WINDOWS
+from querator.raft.log.journal import PINNED_WINDOWS
 from querator.v1.cluster_service_pb2 import GetClusterStatusRequest
 from querator.v1.cluster_service_pb2_grpc import ClusterServiceStub
 from tests.chaos.users import parts_of

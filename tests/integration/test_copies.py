@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from tests.integration.members import Member, Members, members
 from tests.integration.processes import run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from querator.cli.flights import find_flights, read_flights
+from querator.cli.demo.flights import find_flights, read_flights
 
 ROWS = 5_000
 KEYS = [

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from querator import Client
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from tests.integration.members import Member, Members, members
 from tests.integration.processes import verify
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from querator.client import Item
 from querator.client.values import PartitionStats
 from querator.model.limits import DAY_MS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from tests.integration.processes import ServerProcess, verify
 from tests.powerloss.disk import Disk, Kept, Loss
 

@@ -7,7 +7,7 @@ from typing import Any
 from querator.model.entries import Proposal
 from querator.model.errors import QueratorError
 from querator.model.ids import GroupId
-from querator.raft.handover import Call, Read
+from querator.raft.requests import Call, Read
 from tests.simulation.clients import ANSWER_US, RETRIED, Cluster
 from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.timeline import MS

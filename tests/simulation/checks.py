@@ -29,11 +29,11 @@ from querator.model.limits import SECOND_MS, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, Replicas
 from querator.partition.machine import PartitionMachine
 from querator.raft import configuration
-from querator.raft.group import Group
-from querator.raft.handover import Outcome, Quarantine
-from querator.raft.journal import Journal
-from querator.raft.library import LEADER
-from querator.raft.log_rows import KIND_CONFIGURATION
+from querator.raft.engine.library import LEADER
+from querator.raft.group.group import Group
+from querator.raft.log.journal import Journal
+from querator.raft.log.rows import KIND_CONFIGURATION
+from querator.raft.requests import Outcome, Quarantine
 from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import WriteTransaction
 from tests.simulation.clock import EPOCH_MS

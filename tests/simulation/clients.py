@@ -33,7 +33,7 @@ from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.partition import queries
-from querator.raft.handover import Call, Read
+from querator.raft.requests import Call, Read
 from tests.checkers import history
 from tests.checkers.history import Operation, Pending, Recorder
 from tests.simulation.clock import EPOCH_MS

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from querator.raft.journal import Snapshots
+from querator.raft.log.journal import Snapshots
 from querator.storage.environment import Environment, StorageFailed
 from querator.storage.lmdb_environment import LmdbEnvironment
 from querator.storage.memory_environment import MemoryEnvironment

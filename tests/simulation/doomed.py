@@ -13,7 +13,7 @@ from querator.model.commands import Produce
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import Replica
-from querator.raft.handover import Call
+from querator.raft.requests import Call
 from querator.raft.status import GroupStatus
 from querator.storage.keys import ALL
 from tests.simulation.node import SimulatedNode, Ticket

@@ -10,14 +10,15 @@ from typing import Any
 import msgspec
 
 from querator.partition import readers, staging, transactions, txn_producers
-from querator.raft import configuration, following, member
-from querator.raft.group import Group
-from querator.raft.journal import Journal
-from querator.raft.mail import Mail
-from querator.raft.member import Member
+from querator.raft import configuration
+from querator.raft.consensus import log_matching, member
+from querator.raft.consensus.member import Member
+from querator.raft.consensus.skew import Skew
+from querator.raft.group.group import Group
+from querator.raft.log.journal import Journal
 from querator.raft.messages import Append, AppendReply, VoteReply
-from querator.raft.skew import Skew
-from querator.raft.turn import Turns
+from querator.raft.peer_outbox import Mail
+from querator.raft.turn.turn import Turns
 from querator.storage.overlay import OverlayTransaction
 
 
@@ -134,7 +135,7 @@ def commits_what_nobody_has() -> Any:
 
 def cuts_the_log_without_conflict() -> Any:
     """Every message with entries takes back what comes after its place."""
-    take = following.take
+    take = log_matching.take
 
     def cut(journal: Journal, snapshots: Any, message: Append, commit_index: int) -> None:
         if message.entries and journal.first_index <= message.prev_index < journal.last_index:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replicas, node_name
-from querator.raft import library
-from querator.raft.handover import Open, Outcome, Remove, Request
+from querator.raft.engine import library
 from querator.raft.machine import Machine
 from querator.raft.messages import PeerMessage, decode_frame, encode_frame
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
 from querator.raft.refusals import Refused
+from querator.raft.requests import Open, Outcome, Remove, Request
 from querator.raft.starts import StartMemory
-from querator.raft.turn import Turns
+from querator.raft.turn.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction, StorageFailed, StorageFull
 from tests.simulation.clock import NodeClock

@@ -11,7 +11,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica, of_node
-from querator.raft.handover import Reconfigure, Transfer
+from querator.raft.requests import Reconfigure, Transfer
 from querator.raft.status import GroupStatus
 from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.profile import Profile

@@ -2,9 +2,9 @@
 
 A queue of a pipeline has groups of its own, and nobody takes its items out: at the end all of them
 are looked at. What a pipeline did is written down as the attempts that it has named in a commit,
-and what it was told. The carrier plays `service.committing`: it reads what is open from whatever
-node it likes, also from one that is behind, and repeats what it has no answer for. What any of them
-has sent comes once more, much later: `Latecomer`.
+and what it was told. The carrier plays `service.transactions.driver`: it reads what is open from
+whatever node it likes, also from one that is behind, and repeats what it has no answer for. What
+any of them has sent comes once more, much later: `Latecomer`.
 """
 
 import random

@@ -39,7 +39,7 @@ from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, Rele
 from querator.partition import queries, reader_queries
 from querator.partition.reader_queries import BatchPart
 from querator.partition.readers import load_reader
-from querator.raft.handover import Call
+from querator.raft.requests import Call
 from tests.simulation.clients import ANSWER_US, RETRIED, Cluster
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.node import Lost, SimulatedNode, Ticket

@@ -16,8 +16,8 @@ from pysyncobj import FAIL_REASON, SyncObjConf, replicated
 from pysyncobj.journal import MemoryJournal
 from pysyncobj.pickle import loads
 
-from querator.raft import library
-from querator.raft.library import Node, NoPoller, SyncObj, Transport
+from querator.raft.engine import library
+from querator.raft.engine.library import Node, NoPoller, SyncObj, Transport
 from tests.simulation.network import Nature, Network
 from tests.simulation.timeline import MS, Timeline
 

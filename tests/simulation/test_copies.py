@@ -8,7 +8,7 @@ import pytest
 
 from querator.model.commands import Produce
 from querator.model.entries import Proposal
-from querator.raft.handover import Call
+from querator.raft.requests import Call
 from querator.raft.starts import StartMemory
 from tests.simulation.disk import PowerLoss
 from tests.simulation.node import Ticket

@@ -12,7 +12,7 @@ from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import Replica
 from querator.raft.configuration import AddLearner, Change, Promote
-from querator.raft.handover import Call, Reconfigure, Transfer
+from querator.raft.requests import Call, Reconfigure, Transfer
 from tests.simulation import mutants
 from tests.simulation.network import Nature
 from tests.simulation.node import SimulatedNode, Ticket

@@ -15,7 +15,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import DAY_MS
 from querator.model.nodes import Replica
 from querator.raft.configuration import AddLearner, Change, RemoveReplica
-from querator.raft.handover import Call, Reconfigure, Remove, Transfer
+from querator.raft.requests import Call, Reconfigure, Remove, Transfer
 from querator.storage.generations import stored_groups
 from tests.simulation.network import Nature
 from tests.simulation.node import SimulatedNode, Ticket

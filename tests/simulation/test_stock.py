@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from querator.raft.library import Node
+from querator.raft.engine.library import Node
 from tests.simulation.network import Nature
 from tests.simulation.stock import StockCluster, StockNode, random_run, stock_library
 from tests.simulation.timeline import MS, SECOND

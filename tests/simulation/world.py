@@ -23,11 +23,11 @@ from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.readers import OpenReader
 from querator.partition import invariants, queries
-from querator.raft.handover import Call, Outcome
 from querator.raft.machine import Machine
 from querator.raft.messages import decode_frame
+from querator.raft.requests import Call, Outcome
 from querator.raft.status import GroupStatus
-from querator.raft.turn import Turns
+from querator.raft.turn.turn import Turns
 from tests.checkers import history
 from tests.checkers.history import History, QueueRules, Recorder
 from tests.simulation.checks import CheckedMachine, Checks

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from querator import Client
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from tests.chaos.run import Queues, Run, bout
 from tests.checkers.history import History, Produce, Produced
 from tests.integration.cluster import FaultyCluster, faulty_cluster

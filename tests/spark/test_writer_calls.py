@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from pyspark.sql.types import ArrayType, StructType
 
 from querator import SyncClient
-from querator.cli.local_nodes import free_ports
+from querator.cli.demo.local_nodes import free_ports
 from querator.client.errors import NotFound, TransactionAborted
 from querator.model.limits import PAYLOAD_BYTES_MAX
 from querator.spark.browsing import BrowseReader

@@ -10,10 +10,10 @@ import msgspec
 from querator.model.commands import LeaseGrant, LeaseResult
 from querator.partition.outbox import outbox_batch
 from querator.raft.starts import StartMemory
-from querator.server.node_calls import NodeCalls
+from querator.server.link.node_calls import NodeCalls
 from querator.service import moves
-from querator.service.router import Router
-from querator.service.waiters import LeaseDesk
+from querator.service.lease.dispatcher import LeaseDesk
+from querator.service.routing.router import Router
 from tests.simulation.mutants import replaced
 
 

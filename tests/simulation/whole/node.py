@@ -16,19 +16,19 @@ from querator.model.ids import GroupId
 from querator.model.limits import STOP_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.placement.formation import Description
-from querator.placement.standing import Standing, founding
-from querator.raft.handover import Open, Outcome, Remove, Request, Stop
-from querator.raft.liveness import Liveness
+from querator.placement.bootstrap import Standing, founding
+from querator.placement.joining.formation import Description
 from querator.raft.machine import Machine
+from querator.raft.requests import Open, Outcome, Remove, Request, Stop
 from querator.raft.starts import StartMemory
-from querator.raft.thread import Deliver, Failed
-from querator.raft.turn import Turns
+from querator.raft.turn.liveness import Liveness
+from querator.raft.turn.thread import Deliver, Failed
+from querator.raft.turn.turn import Turns
 from querator.rooms import Rooms
-from querator.server.forwarding import Forwarding
 from querator.server.incoming import Incoming
-from querator.server.node_calls import NodeCalls
-from querator.service import scrub
+from querator.server.link.forwarding import Forwarding
+from querator.server.link.node_calls import NodeCalls
+from querator.service.repair import scrub
 from querator.storage import identity as identities
 from querator.storage.environment import StorageError
 from querator.storage.identity import Empty, Identity
@@ -94,7 +94,7 @@ class SimulatedLiveness(Liveness):
 
 
 class SimulatedTurns:
-    """A `querator.raft.thread.TurnLoop`: the node's own turns."""
+    """A `querator.raft.turn.turn.thread.TurnLoop`: the node's own turns."""
 
     def __init__(self, node: "WholeNode") -> None:
         node._make_turns()

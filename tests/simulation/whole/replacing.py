@@ -13,8 +13,8 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedNode
-from querator.placement.formation import VERSION, Description
-from querator.placement.standing import learning
+from querator.placement.bootstrap import learning
+from querator.placement.joining.formation import VERSION, Description
 from tests.simulation.timeline import SECOND
 from tests.simulation.whole.node import WholeNode
 from tests.simulation.whole.programs import Calling, Program

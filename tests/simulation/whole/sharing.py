@@ -9,7 +9,7 @@ from typing import Any
 
 from querator.model.calls import CompleteCall, LeaseRef, ProduceCall, SubscribeCall
 from querator.rooms import Rooms
-from querator.service.subscriptions import Subscription
+from querator.service.lease.subscriptions import Subscription
 from tests.simulation.network import Nature
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole.node import WholeNode

@@ -15,7 +15,7 @@ from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
 from querator.model.txn_calls import AbortCall, CommitCall, CommittedAttempt, StageCall
 from querator.rooms import Rooms
-from querator.service.subscriptions import Subscription
+from querator.service.lease.subscriptions import Subscription
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.programs import (

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
 from querator.model.errors import QueratorError
-from querator.server.link_wire import Wire, WireBroken
-from querator.server.node_calls import NodeCalls
+from querator.server.link.link_wire import Wire, WireBroken
+from querator.server.link.node_calls import NodeCalls
 from querator.v1 import node_service_pb2
 from tests.simulation.network import Network
 from tests.simulation.whole.loop import VirtualLoop
@@ -51,7 +51,7 @@ class Serving(Protocol):
 
 
 class DialedStream:
-    """A `querator.server.link_wire.Wire`."""
+    """A `querator.server.link.link_wire.Wire`."""
 
     def __init__(self, port: "LinkPort", peer: str, number: int, loop: VirtualLoop) -> None:
         self._port = port
@@ -105,7 +105,7 @@ class DialedStream:
 
 
 class AcceptedStream:
-    """A `querator.server.link_wire.Accepted`, with the task that serves it."""
+    """A `querator.server.link.link_wire.Accepted`, with the task that serves it."""
 
     def __init__(self, port: "LinkPort", peer: str, number: int, loop: VirtualLoop) -> None:
         self.task: asyncio.Task[None] | None = None

@@ -25,11 +25,11 @@ from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition import invariants, payloads, queries
 from querator.partition.departed import departed
-from querator.raft.handover import Outcome
 from querator.raft.machine import Machine
 from querator.raft.messages import decode_frame
+from querator.raft.requests import Outcome
 from querator.raft.status import GroupStatus
-from querator.raft.turn import Turns
+from querator.raft.turn.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import StorageCorrupt
 from tests.checkers import history

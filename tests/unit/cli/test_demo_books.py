@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.cli.demo import find_problems
-from querator.cli.demo_run import Books
-from querator.cli.flights import Ledger
+from querator.cli.demo.demo import find_problems
+from querator.cli.demo.demo_run import Books
+from querator.cli.demo.flights import Ledger
 from querator.client.values import PartitionStats
 
 ROWS = 300

@@ -2,10 +2,10 @@
 
 import pytest
 
-from querator.cli.measure import latency
-from querator.cli.output import count, make_table, write_table
-from querator.cli.output import printable as shown
-from querator.cli.views import payload_texts, preview
+from querator.cli.demo.measure import latency
+from querator.cli.shared.output import count, make_table, write_table
+from querator.cli.shared.output import printable as shown
+from querator.cli.shared.views import payload_texts, preview
 
 
 def test_foreign_text_cannot_steer_the_terminal() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.cli.parameters import format_duration, parse_duration, parse_instant
+from querator.cli.shared.parameters import format_duration, parse_duration, parse_instant
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from io import BytesIO
 
 import pytest
 
-from querator.cli.sources import (
+from querator.cli.shared.sources import (
     LINE_BYTES_MAX,
     Columns,
     Line,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator.cli.spark_demo_books import (
+from querator.cli.spark.demo_counts import (
     PIPELINES,
     Books,
     Outcome,
@@ -64,7 +64,7 @@ def good_run(home: Path) -> tuple[Books, Outcome]:
 def test_the_csv_is_split_into_numbered_rows_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("querator.cli.spark_demo_books.PART_ROWS", 4)
+    monkeypatch.setattr("querator.cli.spark.demo_counts.PART_ROWS", 4)
     split = split_flights(zipped(tmp_path), len(ROWS), tmp_path / "csv")
     rows = []
     for part in sorted(split.directory.iterdir()):

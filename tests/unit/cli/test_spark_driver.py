@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from querator.cli.failures import Failure
-from querator.cli.spark_driver import STARTS_MAX, SparkDriver
+from querator.cli.shared.failures import Failure
+from querator.cli.spark.driver import STARTS_MAX, SparkDriver
 
 COUNTS = """
 import pathlib, subprocess, sys, time

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from querator.cli.failures import ExitCode, Failure
-from querator.cli.spark_run import conclude
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.spark.run import conclude
 from querator.spark.pipelines.summary import Count, Summary
 
 RIGHT = Summary("copy", Count(5_000, "items taken"), Count(4_000, "items committed"), 1_000, 3, 2.0)

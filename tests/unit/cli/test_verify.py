@@ -5,7 +5,7 @@ import msgspec
 from querator.cli.verify import _Scan
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
-from querator.placement.commands import CreateQueue
+from querator.placement.map.commands import CreateQueue
 from querator.storage.tables import PLACEMENT
 from tests.unit.placement.conftest import Group
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from querator.client.rpc_errors import from_frame
+from querator.client.transport.rpc_errors import from_frame
 from querator.v1 import (
     errors_pb2,
     items_pb2,

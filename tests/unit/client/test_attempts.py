@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from querator.client.attempts import LEAST_SECONDS, repeated
 from querator.client.errors import (
     DeadlineExceeded,
     LeaseEnded,
@@ -14,6 +13,7 @@ from querator.client.errors import (
     Unavailable,
     make_error,
 )
+from querator.client.transport.attempts import LEAST_SECONDS, repeated
 from querator.model.errors import ErrorCode
 
 

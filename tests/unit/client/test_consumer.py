@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from querator.client import Client, LeasedItem, settling
+from querator.client import Client, LeasedItem
+from querator.client.consuming import settling
+from querator.client.consuming.subscribing import Subscribing
 from querator.client.errors import LeaseLost, Unavailable
-from querator.client.subscribing import Subscribing
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode, until

@@ -7,7 +7,7 @@ from google.rpc import code_pb2
 
 from querator.client import errors
 from querator.client.errors import ErrorCode, copy_error, make_error
-from querator.client.rpc_errors import from_frame, from_rpc
+from querator.client.transport.rpc_errors import from_frame, from_rpc
 from querator.model.errors import ERRORS, QueratorError
 from querator.wire.errors import error_message, error_status
 

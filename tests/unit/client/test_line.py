@@ -2,7 +2,7 @@
 
 import asyncio
 
-from querator.client.line import Line
+from querator.client.transport.wait_queue import Line
 
 
 async def standing(line: Line, count: int) -> list["asyncio.Task[None]"]:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.client import LeaseRef, lane
-from querator.client.channel import Connection
+from querator.client import LeaseRef
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
@@ -20,7 +19,9 @@ from querator.client.errors import (
     Unavailable,
     make_error,
 )
-from querator.client.nodes import Nodes
+from querator.client.producing import produce_stream
+from querator.client.transport.channel import Connection
+from querator.client.transport.nodes import Nodes
 from querator.client.values import split_addresses
 from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.scripted_node import ScriptedNode, refusal, until
@@ -389,7 +390,7 @@ async def test_a_producer_leaves_a_node_that_does_not_know_what_became_of_a_requ
 
 
 async def test_a_producer_leaves_a_node_that_falls_silent(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lane, "PATIENCE_SECONDS_MIN", 0.05)
+    monkeypatch.setattr(produce_stream, "PATIENCE_SECONDS_MIN", 0.05)
     async with cluster("a", "b") as (a, b), Client(a.address) as client:
         async with client.producer("q", batch_items=1) as producer:
             await producer.produce(b"0")
@@ -404,7 +405,7 @@ async def test_a_producer_leaves_a_node_that_falls_silent(monkeypatch: pytest.Mo
 async def test_a_producer_stays_with_a_slow_node_where_there_is_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(lane, "PATIENCE_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(produce_stream, "PATIENCE_SECONDS_MIN", 0.01)
     async with ScriptedNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_items=1) as producer:
             await producer.produce(b"0")

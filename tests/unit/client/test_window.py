@@ -9,7 +9,7 @@ from querator.client.errors import (
     RequestError,
     make_error,
 )
-from querator.client.window import ANSWER_SECONDS, IDENTITY_SECONDS_MAX, Request, Window
+from querator.client.producing.window import ANSWER_SECONDS, IDENTITY_SECONDS_MAX, Request, Window
 
 GAP = make_error(ErrorCode.SEQUENCE_GAP, "gap")
 FULL = make_error(ErrorCode.QUEUE_FULL, "full", retry_delay_ms=70)

@@ -20,7 +20,7 @@ from querator.model.commands import (
 from querator.model.entries import Proposal
 from querator.partition import invariants
 from querator.partition.machine import PartitionMachine
-from querator.raft.space import size_bytes
+from querator.raft.log.disk_budget import size_bytes
 from querator.storage import attachments
 from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment

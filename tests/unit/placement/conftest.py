@@ -5,8 +5,8 @@ import pytest
 
 from querator.model.entries import Proposal
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.placement.commands import Command, FormCluster
-from querator.placement.machine import PlacementEffects, PlacementMachine
+from querator.placement.map.commands import Command, FormCluster
+from querator.placement.map.machine import PlacementEffects, PlacementMachine
 from querator.storage.memory_environment import MemoryEnvironment
 
 

@@ -11,9 +11,9 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueState
 from querator.partition.machine import PartitionMachine
 from querator.partition.rows import SettingsRow, decode_settings
+from querator.placement.bootstrap import alone
 from querator.placement.placement import Placement
-from querator.placement.reconcile import partition_settings
-from querator.placement.standing import alone
+from querator.placement.work.reconcile import partition_settings
 from querator.raft.clock import RealClock
 from querator.raft.host import Host
 from querator.storage.keys import ALL

@@ -1,7 +1,7 @@
 from querator.config import ClusterSettings
 from querator.model.placement_map import NodeState, PlacementMap
-from querator.placement.acquaintances import Acquaintances, why_no_member
-from querator.raft.hellos import KnownPeer
+from querator.placement.joining.known_peers import Acquaintances, why_no_member
+from querator.raft.tcp.hello import KnownPeer
 from tests.unit.placement.conftest import node
 
 SETTINGS = ClusterSettings(

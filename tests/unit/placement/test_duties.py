@@ -10,9 +10,9 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
-from querator.placement import duties
-from querator.placement.commands import CreateQueue, ReplaceNode
-from querator.placement.duties import CHANGING_MAX, Duties
+from querator.placement.map.commands import CreateQueue, ReplaceNode
+from querator.placement.work import leader_tasks
+from querator.placement.work.leader_tasks import CHANGING_MAX, Duties
 from querator.raft.configuration import Change, changed
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus
@@ -83,7 +83,7 @@ async def until_settled(host: LeadingHost, placement_map: PlacementMap, own: Nod
 
 async def test_groups_that_wait_for_a_node_keep_no_others_waiting(monkeypatch):
     """As in `make chaos`, seed 952946: four that waited for a new node were tried for ever."""
-    monkeypatch.setattr(duties, "ROUND_S", 0.001)
+    monkeypatch.setattr(leader_tasks, "ROUND_S", 0.001)
     cluster = Group(nodes="abc")
     cluster.propose(CreateQueue("n", "q", QueueSettings(partitions=3 * (CHANGING_MAX + 1))))
     cluster.propose(ReplaceNode(node("c", incarnation="2"), "1"))
@@ -105,7 +105,7 @@ async def test_a_leader_that_is_to_go_asks_another_heir_when_one_does_not_take_t
     """Seed 20088 of whole nodes: the clock of the preferred one was wrong, and it was asked on and
     on.
     """
-    monkeypatch.setattr(duties, "ROUND_S", 0.001)
+    monkeypatch.setattr(leader_tasks, "ROUND_S", 0.001)
     cluster = Group(nodes="abc")
     cluster.propose(CreateQueue("n", "q", QueueSettings(partitions=1)))
     group = next(group for group in cluster.map.groups if group != PLACEMENT_GROUP)

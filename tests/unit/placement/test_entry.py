@@ -5,8 +5,8 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode
 from querator.model.queues import QueueSettings
-from querator.placement import entry
-from querator.placement.commands import (
+from querator.placement.map import entry
+from querator.placement.map.commands import (
     Command,
     CreateQueue,
     DeleteQueue,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.placement_map import NodeState, PlacedNode
-from querator.placement.formation import (
+from querator.placement.joining.formation import (
     VERSION,
     Decision,
     Description,

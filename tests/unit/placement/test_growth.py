@@ -18,8 +18,7 @@ from querator.model.limits import NODES_MAX
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.placement_map import NodeState, PlacedGroup
 from querator.model.queues import QueueSettings
-from querator.placement.balancing import MOVING_MAX, council, next_places, planned
-from querator.placement.commands import (
+from querator.placement.map.commands import (
     CreateQueue,
     DeleteQueue,
     DrainNode,
@@ -34,8 +33,9 @@ from querator.placement.commands import (
     ReplaceNode,
     UpdateQueue,
 )
-from querator.placement.reconcile import first_configuration
-from querator.placement.steps import HandOver, next_step
+from querator.placement.work.balancing import MOVING_MAX, council, next_places, planned
+from querator.placement.work.reconcile import first_configuration
+from querator.placement.work.steps import HandOver, next_step
 from querator.raft.configuration import changed, voters
 from tests.unit.placement.conftest import Group, node
 
@@ -293,7 +293,7 @@ def test_few_groups_move_at_once(three: Group):
 
 
 class Model:
-    """Groups whose leaders do what `placement.steps` says, one step of one group at a time."""
+    """Groups whose leaders do what `placement.work.steps` says, one step of one group at a time."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -5,8 +5,15 @@ once.
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueSettings
-from querator.placement.commands import CreateQueue, ReplaceNode
-from querator.placement.led import AGAIN_S, AT_ONCE_MAX, QUEUE_MIN, QUEUE_PART, Led, some_at_once
+from querator.placement.map.commands import CreateQueue, ReplaceNode
+from querator.placement.work.group_worklist import (
+    AGAIN_S,
+    AT_ONCE_MAX,
+    QUEUE_MIN,
+    QUEUE_PART,
+    Led,
+    some_at_once,
+)
 from tests.unit.placement.conftest import Group, node
 
 G, H, K = GroupId(1), GroupId(2), GroupId(3)

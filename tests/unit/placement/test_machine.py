@@ -12,7 +12,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement.commands import (
+from querator.placement.map.commands import (
     Command,
     CreateQueue,
     DeleteQueue,

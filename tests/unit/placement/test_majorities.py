@@ -9,8 +9,8 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement import deletion_rules
-from querator.placement.commands import (
+from querator.placement.map import deletion_rules
+from querator.placement.map.commands import (
     CreateQueue,
     DeleteQueue,
     GroupSettled,
@@ -23,7 +23,7 @@ from querator.placement.commands import (
     ReplicasClosed,
     ReplicasGone,
 )
-from querator.placement.majorities import open_groups
+from querator.placement.map.majorities import open_groups
 from querator.placement.waiting import not_closed
 from tests.unit.placement.conftest import Group, node
 

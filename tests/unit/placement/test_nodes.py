@@ -15,7 +15,7 @@ from querator.model.nodes import NodeKey, Replica, node_key
 from querator.model.placement_map import PlacedGroup
 from querator.model.queues import QueueSettings, QueueState
 from querator.placement.assign import assign
-from querator.placement.commands import (
+from querator.placement.map.commands import (
     Command,
     CreateQueue,
     DeleteQueue,

@@ -8,7 +8,7 @@ import pytest
 
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import NodeKey, Replica
-from querator.placement.restoring import KEPT_NAME, RESTORING_NAME, restore
+from querator.placement.joining.restoring import KEPT_NAME, RESTORING_NAME, restore
 from querator.storage import identity as identities
 from querator.storage.environment import StorageCorrupt, StorageLocked
 from querator.storage.identity import FORMAT, DirectoryRefused, Empty, Identity

@@ -11,10 +11,10 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement.following import Follower
-from querator.placement.reconcile import Reconciler
-from querator.placement.standing import learning
-from querator.raft.log_rows import mark_deleting, member_row, put_member
+from querator.placement.bootstrap import learning
+from querator.placement.map.following import Follower
+from querator.placement.work.reconcile import Reconciler
+from querator.raft.log.rows import mark_deleting, member_row, put_member
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import MEMBERS
 

@@ -11,9 +11,9 @@ from querator.model.nodes import NodeKey, Replica
 from querator.partition import invariants
 from querator.partition.machine import PartitionMachine
 from querator.raft.messages import SnapshotChunk, SnapshotOffer, SnapshotReply
-from querator.raft.snapshot import Position
-from querator.raft.snapshot_receiver import SnapshotReceiver
-from querator.raft.snapshot_sender import SnapshotSender
+from querator.raft.snapshot.protocol import Position
+from querator.raft.snapshot.receiver import SnapshotReceiver
+from querator.raft.snapshot.sender import SnapshotSender
 from querator.storage import attachments, generations
 from querator.storage.environment import Environment, ReadTransaction, WriteTransaction
 from querator.storage.keys import ALL

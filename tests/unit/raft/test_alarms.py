@@ -3,7 +3,7 @@
 import random
 
 from querator.model.ids import GroupId
-from querator.raft.alarms import Alarms
+from querator.raft.turn.timers import Alarms
 
 A, B = GroupId(1), GroupId(2)
 

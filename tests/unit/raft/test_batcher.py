@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.limits import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX, TURN_BYTES_MAX
-from querator.raft.batcher import Batcher
-from querator.raft.handover import Call
+from querator.raft.requests import Call
+from querator.raft.turn.batcher import Batcher
 
 
 def call(group: int, size: int = 1, name: str = "") -> Call:

@@ -8,11 +8,15 @@ from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import LOG_CACHE_BYTES, LOG_UNAPPLIED_CACHE_BYTES, MIB
-from querator.raft import copies
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
-from querator.raft.copies import SnapshotStats
-from querator.raft.group import Group
-from querator.raft.handover import (
+from querator.raft.consensus.replication import UNREAD_S
+from querator.raft.group import snapshot_schedule
+from querator.raft.group.group import Group
+from querator.raft.group.snapshot_schedule import SnapshotStats
+from querator.raft.log.journal import PINNED_WINDOWS
+from querator.raft.log.rows import mark_deleting
+from querator.raft.messages import Append, LogEntry, SnapshotOffer, SnapshotReply
+from querator.raft.requests import (
     Call,
     Damaged,
     Leader,
@@ -22,11 +26,7 @@ from querator.raft.handover import (
     Reconfigure,
     Remove,
 )
-from querator.raft.journal import PINNED_WINDOWS
-from querator.raft.log_rows import mark_deleting
-from querator.raft.messages import Append, LogEntry, SnapshotOffer, SnapshotReply
-from querator.raft.replication import UNREAD_S
-from querator.raft.snapshot_sender import SnapshotSender
+from querator.raft.snapshot.sender import SnapshotSender
 from querator.storage import attachments, generations
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
@@ -260,7 +260,7 @@ def test_a_deletion_that_was_interrupted_can_only_go_on():
 
 
 def test_snapshots_of_many_groups_stand_in_line(monkeypatch):
-    monkeypatch.setattr(copies, "SENT_MAX", 1)
+    monkeypatch.setattr(snapshot_schedule, "SENT_MAX", 1)
     world = World("a", "b", "c", log_bytes_kept=WINDOW)
     groups = [GroupId(number) for number in range(2, 8)]
     for group in groups:

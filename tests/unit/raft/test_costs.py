@@ -6,9 +6,9 @@ import pytest
 
 from querator.model.entries import Entry, Proposal
 from querator.model.ids import GroupId
-from querator.raft.handover import Call
-from querator.raft.journal import Journal, Stamped
-from querator.raft.pending import Backlog, Pending
+from querator.raft.group.pending import Backlog, Pending
+from querator.raft.log.journal import Journal, Stamped
+from querator.raft.requests import Call
 
 G = GroupId(1)
 MANY = 1_000

@@ -9,9 +9,9 @@ from querator.model.entries import Entry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
-from querator.raft.journal import Journal, Stamped
-from querator.raft.library import NO_OP
-from querator.raft.log_rows import mark_deleting
+from querator.raft.engine.library import NO_OP
+from querator.raft.log.journal import Journal, Stamped
+from querator.raft.log.rows import mark_deleting
 from querator.storage.environment import WriteTransaction
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import seal

@@ -2,8 +2,8 @@
 
 import pytest
 
-from querator.raft.handover import Effects, Read, Remove
-from querator.raft.open_transaction import COMMIT_WITHIN_S
+from querator.raft.requests import Effects, Read, Remove
+from querator.raft.turn.open_transaction import COMMIT_WITHIN_S
 from querator.storage import generations
 from tests.unit.raft import register
 from tests.unit.raft.trio import G, Machine, World, future

@@ -66,7 +66,7 @@ async def test_a_deletion_that_nobody_waited_for_does_not_answer_the_next():
 
 
 async def test_stop_leaves_a_long_deletion_to_the_next_start(monkeypatch):
-    monkeypatch.setattr("querator.raft.deletions.DELETE_ROWS_TURN_MAX", 5)
+    monkeypatch.setattr("querator.raft.turn.deletions.DELETE_ROWS_TURN_MAX", 5)
     environment = MemoryEnvironment()
     async with hosting(environment, RegisterMachine(1)) as host:
         for _ in range(50):

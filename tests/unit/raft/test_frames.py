@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import MIB, PEER_FRAME_BYTES_MAX, PEER_RECEIVE_BYTES
-from querator.raft.frames import (
+from querator.raft.refusals import Code, Refused
+from querator.raft.tcp.frames import (
     HANDSHAKE_LIMITS,
     HEADER_BYTES,
     NONCE_BYTES,
@@ -15,7 +16,6 @@ from querator.raft.frames import (
     Limits,
     frame,
 )
-from querator.raft.refusals import Code, Refused
 from querator.storage.sealed import checksum
 
 Frame = tuple[Kind, bytes]

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import PEER_REFUSAL_CHARS_MAX
-from querator.raft.frames import NONCE_BYTES, PROOF_BYTES, Kind
-from querator.raft.handshake import _STEPS, Handshake, Reply, State, refusal_frame, told
 from querator.raft.refusals import Code, Refused
+from querator.raft.tcp.frames import NONCE_BYTES, PROOF_BYTES, Kind
+from querator.raft.tcp.handshake import _STEPS, Handshake, Reply, State, refusal_frame, told
 
 TOKEN = b"the token of the cluster"
 D, A = b"d" * NONCE_BYTES, b"a" * NONCE_BYTES

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX, STARTS_KEPT_MAX
 from querator.model.starts import Start
-from querator.raft.hellos import (
+from querator.raft.refusals import Code, Refused
+from querator.raft.tcp.hello import (
     Answer,
     Hello,
     KnownPeer,
@@ -17,7 +18,6 @@ from querator.raft.hellos import (
     encode_hello,
     judge,
 )
-from querator.raft.refusals import Code, Refused
 
 
 def info(name: str, incarnation: str = "1", cluster_id: str | None = "c") -> PeerInfo:

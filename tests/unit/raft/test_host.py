@@ -465,7 +465,7 @@ async def test_a_group_that_was_closed_is_never_opened_again():
 
 
 async def test_deleting_a_group_goes_on_after_a_crash(monkeypatch):
-    monkeypatch.setattr("querator.raft.deletions.DELETE_ROWS_TURN_MAX", 5)
+    monkeypatch.setattr("querator.raft.turn.deletions.DELETE_ROWS_TURN_MAX", 5)
     environment = MemoryEnvironment()
     async with hosting(environment, RegisterMachine(1)) as host:
         for _ in range(10):

@@ -10,9 +10,9 @@ from querator.model.limits import (
     LOG_UNAPPLIED_CACHE_BYTES,
     TRUNCATE_ENTRIES_TURN_MAX,
 )
-from querator.raft.journal import GroupDeleted, Journal, Stamped
-from querator.raft.library import NO_OP
-from querator.raft.log_rows import mark_deleting
+from querator.raft.engine.library import NO_OP
+from querator.raft.log.journal import GroupDeleted, Journal, Stamped
+from querator.raft.log.rows import mark_deleting
 from querator.storage import attachments
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment

@@ -15,8 +15,8 @@ from querator.model.ids import GroupId
 from querator.model.limits import LOG_CACHE_BYTES
 from querator.model.nodes import Replica, Replicas, node_key
 from querator.raft import configuration
-from querator.raft.journal import Journal
-from querator.raft.log_rows import KIND_COMMAND, KIND_CONFIGURATION
+from querator.raft.log.journal import Journal
+from querator.raft.log.rows import KIND_COMMAND, KIND_CONFIGURATION
 from querator.raft.messages import LogEntry
 from querator.storage.environment import Environment
 from querator.storage.lmdb_environment import LmdbEnvironment

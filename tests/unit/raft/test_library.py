@@ -9,15 +9,15 @@ import pytest
 from querator.model.entries import Entry
 from querator.model.ids import GroupId
 from querator.model.nodes import Replica, node_key
-from querator.raft import library, pinned
 from querator.raft.clock import SimulatedClock
 from querator.raft.configuration import AddLearner, Promote
-from querator.raft.journal import Journal, Stamped
-from querator.raft.loop_watch import LoopWatch
-from querator.raft.mail import Mail
-from querator.raft.member import Member
+from querator.raft.consensus.loop_watch import LoopWatch
+from querator.raft.consensus.member import Member
+from querator.raft.consensus.skew import Skew
+from querator.raft.engine import library, pinned
+from querator.raft.log.journal import Journal, Stamped
+from querator.raft.peer_outbox import Mail
 from querator.raft.peers import NoPeers
-from querator.raft.skew import Skew
 from querator.storage.memory_environment import MemoryEnvironment
 
 

@@ -7,7 +7,7 @@ import pytest
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
-from querator.raft.liveness import HANGS_S, Liveness
+from querator.raft.turn.liveness import HANGS_S, Liveness
 from querator.storage.environment import StorageFailed
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate, code_of, hosting

@@ -7,7 +7,7 @@ import pytest
 from querator.model.ids import GroupId
 from querator.model.limits import KIB, LOG_PART_BYTES_MAX, LOG_PART_BYTES_MIN, MIB
 from querator.raft.host import Host
-from querator.raft.log_window import SHARE_S, LogWindow
+from querator.raft.log.window import SHARE_S, LogWindow
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import hosting
 from tests.unit.raft.register import RegisterMachine

@@ -9,12 +9,12 @@ import pytest
 
 from querator.model.ids import GroupId
 from querator.model.nodes import Replica
-from querator.raft import loop_watch
 from querator.raft.clock import RealClock
-from querator.raft.handover import Leadership, Transfer
+from querator.raft.consensus import loop_watch
+from querator.raft.consensus.loop_watch import BEAT_S, LOOP_HANGS_S, LoopWatch
+from querator.raft.group.leadership import TRANSFER_TIMEOUT_S
 from querator.raft.host import Host
-from querator.raft.loop_watch import BEAT_S, LOOP_HANGS_S, LoopWatch
-from querator.raft.office import TRANSFER_TIMEOUT_S
+from querator.raft.requests import Leadership, Transfer
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.register import Owner, RegisterMachine
 from tests.unit.raft.trio import World, future, key

@@ -16,11 +16,11 @@ from querator.model.limits import (
     PEER_UNPROVEN_MAX,
 )
 from querator.raft.clock import SimulatedClock
-from querator.raft.frames import NONCE_BYTES, FrameReader, Kind, frame
-from querator.raft.handshake import Handshake, State, told
-from querator.raft.hellos import Hello, Query, encode_hello
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.refusals import Code, RefusalLog, Refused
+from querator.raft.tcp.frames import NONCE_BYTES, FrameReader, Kind, frame
+from querator.raft.tcp.handshake import Handshake, State, told
+from querator.raft.tcp.hello import Hello, Query, encode_hello
 from querator.storage.sealed import checksum
 from tests.unit.raft.wiring import (
     TOKEN,

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from querator.config import PeerTlsSettings
 from querator.model.limits import MIB, PEER_SEND_BYTES_MAX, REQUEST_BYTES_CAP
-from querator.raft import connection
-from querator.raft.channel import Channel, PeerTls, PeerTlsError
-from querator.raft.frames import NONCE_BYTES
-from querator.raft.handshake import Handshake
 from querator.raft.peers import Connected, Disconnected
-from querator.raft.query import QueryFailed, query
 from querator.raft.refusals import Code, Refused
+from querator.raft.tcp import connection
+from querator.raft.tcp.channel import Channel, PeerTls, PeerTlsError
+from querator.raft.tcp.frames import NONCE_BYTES
+from querator.raft.tcp.handshake import Handshake
+from querator.raft.tcp.query import QueryFailed, query
 from tests.papers import Papers
 from tests.unit.raft.test_peer_refusals import refusals, undisturbed
 from tests.unit.raft.test_query import Asker

@@ -29,15 +29,15 @@ from querator.model.limits import (
     REPLICATION_WINDOW_BYTES,
 )
 from querator.model.nodes import NodeKey, Replica, node_key
-from querator.raft import library
 from querator.raft.clock import SimulatedClock
-from querator.raft.journal import Journal, Stamped
-from querator.raft.loop_watch import LoopWatch
-from querator.raft.mail import Mail
-from querator.raft.member import Member
+from querator.raft.consensus.loop_watch import LoopWatch
+from querator.raft.consensus.member import Member
+from querator.raft.consensus.replication import REPLY_TIMEOUT_S, UNREAD_S, Progress, State
+from querator.raft.consensus.skew import Skew
+from querator.raft.engine import library
+from querator.raft.log.journal import Journal, Stamped
 from querator.raft.messages import Append, AppendReply, Envelope, PeerMessage
-from querator.raft.replication import REPLY_TIMEOUT_S, UNREAD_S, Progress, State
-from querator.raft.skew import Skew
+from querator.raft.peer_outbox import Mail
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from querator.model.limits import PEER_DESCRIPTION_BYTES_MAX
-from querator.raft.query import QueryFailed, query
+from querator.raft.tcp.query import QueryFailed, query
 from tests.unit.raft.wiring import TOKEN, Station, drive, info, reserved, stations
 
 

@@ -2,7 +2,7 @@
 
 from querator.model.limits import PEER_PING_MS, PEER_QUIET_MS, PEER_SILENCE_MS_MAX
 from querator.raft.clock import SimulatedClock
-from querator.raft.library import settings
+from querator.raft.engine.library import settings
 from querator.raft.messages import Envelope, TimeoutNow
 from querator.raft.peers import Connected, Quiet
 from tests.unit.raft.trio import World

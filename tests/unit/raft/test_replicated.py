@@ -5,8 +5,8 @@ import pytest
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.nodes import Replica
 from querator.raft.configuration import AddLearner, Promote, RemoveReplica
-from querator.raft.group import Group
-from querator.raft.handover import Leadership, Read, Reconfigure, Transfer
+from querator.raft.group.group import Group
+from querator.raft.requests import Leadership, Read, Reconfigure, Transfer
 from tests.unit.raft.trio import G, World, future, key
 
 

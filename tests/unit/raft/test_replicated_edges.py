@@ -4,9 +4,9 @@ alone, that hand over, that cannot commit, and followers that cannot write.
 
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.raft import turn
 from querator.raft.configuration import AddLearner
-from querator.raft.handover import Call, Leader, Read, Reconfigure, Remove, Request, Transfer
+from querator.raft.consensus.replication import State
+from querator.raft.consensus.skew import Skew
 from querator.raft.messages import (
     Append,
     AppendReply,
@@ -17,8 +17,8 @@ from querator.raft.messages import (
     VoteReply,
 )
 from querator.raft.peers import Received
-from querator.raft.replication import State
-from querator.raft.skew import Skew
+from querator.raft.requests import Call, Leader, Read, Reconfigure, Remove, Request, Transfer
+from querator.raft.turn import turn
 from tests.unit.raft.trio import G, World, future, key
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import node_key, node_name
 from querator.raft.clock import SimulatedClock
-from querator.raft.skew import FRESH_S, Skew
+from querator.raft.consensus.skew import FRESH_S, Skew
 
 A, B, C = (node_key(name, "1") for name in "abc")
 

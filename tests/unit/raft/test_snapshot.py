@@ -9,9 +9,9 @@ import pytest
 
 from querator.model.commands import Complete, LeaseItems
 from querator.model.entries import Proposal
-from querator.raft import snapshot_sender
 from querator.raft.messages import SnapshotChunk, SnapshotOffer, SnapshotReply
-from querator.raft.snapshot import (
+from querator.raft.snapshot import sender
+from querator.raft.snapshot.protocol import (
     CHUNK_BYTES,
     WINDOW_BYTES,
     Listed,
@@ -22,7 +22,7 @@ from querator.raft.snapshot import (
     encode,
     state_tables,
 )
-from querator.raft.snapshot_receiver import STAGED_KEPT_S
+from querator.raft.snapshot.receiver import STAGED_KEPT_S
 from querator.storage import attachments, generations
 from querator.storage.environment import Environment
 from querator.storage.keys import ALL
@@ -181,7 +181,7 @@ def test_what_an_earlier_attempt_has_staged_and_is_dead_is_not_taken_over():
 
 
 def test_rows_of_an_earlier_attempt_that_are_gone_are_not_taken_over(monkeypatch):
-    monkeypatch.setattr(snapshot_sender, "STEP_ROWS_MAX", 40)
+    monkeypatch.setattr(sender, "STEP_ROWS_MAX", 40)
     load = Load(27)
     for _ in range(60):
         load.produce(2)
@@ -264,7 +264,7 @@ def test_the_window_bounds_what_is_on_its_way():
         sending.leader_turn()
     flying = sum(len(chunk.content) for chunk in chunks(sending))
     assert WINDOW_BYTES <= flying < WINDOW_BYTES + 2 * CHUNK_BYTES
-    assert sending.sender.wait_s(sending.now_s) == pytest.approx(snapshot_sender.RETRY_S)
+    assert sending.sender.wait_s(sending.now_s) == pytest.approx(sender.RETRY_S)
     sending.run()
     assert sending.sender.failed is None
 
@@ -328,13 +328,13 @@ def test_a_sender_that_hears_nothing_asks_and_at_last_gives_up():
     sending.follower_turn()
     sending.leader_turn()
     sending.line.cut()
-    sending.now_s += snapshot_sender.RETRY_S + 0.1
+    sending.now_s += sender.RETRY_S + 0.1
     sending.leader_turn()
     assert sending.line.there == [SnapshotOffer(3, 1)]
-    assert sending.sender.wait_s(sending.now_s) == snapshot_sender.RETRY_S
+    assert sending.sender.wait_s(sending.now_s) == sender.RETRY_S
     sending.line.cut()
     for _ in range(40):
-        sending.now_s += snapshot_sender.RETRY_S
+        sending.now_s += sender.RETRY_S
         sending.leader_turn()
     assert sending.sender.failed == "no progress for 60 s"
 
@@ -350,7 +350,7 @@ def test_a_damaged_chunk_is_not_taken_and_comes_again():
     sending.line.there[0] = damaged
     sending.follower_turn()
     assert sending.line.back == []
-    sending.now_s += snapshot_sender.RETRY_S + 0.1
+    sending.now_s += sender.RETRY_S + 0.1
     sending.run()
     assert sending.sender.failed is None
     goes_on(sending)
@@ -598,8 +598,8 @@ def test_a_follower_that_has_lost_what_it_acknowledged_fails_the_attempt():
 
 
 def test_more_changes_than_memory_should_hold_fail_the_attempt(monkeypatch):
-    monkeypatch.setattr(snapshot_sender, "CHANGES_MAX", 50)
-    monkeypatch.setattr(snapshot_sender, "STEP_ROWS_MAX", 5)
+    monkeypatch.setattr(sender, "CHANGES_MAX", 50)
+    monkeypatch.setattr(sender, "STEP_ROWS_MAX", 5)
     sending = filled(24)
     sending.line.room_bytes = 1
     load = Load(24)

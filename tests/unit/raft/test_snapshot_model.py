@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from querator.raft import snapshot_receiver, snapshot_sender, snapshot_staging
+from querator.raft.snapshot import receiver, sender, staging
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.copying import Replicating, Sending
 from tests.unit.raft.working import Load
@@ -48,9 +48,9 @@ class SnapshotModel(RuleBasedStateMachine):
         room_bytes: int,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(snapshot_sender, "STEP_ROWS_MAX", rows_max)
-        self.patch.setattr(snapshot_receiver, "TURN_ROWS_MAX", 3 * rows_max)
-        self.patch.setattr(snapshot_staging, "TURN_ROWS_MAX", 3 * rows_max)
+        self.patch.setattr(sender, "STEP_ROWS_MAX", rows_max)
+        self.patch.setattr(receiver, "TURN_ROWS_MAX", 3 * rows_max)
+        self.patch.setattr(staging, "TURN_ROWS_MAX", 3 * rows_max)
         self.load = Load(seed)
         for _ in range(blocks):
             self.load.produce(30)

@@ -7,10 +7,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from querator.raft import snapshot_sender
-from querator.raft.snapshot import Position
-from querator.raft.snapshot_receiver import SnapshotReceiver
-from querator.raft.snapshot_sender import SnapshotSender
+from querator.raft.snapshot import sender
+from querator.raft.snapshot.protocol import Position
+from querator.raft.snapshot.receiver import SnapshotReceiver
+from querator.raft.snapshot.sender import SnapshotSender
 from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.keys import Table
@@ -111,7 +111,7 @@ def state(view: ReadTransaction) -> dict[bytes, bytes]:
 @settings(max_examples=400)
 def test_the_copy_is_what_the_leader_had_at_the_end(before, run, rows_max, room, has_upto):
     patch = pytest.MonkeyPatch()
-    patch.setattr(snapshot_sender, "STEP_ROWS_MAX", rows_max)
+    patch.setattr(sender, "STEP_ROWS_MAX", rows_max)
     try:
         copy(before, run, room, has_upto)
     finally:

@@ -8,8 +8,8 @@ import pytest
 from querator.model.entries import Entry, Need, Tier
 from querator.model.errors import ErrorCode
 from querator.model.limits import TURN_BYTES_MAX
+from querator.raft.log.disk_budget import NoRoom, Space
 from querator.raft.messages import Append, LogEntry
-from querator.raft.space import NoRoom, Space
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
 

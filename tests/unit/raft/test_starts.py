@@ -10,15 +10,15 @@ import pytest
 from querator.model.limits import START_MARK_MS, STARTS_MET_MAX
 from querator.model.nodes import NodeKey, node_key
 from querator.model.starts import Met, Start, Starts, marked, next_starts
-from querator.raft import library
 from querator.raft.clock import SimulatedClock
-from querator.raft.hellos import PeerInfo
+from querator.raft.engine import library
 from querator.raft.messages import Meetings, PeerMessage
 from querator.raft.peers import Connected, Disconnected, Received
-from querator.raft.query import QueryRefused, query
 from querator.raft.refusals import Code, Refused
 from querator.raft.starts import StartMemory
-from querator.raft.turn import Turns
+from querator.raft.tcp.hello import PeerInfo
+from querator.raft.tcp.query import QueryRefused, query
+from querator.raft.turn.turn import Turns
 from querator.storage import starts as rows
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.wiring import TOKEN, Station, drive, info, stations

@@ -22,11 +22,11 @@ from querator.model.limits import (
 )
 from querator.model.nodes import NodeKey
 from querator.raft.clock import SimulatedClock
-from querator.raft.connection import Connection
-from querator.raft.dialing import Target, numeric
-from querator.raft.hellos import KnownPeer
 from querator.raft.messages import Append, Envelope, LogEntry
 from querator.raft.peers import Connected, Disconnected, Received
+from querator.raft.tcp.connection import Connection
+from querator.raft.tcp.dialing import Target, numeric
+from querator.raft.tcp.hello import KnownPeer
 from tests.unit.raft.wiring import (
     Station,
     beat,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_key
-from querator.raft.handover import Call
-from querator.raft.mail import Mail
+from querator.raft.group.pending import Backlog, Pending
+from querator.raft.group.read_index import Reads
 from querator.raft.messages import (
     AppendReply,
     Envelope,
@@ -22,8 +22,8 @@ from querator.raft.messages import (
     PeerMessage,
     VoteReply,
 )
-from querator.raft.pending import Backlog, Pending
-from querator.raft.reads import Reads
+from querator.raft.peer_outbox import Mail
+from querator.raft.requests import Call
 from tests.unit.raft.trio import World, future
 
 A, B = node_key("a", "1"), node_key("b", "1")

@@ -17,8 +17,8 @@ from querator.model.limits import (
 )
 from querator.model.nodes import node_key
 from querator.raft.clock import SimulatedClock
-from querator.raft.handover import Call
-from querator.raft.skew import TRUST_S, Skew
+from querator.raft.consensus.skew import TRUST_S, Skew
+from querator.raft.requests import Call
 from tests.unit.raft.trio import G, World
 
 A, B, C, D, E = (node_key(name, "1") for name in "abcde")

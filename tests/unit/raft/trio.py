@@ -12,13 +12,13 @@ from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
-from querator.raft import library
 from querator.raft.clock import SimulatedClock
-from querator.raft.handover import Call, Event, Open, Outcome, Request
+from querator.raft.engine import library
 from querator.raft.messages import Envelope, GroupMessage, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
+from querator.raft.requests import Call, Event, Open, Outcome, Request
 from querator.raft.status import GroupStatus
-from querator.raft.turn import Turns
+from querator.raft.turn.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment

@@ -10,14 +10,14 @@ import msgspec
 
 from querator.config import PeerTlsSettings
 from querator.model.nodes import NodeKey
-from querator.raft import dialing
-from querator.raft.channel import PeerTls
 from querator.raft.clock import Clock, RealClock
-from querator.raft.hellos import KnownPeer, PeerInfo
 from querator.raft.messages import Heartbeat, PeerMessage
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.starts import StartMemory
-from querator.raft.tcp_peers import TcpPeers
+from querator.raft.tcp import dialing
+from querator.raft.tcp.channel import PeerTls
+from querator.raft.tcp.hello import KnownPeer, PeerInfo
+from querator.raft.tcp.tcp_peers import TcpPeers
 
 TOKEN = b"the token of the cluster"
 STEPS_MAX = 100_000

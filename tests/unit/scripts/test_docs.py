@@ -3,7 +3,7 @@
 import re
 
 from querator.model.errors import ERRORS
-from querator.server.metric_catalogue import METRICS
+from querator.server.admin.metric_catalogue import METRICS
 from scripts import docs
 
 

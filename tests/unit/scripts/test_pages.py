@@ -7,7 +7,7 @@ import pytest
 
 from querator.config import SETTINGS
 from querator.model.errors import ErrorCode
-from querator.server.metric_catalogue import METRICS
+from querator.server.admin.metric_catalogue import METRICS
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

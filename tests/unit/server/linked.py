@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.server.forwarding import Forwarding
 from querator.server.grpc_server import GrpcServer
+from querator.server.link.forwarding import Forwarding
 from tests.unit.service.serving import serving
 from tests.unit.service.stage import Stage
 

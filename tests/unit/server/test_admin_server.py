@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from querator.config import ConfigError
-from querator.server.admin_server import AdminServer
+from querator.server.admin.admin_server import AdminServer
+from querator.server.admin.admin_view import Observed
 from querator.server.grpc_server import ListenError
-from querator.server.observed import Observed
 from tests.unit.server.http_get import get
 from tests.unit.server.watching import Exposition, HeldEnvironment, observed
 from tests.unit.service.serving import serving

@@ -148,7 +148,7 @@ class HeavyScanning(Scanning):
 @pytest.mark.parametrize("idle_ms", [0, 50])
 async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatch, idle_ms: int):
     """With 0 the first page is the one that is given up."""
-    monkeypatch.setattr("querator.server.browse_stream.SCAN_IDLE_MS_MAX", idle_ms)
+    monkeypatch.setattr("querator.server.calls.browse_stream.SCAN_IDLE_MS_MAX", idle_ms)
     service = HeavyScanning()
     # gRPC gives a stream that nobody reads a larger window while answers to its pings are late.
     options = [("grpc.http2.bdp_probe", 0)]

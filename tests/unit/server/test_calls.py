@@ -103,7 +103,7 @@ async def test_a_defect_shows_nothing_but_an_id_that_the_log_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = CapturingLogger()
-    monkeypatch.setattr("querator.server.answers._log", log)
+    monkeypatch.setattr("querator.server.calls.grpc_calls._log", log)
     async with running() as there:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await there.stub.Produce(produce("broken"))

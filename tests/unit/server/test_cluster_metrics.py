@@ -9,14 +9,14 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.raft.clock import SimulatedClock
-from querator.raft.copies import SnapshotStats
-from querator.raft.liveness import Liveness
+from querator.raft.group.snapshot_schedule import SnapshotStats
 from querator.raft.stats import TurnGatherer, TurnStats
 from querator.raft.status import GroupStatus, ReplicaStatus
-from querator.server.call_counts import CallCounts
-from querator.server.health import Health
-from querator.server.metrics import Metrics
-from querator.server.observed import Observed
+from querator.raft.turn.liveness import Liveness
+from querator.server.admin.admin_view import Observed
+from querator.server.admin.health import Health
+from querator.server.admin.metrics import Metrics
+from querator.server.calls.call_counts import CallCounts
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.server.watching import IDENTITY, Exposition
 

@@ -10,9 +10,9 @@ from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.raft.clock import SimulatedClock
-from querator.raft.liveness import STALLED_S_MAX, Liveness
-from querator.server.health import Health
-from querator.server.observed import Observed
+from querator.raft.turn.liveness import STALLED_S_MAX, Liveness
+from querator.server.admin.admin_view import Observed
+from querator.server.admin.health import Health
 from tests.unit.server.watching import observed
 from tests.unit.service.serving import serving
 

@@ -11,9 +11,9 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.server import node_frames
-from querator.server.forwarding import Forwarding
-from querator.service.forwarder import StatsQuery
+from querator.server.link import node_frames
+from querator.server.link.forwarding import Forwarding
+from querator.service.routing.forwarder import StatsQuery
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import OVERLAYS
 from querator.v1 import node_service_pb2, node_service_pb2_grpc
@@ -200,7 +200,7 @@ async def test_a_node_that_comes_back_is_dialed_when_it_dials(monkeypatch: pytes
     async with linked("a", "b") as stage:
         await stage.until_open()
         for bound in ("MIN", "MAX"):
-            monkeypatch.setattr(f"querator.server.node_link.RETRY_S_{bound}", 3_600.0)
+            monkeypatch.setattr(f"querator.server.link.node_link.RETRY_S_{bound}", 3_600.0)
         b = stage.addresses["b"]
         await stage.stop("b")
         await stage.until(lambda: not stage.links["a"].open())

@@ -10,16 +10,16 @@ from prometheus_client.openmetrics.parser import (
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.stats import Distribution, Gatherer, TurnStats
-from querator.server.health import Health
-from querator.server.metric_catalogue import (
+from querator.server.admin.admin_view import Observed
+from querator.server.admin.health import Health
+from querator.server.admin.metric_catalogue import (
     METRICS,
     TURN_COUNTS,
     HistogramSpec,
     MetricSpec,
     histogram,
 )
-from querator.server.metrics import Metrics
-from querator.server.observed import Observed
+from querator.server.admin.metrics import Metrics
 from tests.unit.server.watching import Exposition, HeldEnvironment, observed
 from tests.unit.service.serving import Node, serving
 

@@ -53,9 +53,9 @@ from querator.partition.txn_steps import (
     StagedQuery,
     TxnQuery,
 )
-from querator.placement import commands as placement
-from querator.server import node_frames as frames
-from querator.service.forwarder import (
+from querator.placement.map import commands as placement
+from querator.server.link import node_frames as frames
+from querator.service.routing.forwarder import (
     CarriedLease,
     EpochQuery,
     LettersQuery,

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from querator.server.outbox import Outbox
+from querator.server.calls.outbox import Outbox
 
 
 async def test_a_delivery_is_made_when_it_is_written_and_not_before():

@@ -12,8 +12,8 @@ from querator.model.calls import PartitionStats
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
 from querator.raft.status import GroupStatus
-from querator.server.metric_catalogue import ITEM_COUNTS, ITEM_STATES
-from querator.server.queue_metrics import QueueMetrics, QueueReading
+from querator.server.admin.metric_catalogue import ITEM_COUNTS, ITEM_STATES
+from querator.server.admin.queue_metrics import QueueMetrics, QueueReading
 from querator.storage.environment import ReadTransaction
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import STATE

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from querator.server.call_counts import CallCounts
-from querator.server.observed import Observed
+from querator.server.admin.admin_view import Observed
+from querator.server.calls.call_counts import CallCounts
 from querator.storage.environment import ReadTransaction
 from querator.storage.identity import FORMAT, Identity
 from querator.storage.memory_environment import MemoryEnvironment

@@ -31,13 +31,13 @@ from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import slot_of_key
 from querator.partition import invariants, queries
 from querator.partition.machine import PartitionMachine
+from querator.placement.bootstrap import alone
 from querator.placement.placement import Placement
-from querator.placement.standing import alone
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.service.admin_service import AdminService, total_of
+from querator.service.lease.subscriptions import Subscription
 from querator.service.queue_service import QueueService
-from querator.service.subscriptions import Subscription
 from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment
 

@@ -21,8 +21,8 @@ from querator.model.nodes import NodeKey, Replica, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
 from querator.raft.clock import Clock
-from querator.service.forwarder import Forwarder, ForwarderEvents, Query
 from querator.service.queue_service import QueueService
+from querator.service.routing.forwarder import Forwarder, ForwarderEvents, Query
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, lease_call, produce_call, ref, serving
 

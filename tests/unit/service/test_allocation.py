@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.service.allocation import allocate, shares
+from querator.service.lease.allocation import allocate, shares
 
 WANTED = st.lists(st.integers(1, 60), max_size=12)
 

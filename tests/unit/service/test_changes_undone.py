@@ -14,9 +14,10 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import partition_of_key, partition_of_producer
 from querator.partition.facts import Closure
-from querator.placement import placement, sharing, telling
-from querator.placement.commands import QueueRouted
-from querator.placement.telling import here
+from querator.placement import placement
+from querator.placement.map.commands import QueueRouted
+from querator.placement.work import repartitioning, telling
+from querator.placement.work.telling import here
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, code, payloads, producer_id, refusal, serving
 from tests.unit.service.test_forwarding import rounds
@@ -69,7 +70,7 @@ class Road:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "ROUTING_CLOSED_MS_MAX", 50)
+    monkeypatch.setattr(repartitioning, "ROUTING_CLOSED_MS_MAX", 50)
     monkeypatch.setattr(telling, "ANSWER_S", 0.05)
     monkeypatch.setattr(placement, "AGAIN_AFTER_S_MAX", 0.05)
 
@@ -136,7 +137,7 @@ async def test_a_partition_that_is_lost_on_the_way_stops_nothing(partitions: int
 async def test_a_change_that_was_undone_is_made_later(
     partitions: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sharing, "ROUTING_AGAIN_MS", 1)
+    monkeypatch.setattr(repartitioning, "ROUTING_AGAIN_MS", 1)
     async with with_four() as node:
         keys = [b"k%d" % number for number in range(40)]
         identified: dict[str, Any] = {"keyed": keys, "producer_id": producer_id(), "sequence": 1}
@@ -221,7 +222,7 @@ async def test_partitions_that_a_lost_leader_left_closed_are_reopened():
 
 
 async def test_the_old_number_undoes_a_change(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sharing, "ROUTING_AGAIN_MS", 1)
+    monkeypatch.setattr(repartitioning, "ROUTING_AGAIN_MS", 1)
     async with with_four() as node:
         road = Road(node)
         road.away = {placed(node).groups[3]}
@@ -242,7 +243,7 @@ async def test_the_old_number_undoes_a_change(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_caller_hears_which_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sharing, "ROUTING_AGAIN_MS", 1)
+    monkeypatch.setattr(repartitioning, "ROUTING_AGAIN_MS", 1)
     async with with_four() as node:
         road = Road(node)
         road.away = {placed(node).groups[3], placed(node).groups[1]}
@@ -262,7 +263,7 @@ async def test_a_caller_hears_which_partition_is_waited_for(monkeypatch: pytest.
 async def test_a_change_whose_answer_was_lost_is_not_called_undone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(sharing, "ROUTING_CLOSED_MS_MAX", WAIT_MS)
+    monkeypatch.setattr(repartitioning, "ROUTING_CLOSED_MS_MAX", WAIT_MS)
     async with with_four() as node:
         road = Road(node)
         propose = road.propose

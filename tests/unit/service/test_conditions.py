@@ -18,14 +18,15 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import NodeKey
-from querator.placement import placement, telling
+from querator.placement import placement
+from querator.placement.work import telling
 from querator.raft.clock import SimulatedClock
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus, ReplicaStatus
-from querator.server.health import Health
-from querator.server.metrics import Metrics
+from querator.server.admin.health import Health
+from querator.server.admin.metrics import Metrics
 from querator.service.admission import Sending
-from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
+from querator.service.repair.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.server.watching import Exposition, observed
 from tests.unit.service.damaging import damaged

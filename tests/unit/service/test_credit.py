@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querator.model.calls import CompleteCall, LeasedBatch
-from querator.service.subscriptions import BATCHES_AHEAD_MAX, Subscription
+from querator.service.lease.subscriptions import BATCHES_AHEAD_MAX, Subscription
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import BLOCKS
 from tests.unit.service.damaging import gone

@@ -9,8 +9,8 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import ASIDE_BLOCKS_MAX, MEND_PAUSE_MS_MIN
 from querator.partition import payloads as payloads_of
-from querator.service import damage as damages
-from querator.service.forwarder import Payload, PayloadQuery
+from querator.service.repair import damage as damages
+from querator.service.routing.forwarder import Payload, PayloadQuery
 from querator.storage import attachments
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment

@@ -9,8 +9,8 @@ from querator.model.calls import LeaseReply, SubscribeCall
 from querator.model.commands import Lease
 from querator.model.ids import GroupId, parse_stream_request_id
 from querator.model.limits import LEASE_TIMEOUT_MS_MAX, MIB
-from querator.service import former_streams
-from querator.service.subscriptions import Subscription
+from querator.service.lease import former_streams
+from querator.service.lease.subscriptions import Subscription
 from tests.unit.service.serving import payloads, seqs, serving
 from tests.unit.service.stage import Stage, staged
 

@@ -14,8 +14,9 @@ from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
 from querator.partition.facts import ClosureQuery
 from querator.raft.clock import SimulatedClock
-from querator.service import demands, neighbours, offers, router
-from querator.service.forwarder import Query
+from querator.service.exchange import demands, node_exchange, offers
+from querator.service.routing import router
+from querator.service.routing.forwarder import Query
 from tests.unit.service.serving import (
     LONG_MS,
     code,
@@ -264,7 +265,7 @@ async def test_who_waits_on_a_node_without_replicas_finds_who_leads_now(
     leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """Seed 20116 of whole nodes: it went on telling the former leader what it wanted."""
-    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
     async with staged("a", "b", "c", "d", **d) as stage:
         (group,) = stage.leaders
         waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
@@ -294,7 +295,7 @@ async def test_a_lease_that_does_not_wait_finds_who_leads_now(leads: str, d: dic
 async def test_a_node_without_replicas_finds_who_leads_after_the_leader_has_died(
     leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
     async with staged("a", "b", "c", "d", **d) as stage, asyncio.timeout(20):
         (group,) = stage.leaders
         waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
@@ -312,8 +313,8 @@ async def test_a_node_without_replicas_finds_who_leads_after_the_leader_has_died
 async def test_a_node_that_does_not_answer_is_not_taken_for_the_leader_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
-    monkeypatch.setattr(neighbours, "LOOK_AROUND_S", 0.1)
+    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "LOOK_AROUND_S", 0.1)
     async with staged("a", "b", "d", bare="d") as stage, asyncio.timeout(20):
         (group,) = stage.leaders
         query = stage.forwarders["d"].query
@@ -378,7 +379,7 @@ async def test_a_lost_quorum_is_reported_as_that():
 
 async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(router, "CUT_OFF_S", 0.05)
-    monkeypatch.setattr(neighbours, "DESKS_S", 0.05)
+    monkeypatch.setattr(node_exchange, "DESKS_S", 0.05)
     async with staged("a", "b", "c") as stage:
         subscription = await stage.members["b"].subscribe(
             SubscribeCall("default", "q", "c", 100, 3 * MIB)
@@ -398,7 +399,7 @@ async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.Mon
 async def test_a_node_that_hangs_sends_callers_away_until_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(neighbours, "DESKS_S", 0.05)
+    monkeypatch.setattr(node_exchange, "DESKS_S", 0.05)
     async with staged("a", "b") as stage:
         stage.lead(group_of(stage), "b")
         leasing = start(stage.lease("b", wait_ms=LONG_MS))
@@ -676,7 +677,7 @@ async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The node hears that it follows nobody before it knows that nothing of the partition runs."""
-    monkeypatch.setattr(neighbours, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
     async with staged("a", "b", "d") as stage, asyncio.timeout(20):
         (group,) = stage.leaders
         waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))

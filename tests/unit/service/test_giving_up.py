@@ -5,9 +5,9 @@ from typing import Any
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.service import damage as damages
-from querator.service.damage import NOT_WHOLE
-from querator.service.forwarder import Payload, PayloadQuery
+from querator.service.repair import damage as damages
+from querator.service.repair.damage import NOT_WHOLE
+from querator.service.routing.forwarder import Payload, PayloadQuery
 from tests.unit.service.damaging import damage
 from tests.unit.service.serving import LONG_MS, Node, code, payloads, serving, whole
 from tests.unit.service.stage import Stage, staged

@@ -12,7 +12,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import LEASES_EMPTY_MAX, MIB
 from querator.raft.clock import SimulatedClock
-from querator.service import waiters
+from querator.service.lease import dispatcher
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import LONG_MS, payloads, refusal
@@ -143,7 +143,7 @@ def grants_nothing(stage: Stage, name: str) -> Callable[[], int]:
 async def test_a_partition_that_grants_nothing_is_not_asked_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(waiters, "OVERLOADED_RETRY_MS", LONG_MS)
+    monkeypatch.setattr(dispatcher, "OVERLOADED_RETRY_MS", LONG_MS)
     async with staged("a", "b") as stage:
         await stage.produce("a", b"x")
         came = grants_nothing(stage, "a")
@@ -198,7 +198,7 @@ async def test_a_stream_waits_while_a_node_has_no_space(node: str, monkeypatch: 
 async def test_a_stream_does_not_ask_a_node_without_space_again_at_once(
     node: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(waiters, "OVERLOADED_RETRY_MS", LONG_MS)
+    monkeypatch.setattr(dispatcher, "OVERLOADED_RETRY_MS", LONG_MS)
     async with staged("a", "b") as stage:
         await stage.produce("a", b"x")
         came = without_space(stage, monkeypatch)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from querator.service.pace import OWED_MAX, REST_S_MAX, RUNNING, Pace
+from querator.service.exchange.pace import OWED_MAX, REST_S_MAX, RUNNING, Pace
 from tests.unit.service.serving import LONG_MS, payloads
 from tests.unit.service.stage import staged
 from tests.unit.service.test_forwarding import group_of, rounds, start

@@ -11,8 +11,8 @@ from querator.model.limits import KEY_CHANGES_MAX
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import slot_of_key
 from querator.partition.rows import ItemState
-from querator.placement import sharing
-from querator.placement.telling import here
+from querator.placement.work import repartitioning
+from querator.placement.work.telling import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
@@ -180,7 +180,7 @@ async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
 async def test_keys_go_on_as_soon_as_nothing_is_ahead_of_them(monkeypatch: pytest.MonkeyPatch):
     # What is seen by looking now and then comes too late.
     for pause in ("FOLLOWING_S_MIN", "FOLLOWING_S_MAX"):
-        monkeypatch.setattr(sharing, pause, LONG_MS / 1000)
+        monkeypatch.setattr(repartitioning, pause, LONG_MS / 1000)
     async with serving() as node:
         await node.create(partitions=2)
         keys = [b"k%d" % number for number in range(10)]

@@ -10,7 +10,7 @@ from querator.model.calls import ProduceReply
 from querator.model.errors import ErrorCode
 from querator.model.queues import QueueSettings
 from querator.model.routing import partition_of_key, partition_of_producer
-from querator.service.produce import cut, whole
+from querator.service.produce.split import cut, whole
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import (

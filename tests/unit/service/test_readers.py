@@ -19,8 +19,8 @@ from querator.model.reader_calls import (
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import invariants
-from querator.service import reads
 from querator.service.queue_service import QueueService
+from querator.service.reading import queries
 from querator.v1 import items_pb2
 from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
 from tests.unit.service.stage import Stage, staged
@@ -379,7 +379,7 @@ async def test_two_runs_at_once_leave_one():
 
 
 async def test_a_partition_without_a_leader_leaves_the_others_what_they_are(monkeypatch):
-    monkeypatch.setattr("querator.service.advancing.READER_PARTITION_WAIT_MS", 50)
+    monkeypatch.setattr("querator.service.reading.advancing.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=2) as stage:
         await stage.produce("a", b"x")
         await stage.produce("b", b"y")
@@ -476,7 +476,7 @@ async def test_a_partition_that_a_node_has_not_heard_of_is_not_gone():
 
 
 async def test_nobody_is_told_that_a_partition_is_gone_while_the_map_cannot_catch_up(monkeypatch):
-    monkeypatch.setattr(reads, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         lake = Driver()
         await lake.open(stage.members["b"])
@@ -525,7 +525,7 @@ async def test_a_run_that_could_not_begin_is_no_replay():
 
 
 async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
-    monkeypatch.setattr("querator.service.advancing.READER_PARTITION_WAIT_MS", 50)
+    monkeypatch.setattr("querator.service.reading.advancing.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=2) as stage:
         stage.lead(PLACEMENT_GROUP, "a")
         lake = Driver()
@@ -545,7 +545,7 @@ async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
 
 
 async def test_a_younger_partition_waits_for_the_first_one(monkeypatch):
-    monkeypatch.setattr("querator.service.advancing.READER_PARTITION_WAIT_MS", 50)
+    monkeypatch.setattr("querator.service.reading.advancing.READER_PARTITION_WAIT_MS", 50)
     async with staged("a", "b", partitions=3) as stage:
         lake = Driver()
         router = stage.members["b"].router
@@ -579,7 +579,7 @@ async def test_dead_items_at_the_head_are_not_the_end_of_what_is_there():
 
 
 async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
-    monkeypatch.setattr("querator.placement.closing.CLOSING_S", 0.01)
+    monkeypatch.setattr("querator.placement.work.closing.CLOSING_S", 0.01)
     async with serving() as node:
         going = (await node.create(partitions=2)).groups[1]
         lake = Driver()

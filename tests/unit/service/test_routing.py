@@ -9,8 +9,8 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.placement_map import PlacementMap
 from querator.raft.clock import RealClock
-from querator.service.spread import Spread
-from querator.service.views import PartitionView
+from querator.service.produce.chooser import Spread
+from querator.service.routing.views import PartitionView
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import Node, code, payloads, serving

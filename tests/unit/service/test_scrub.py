@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from querator.service import scrub as scrubs
-from querator.service.damage import DamageStats
-from querator.service.scrub import Scrub
+from querator.service.repair import scrub as scrubs
+from querator.service.repair.damage import DamageStats
+from querator.service.repair.scrub import Scrub
 from querator.storage import attachments, generations
 from querator.storage.tables import ATTACHMENTS
 from tests.unit.service.damaging import damage, damaged

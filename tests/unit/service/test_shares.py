@@ -31,7 +31,7 @@ from querator.model.errors import ErrorCode
 from querator.model.routing import slot_of_key
 from querator.partition import facts, queries
 from querator.partition.facts import FactsQuery
-from querator.service.produce import Part, batch_of, cut, identified_partition, whole
+from querator.service.produce.split import Part, batch_of, cut, identified_partition, whole
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.partition.harness import START_MS, Log
 

@@ -10,10 +10,10 @@ from querator.model.queues import QueueSettings
 from querator.model.readers import OpenReader
 from querator.partition.facts import ClosureQuery
 from querator.partition.machine import PartitionMachine
-from querator.raft import turn
-from querator.raft.group import Group
-from querator.service import stopped
-from querator.service.reads import NOT_OPEN
+from querator.raft.group.group import Group
+from querator.raft.turn import turn
+from querator.service.reading.queries import NOT_OPEN
+from querator.service.repair import stopped
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, code, refusal, serving

@@ -8,7 +8,7 @@ import pytest
 from querator.model.calls import CompleteCall, ExtendCall, LeaseRef, RetryCall
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.clock import SimulatedClock
-from querator.service.subscriptions import BATCHES_AHEAD_MAX
+from querator.service.lease.subscriptions import BATCHES_AHEAD_MAX
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import (
@@ -357,7 +357,7 @@ async def test_a_lost_item_does_not_end_the_care_for_the_others_of_its_lease():
 
 @pytest.mark.parametrize("auto_extend", [False, True])
 async def test_a_stream_full_of_leases_that_end_elsewhere_goes_on(monkeypatch, auto_extend):
-    monkeypatch.setattr("querator.service.held_leases.STREAM_LEASES_MAX", 3)
+    monkeypatch.setattr("querator.service.lease.held_leases.STREAM_LEASES_MAX", 3)
     async with serving() as node:
         await node.create(lease_timeout_ms=1_000)
         await node.produce(*[b"x"] * 24)

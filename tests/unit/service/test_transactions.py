@@ -35,7 +35,7 @@ from querator.model.txn_calls import (
     StageReply,
 )
 from querator.service.queue_service import QueueService
-from querator.service.transactions import participants
+from querator.service.transactions.calls import participants
 from tests.unit.service.serving import LONG_MS, Node, code, payloads, produce_call, refusal, serving
 from tests.unit.service.stage import Stage
 from tests.unit.service.stage import staged as joined
@@ -377,7 +377,7 @@ async def test_a_change_of_partitions_waits_for_what_is_pinned():
 
 
 async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
-    monkeypatch.setattr("querator.service.committing.STAGES_ASK_MS", 1)
+    monkeypatch.setattr("querator.service.transactions.driver.STAGES_ASK_MS", 1)
     async with nodes("a", "b", partitions=2) as stage:
         queue = stage.base.placement.map.find("default", "q")
         assert queue is not None
@@ -401,7 +401,7 @@ async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
 
 
 async def test_an_attempt_that_goes_on_after_the_commit_is_told_in_every_partition(monkeypatch):
-    monkeypatch.setattr("querator.service.committing.STAGES_ASK_MS", 1)
+    monkeypatch.setattr("querator.service.transactions.driver.STAGES_ASK_MS", 1)
     async with nodes("a", "b", partitions=2) as stage:
         zombie = stage_call(b"late", task=1, number=9, sequence=2, partition=1)
         one = await fill(stage.members["a"], (b"x",), partition=0)

@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.service.grants import Account, Waiter
-from querator.service.turns import TURNS_MAX, Line
+from querator.service.lease.fair_queue import TURNS_MAX, Line
+from querator.service.lease.waiter import Account, Waiter
 
 
 def waiter(account: Account | None = None, items_max: int = 10) -> Waiter:

@@ -1,0 +1,1 @@
+"""`querator demo`, and what it shares with the demo on Spark."""

@@ -1,0 +1,212 @@
+"""Options that commands share, and the client that a command talks through."""
+
+import asyncio
+import functools
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import click
+
+from querator.cli.shared.failures import ExitCode, explained
+from querator.cli.shared.parameters import DURATION
+from querator.client import Client
+from querator.client.client import CONNECT_TIMEOUT_DEFAULT
+from querator.client.cluster import ClusterAdmin
+from querator.model import limits
+from querator.wire.tls import Tls, TlsError
+
+_TIMEOUT_MAX = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
+_Result = TypeVar("_Result")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server and namespace that a command is for."""
+
+    address: str
+    namespace: str
+    request_timeout: timedelta
+    tls: Tls | None = None
+
+    def client(self, client_id: str | None = None) -> Client:
+        return Client(
+            self.address,
+            namespace=self.namespace,
+            client_id=client_id,
+            request_timeout=self.request_timeout,
+            tls=self.tls,
+        )
+
+    def run(
+        self, main: Callable[[Client], Awaitable[_Result]], *, client_id: str | None = None
+    ) -> _Result:
+        """Runs `main` with a client of its own. Raises `Failure` for the client's errors."""
+
+        async def connected() -> _Result:
+            async with self.client(client_id) as client:
+                return await main(client)
+
+        return self.finish(connected())
+
+    def ask_cluster(self, main: Callable[[ClusterAdmin], Awaitable[_Result]]) -> _Result:
+        """As `run`, with what operators talk through."""
+
+        async def connected() -> _Result:
+            async with self.cluster() as admin:
+                return await main(admin)
+
+        return self.finish(connected())
+
+    def finish(self, main: Coroutine[Any, Any, _Result]) -> _Result:
+        """Runs `main` to its end. Raises `Failure` for the client's errors."""
+        with explained(self.address):
+            return run_to_end(main)
+
+    def cluster(self) -> ClusterAdmin:
+        return ClusterAdmin(
+            self.address,
+            request_timeout=self.request_timeout.total_seconds(),
+            connect_timeout=CONNECT_TIMEOUT_DEFAULT.total_seconds(),
+            tls=self.tls,
+        )
+
+
+def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:
+    """Runs `main`. SIGTERM cancels it as Ctrl-C does, so that what it began is ended; exit code
+    143.
+    """
+
+    async def cancellable() -> _Result:
+        this = asyncio.current_task()
+        assert this is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        return await main
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise click.exceptions.Exit(ExitCode.TERMINATED) from None
+
+
+def server_options(command: _Command) -> _Command:
+    """--address, --namespace, --request-timeout, --tls…, as the argument `target`."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        address: str,
+        namespace: str,
+        request_timeout: timedelta,
+        tls: bool,
+        tls_ca: str,
+        tls_cert: str,
+        tls_key: str,
+        **kwargs: Any,
+    ) -> Any:
+        if not timedelta(0) < request_timeout <= _TIMEOUT_MAX:
+            raise click.BadParameter(
+                "must be more than 0 and at most 15m.", param_hint="--request-timeout"
+            )
+        shown = None
+        if tls or tls_ca or tls_cert or tls_key:
+            try:
+                shown = Tls.from_files(ca=tls_ca, cert=tls_cert, key=tls_key)
+            except TlsError as error:
+                raise click.UsageError(f"--tls: {error}") from error
+        target = Target(address, namespace, request_timeout, shown)
+        return command(*args, target=target, **kwargs)
+
+    tls_flag = click.option(
+        "--tls",
+        is_flag=True,
+        envvar="QUERATOR_TLS",
+        show_envvar=True,
+        help="Connect by TLS; any of the next three means that too.",
+    )
+    return cast(_Command, decorated(wrapper, (*WHERE, tls_flag, *TLS_FILES)))
+
+
+def _tls_file(what: str, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--tls-{what}",
+        envvar=f"QUERATOR_{what.upper()}",
+        default="",
+        show_envvar=True,
+        metavar="FILE",
+        help=f"{text} PEM.",
+    )
+
+
+WHERE = (
+    click.option(
+        "--address",
+        envvar="QUERATOR_ADDRESS",
+        default="127.0.0.1:4470",
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Server to talk to; any of a cluster, or several, separated by commas.",
+    ),
+    click.option(
+        "--namespace",
+        envvar="QUERATOR_NAMESPACE",
+        default="default",
+        show_default=True,
+        show_envvar=True,
+        metavar="NAME",
+        help="Namespace of the queue.",
+    ),
+    click.option(
+        "--request-timeout",
+        type=DURATION,
+        default="30s",
+        show_default=True,
+        help="How long a request is repeated before it counts as failed.",
+    ),
+)
+"""Of the server, the namespace, and how long to try."""
+TLS_FILES = (
+    _tls_file("ca", "Authorities to trust; default: those that gRPC knows."),
+    _tls_file("cert", "Certificate to show, when the server asks who you are."),
+    _tls_file("key", "Key of --tls-cert."),
+)
+
+
+def stale_option(command: _Command) -> _Command:
+    """--stale, as the argument `stale`."""
+    option = click.option(
+        "--stale",
+        is_flag=True,
+        help="Take what any replica has: it may be behind, and needs no leader.",
+    )
+    return option(command)
+
+
+OUTPUT = click.option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or for machines: one JSON document, for streams one a line.",
+)
+
+
+def output_option(command: _Command) -> _Command:
+    """--output, as the argument `as_json`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, output: str, **kwargs: Any) -> Any:
+        return command(*args, as_json=output == "json", **kwargs)
+
+    return cast(_Command, decorated(wrapper, (OUTPUT,)))
+
+
+def decorated(wrapper: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
+    """With the options, in this order."""
+    for option in reversed(options):
+        wrapper = option(wrapper)
+    return wrapper

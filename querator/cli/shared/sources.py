@@ -1,0 +1,207 @@
+"""Where `produce` takes items from: lines, JSON lines, CSV.
+
+Each source yields for every line of its input one `Line`: an item, or the reason why there is none.
+A bad line is not the end: the others go on.
+"""
+
+import base64
+import binascii
+import csv
+import io
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+
+from querator.cli.shared.parameters import parse_duration
+from querator.client.values import Item, Priority
+from querator.model.limits import PAYLOAD_BYTES_CAP
+
+LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_CAP
+"""Longer lines are refused unread: the payload in base64, with room for the rest."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Line `number` of the input, from 1. Either `item` or `problem` is given."""
+
+    number: int
+    item: Item | None = None
+    problem: str = ""
+
+
+class SourceError(Exception):
+    """The input as a whole cannot be read; a sentence for the person who gave it."""
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """Which CSV columns become what. No payload column: the payload is the row as a JSON object."""
+
+    payload: str = ""
+    kind: str = ""
+    key: str = ""
+    group: str = ""
+    reference: str = ""
+    dedup_key: str = ""
+
+
+def read_lines(stream: BinaryIO, template: Item) -> Iterator[Line]:
+    """Each line that is not blank is a payload, byte for byte, without its line end."""
+    for number, line in _bounded_lines(stream):
+        if line is None:
+            yield _too_long(number)
+        elif line.strip():
+            yield Line(number, msgspec.structs.replace(template, payload=line))
+
+
+def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[Line]:
+    """Each line that is not blank is a JSON object of `JsonItem`'s fields."""
+    for number, line in _bounded_lines(stream):
+        if line is None:
+            yield _too_long(number)
+        elif line.strip():
+            try:
+                yield Line(number, _json_item(_decode_json_item(line), template))
+            except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+                yield Line(number, problem=str(error))
+
+
+def read_csv(stream: BinaryIO, columns: Columns, template: Item) -> Iterator[Line]:
+    """The first line names the columns. Raises SourceError when a wanted column is not there."""
+    # What is not UTF-8 becomes lone surrogates, which the encoder of the row refuses line by line.
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(text)
+    try:
+        header = next(reader, None)
+    except csv.Error as error:
+        raise SourceError(f"line 1: {error}") from None
+    if header is None:
+        raise SourceError("the CSV is empty: its first line must name the columns")
+    row_item = _RowItem(header, columns, template)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Line(reader.line_num, problem=str(error))
+            continue
+        if row:
+            yield row_item.line(reader.line_num, row)
+
+
+class _RowItem:
+    """Makes an item of a CSV row."""
+
+    def __init__(self, header: list[str], columns: Columns, template: Item) -> None:
+        if len(set(header)) != len(header):
+            raise SourceError("two CSV columns have the same name")
+        self._header = header
+        self._template = template
+        self._positions: dict[str, int] = {}
+        for field in Columns.__struct_fields__:
+            name = getattr(columns, field)
+            if name and name not in header:
+                raise SourceError(f"the CSV has no column {name!r}; it has: {', '.join(header)}")
+            if name:
+                self._positions[field] = header.index(name)
+
+    def line(self, number: int, row: list[str]) -> Line:
+        if len(row) != len(self._header):
+            return Line(
+                number, problem=f"has {len(row)} columns; the first line has {len(self._header)}"
+            )
+        changes: dict[str, Any] = {
+            field: row[position] for field, position in self._positions.items()
+        }
+        try:
+            if "payload" in changes:
+                changes["payload"] = changes["payload"].encode()
+            else:
+                changes["payload"] = _encode_json(dict(zip(self._header, row, strict=True)))
+                changes["encoding"] = self._template.encoding or "application/json"
+            for value in changes.values():
+                if isinstance(value, str):
+                    value.encode()
+        except UnicodeEncodeError:
+            return Line(number, problem="is not UTF-8")
+        return Line(number, msgspec.structs.replace(self._template, **changes))
+
+
+class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One line of `--json-lines`. A payload that is not a string is stored as its JSON text."""
+
+    payload: msgspec.Raw = msgspec.Raw()
+    payload_base64: str | None = None
+    kind: str | None = None
+    encoding: str | None = None
+    reference: str | None = None
+    attributes: dict[str, str] | None = None
+    priority: Literal["lowest", "low", "normal", "high", "highest"] | None = None
+    group: str | None = None
+    key: str | None = None
+    enqueue_at: datetime | None = None
+    delay: str | None = None
+    expire_timeout: str | None = None
+    lease_timeout: str | None = None
+    dedup_key: str | None = None
+
+
+_decode_json_item = msgspec.json.Decoder(JsonItem).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def _json_item(line: JsonItem, template: Item) -> Item:
+    changes: dict[str, Any] = {
+        name: getattr(line, name)
+        for name in ("kind", "encoding", "reference", "attributes", "group", "key", "dedup_key")
+        if getattr(line, name) is not None
+    }
+    changes["payload"] = _json_payload(line)
+    if line.priority is not None:
+        changes["priority"] = Priority[line.priority.upper()]
+    if line.enqueue_at is not None:
+        if line.enqueue_at.tzinfo is None:
+            raise ValueError("enqueue_at needs an offset, for example 2026-01-31T08:00:00Z")
+        changes["enqueue_at"], changes["delay"] = line.enqueue_at, None
+    if line.delay is not None:
+        if line.enqueue_at is not None:
+            raise ValueError("give enqueue_at or delay, not both")
+        changes["delay"], changes["enqueue_at"] = parse_duration(line.delay), None
+    for name in ("expire_timeout", "lease_timeout"):
+        if (text := getattr(line, name)) is not None:
+            changes[name] = parse_duration(text)
+    return msgspec.structs.replace(template, **changes)
+
+
+def _json_payload(line: JsonItem) -> bytes:
+    given = bytes(line.payload)
+    if given and line.payload_base64 is not None:
+        raise ValueError("give payload or payload_base64, not both")
+    if line.payload_base64 is not None:
+        try:
+            return base64.b64decode(line.payload_base64, validate=True)
+        except binascii.Error:
+            raise ValueError("payload_base64 is not base64") from None
+    if not given:
+        raise ValueError("payload is missing")
+    value = _decode_any(given)
+    return value.encode() if isinstance(value, str) else given
+
+
+def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Number and bytes of each line without its end; None for one that is too long."""
+    number = 0
+    while line := stream.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(LINE_BYTES_MAX)
+            yield number, None
+        else:
+            yield number, line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _too_long(number: int) -> Line:
+    return Line(number, problem=f"is longer than {LINE_BYTES_MAX:,} bytes")

@@ -1,0 +1,1 @@
+"""`querator spark`: pipelines between queues and files, on Spark."""

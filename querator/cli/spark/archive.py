@@ -1,0 +1,88 @@
+"""`querator spark archive`: a queue into Parquet files."""
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from querator.cli.shared.parameters import DURATION
+from querator.cli.spark.run import At, Engine, settings_of, spark_options, stream_options
+from querator.spark.pipelines.settings import ARCHIVE_PARTITIONS, ArchiveSettings
+from querator.spark.pipelines.summary import Control, Summary
+
+
+@click.command(short_help="A queue into Parquet files.")
+@click.argument("queue")
+@click.argument("path")
+@stream_options
+@click.option(
+    "--partition-by",
+    multiple=True,
+    default=ARCHIVE_PARTITIONS,
+    show_default=", ".join(ARCHIVE_PARTITIONS),
+    metavar="COLUMN|NAME=SQL",
+    help="What names the directories, the outer one first; may be given several times.",
+)
+@click.option("--flat", is_flag=True, help="No directories below PATH.")
+@click.option(
+    "--checkpoint",
+    default="",
+    metavar="DIRECTORY",
+    help="Remembers what is done; default: _checkpoint below PATH.",
+)
+@click.option(
+    "--every",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="With --continuous: a batch in this time at most.",
+)
+@spark_options
+def archive(
+    queue: str,
+    path: str,
+    reader_id: str,
+    continuous: bool,
+    adopt: bool,
+    skip_released: bool,
+    max_items: int,
+    min_tasks: int,
+    partition_by: tuple[str, ...],
+    flat: bool,
+    checkpoint: str,
+    every: timedelta,
+    at: At,
+    engine: Engine,
+) -> None:
+    """Take items out of QUEUE into Parquet files below PATH, each exactly once.
+
+    What is in line when it begins is taken, and the run ends: for cron. With --continuous it goes
+    on. Consumers may work on the same queue; each item goes to one of them or into the archive.
+
+    \b
+    Examples:
+      querator spark archive orders /lake/orders --reader-id lake
+      querator spark archive orders /lake/orders --reader-id lake \\
+        --partition-by "month=date_format(timestamp, 'yyyy-MM')" --partition-by kind
+    """
+    with settings_of():
+        settings = ArchiveSettings(
+            at.queue(queue),
+            reader_id,
+            path,
+            () if flat else partition_by,
+            checkpoint,
+            max_items,
+            min_tasks=min_tasks,
+            adopt=adopt,
+            continuous=continuous,
+            every_seconds=every.total_seconds(),
+            skip_released=skip_released,
+        )
+
+    def run(spark: Any, control: Control) -> Summary:
+        from querator.spark import pipelines
+
+        return pipelines.archive(spark, settings, control)
+
+    engine.run(settings.source, run, continuous=continuous)

@@ -1,0 +1,114 @@
+"""A Spark program as a process of ours, which may be killed and is started again."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from querator.cli.shared.failures import Failure
+from querator.cli.shared.output import note
+
+STARTS_MAX = 5
+"""Programs of Spark's fail now and then on a very busy machine: it waits 10 s for a worker."""
+_LINES_SHOWN = 10
+_LINE_BYTES = 1024 * 1024
+_WORKER = b"pyspark.worker"
+"""What the processes have in their command line in which an executor's tasks run."""
+
+
+class SparkDriver:
+    """`run` starts the program again until it ends well: it goes on where it was."""
+
+    def __init__(self, command: Sequence[str], log: Path, hear: Callable[[bytes], None]) -> None:
+        """`hear` gets each line of its standard output; standard error goes to `log`."""
+        self._command = list(command)
+        self._log = log
+        self._hear = hear
+        self._process: asyncio.subprocess.Process | None = None
+        self._told = False
+
+    async def run(self) -> None:
+        """Raises Failure when it fails too often, or before it has told anything. It leaves nothing
+        behind.
+        """
+        for start in range(1, STARTS_MAX + 1):
+            code = await self._run_once()
+            if code == 0:
+                return
+            how = "was killed" if code == -signal.SIGKILL else f"ended with exit code {code}"
+            if start == STARTS_MAX or not self._told:
+                raise Failure(f"The driver {how}; see {self._log}. It said:\n{self._last_words()}")
+            note(f"The driver {how}; it is started again, and goes on where it was.")
+
+    def _last_words(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
+
+    async def _run_once(self) -> int:
+        with self._log.open("ab") as log:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                # A Ctrl-C reaches us alone, and Java is killed with its driver.
+                start_new_session=True,
+                limit=_LINE_BYTES,
+            )
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                self._told = True
+                self._hear(line)
+            return await process.wait()
+        finally:
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL for the program, for Java, which may be there for a moment when the program has
+        ended, and for all workers.
+        """
+        process = self._process
+        if process is None:
+            return
+        workers = [pid for pid, _ in _below(process.pid)]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pid in workers:
+            # Those that fork workers have left the group.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_worker(self) -> int:
+        """SIGKILL for a process in which a task may run; its number, 0: there is none."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return 0
+        workers = [pid for pid, command in _below(process.pid) if _WORKER in command]
+        # The first one forks the others.
+        for pid in reversed(workers[1:]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return pid
+        return 0
+
+
+def _below(pid: int) -> list[tuple[int, bytes]]:
+    """Processes that come from one, parents first, with their command lines; none where the system
+    does not say.
+    """
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            head, _, tail = stat.read_text().rpartition(")")
+            parents.setdefault(int(tail.split()[1]), []).append(int(head.split()[0]))
+    found: list[tuple[int, bytes]] = []
+    left = [pid]
+    while left:
+        for child in sorted(parents.get(left.pop(0), ())):
+            left.append(child)
+            with contextlib.suppress(OSError):
+                found.append((child, Path(f"/proc/{child}/cmdline").read_bytes()))
+    return found

@@ -1,0 +1,111 @@
+"""`querator spark ingest`: files into a queue."""
+
+from typing import Any
+
+import click
+
+from querator.cli.shared.parameters import ATTRIBUTE
+from querator.cli.spark.run import (
+    At,
+    Engine,
+    column_options,
+    settings_of,
+    spark_options,
+    where_option,
+)
+from querator.spark.pipelines.settings import (
+    FORMATS,
+    INGEST_BYTES,
+    Columns,
+    FileFormat,
+    IngestSettings,
+)
+from querator.spark.pipelines.summary import Control, Summary
+
+
+@click.command(short_help="Files into a queue.")
+@click.argument("path")
+@click.argument("queue")
+@click.option("--format", "kind_of_file", type=click.Choice(FORMATS), required=True, help="Format.")
+@click.option(
+    "--schema",
+    default="",
+    metavar="DDL",
+    help="Columns of the files; without it Spark looks at them (of JSON, at all of them).",
+)
+@click.option(
+    "--option",
+    "options",
+    type=ATTRIBUTE,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of Spark's reader of the format; may be given several times.",
+)
+@column_options
+@where_option
+@click.option(
+    "--checkpoint",
+    default="",
+    metavar="DIRECTORY",
+    help="Remembers which files are done: each goes once, however often this is run.",
+)
+@click.option(
+    "--continuous",
+    is_flag=True,
+    help="Go on with files that come, until a signal ends it; needs --checkpoint.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    default=INGEST_BYTES,
+    show_default=True,
+    metavar="N",
+    help="With --checkpoint: bytes of files in a batch, about; a file is never in two.",
+)
+@spark_options
+def ingest(
+    path: str,
+    queue: str,
+    kind_of_file: FileFormat,
+    schema: str,
+    options: tuple[tuple[str, str], ...],
+    columns: Columns,
+    where: str,
+    checkpoint: str,
+    continuous: bool,
+    max_bytes: int,
+    at: At,
+    engine: Engine,
+) -> None:
+    """Make an item in QUEUE of each row of the files at PATH, exactly once.
+
+    PATH is a file, a directory or a pattern, wherever Spark can read. Without --checkpoint all of
+    it is one transaction: all rows become visible, or none. The payload is the line (text), or all
+    columns as JSON, unless --value says otherwise. CSV files have a header. A record that cannot
+    be read fails the run (--option mode=PERMISSIVE makes nulls of it).
+
+    \b
+    Examples:
+      querator spark ingest flights.csv flights --format csv --key carrier --kind "'flight'"
+      querator spark ingest /in/orders orders --format json --checkpoint /in/done --continuous
+    """
+    with settings_of():
+        settings = IngestSettings(
+            path,
+            kind_of_file,
+            at.queue(queue),
+            columns,
+            schema,
+            dict(options),
+            where,
+            checkpoint,
+            continuous,
+            max_bytes,
+        )
+
+    def run(spark: Any, control: Control) -> Summary:
+        from querator.spark import pipelines
+
+        return pipelines.ingest(spark, settings, control)
+
+    engine.run(settings.target, run, continuous=continuous)

@@ -1,0 +1,73 @@
+"""`querator spark replay`: an archive into a queue."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from querator.cli.shared.parameters import INSTANT
+from querator.cli.spark.run import (
+    At,
+    Engine,
+    column_options,
+    rate_option,
+    settings_of,
+    spark_options,
+    where_option,
+)
+from querator.spark.pipelines.settings import Columns, ReplaySettings
+from querator.spark.pipelines.summary import Control, Summary
+
+
+@click.command(short_help="An archive into a queue.")
+@click.argument("path")
+@click.argument("queue")
+@click.option(
+    "--checkpoint",
+    required=True,
+    metavar="DIRECTORY",
+    help="Remembers what is done; belongs to QUEUE and the range.",
+)
+@click.option(
+    "--from", "since", type=INSTANT, metavar="INSTANT", help="Items produced then or later."
+)
+@click.option("--until", type=INSTANT, metavar="INSTANT", help="Items produced before.")
+@rate_option
+@column_options
+@where_option
+@spark_options
+def replay(
+    path: str,
+    queue: str,
+    checkpoint: str,
+    since: datetime | None,
+    until: datetime | None,
+    rate: float,
+    columns: Columns,
+    where: str,
+    at: At,
+    engine: Engine,
+) -> None:
+    """Put the items of the archive at PATH back into QUEUE, each exactly once.
+
+    PATH is what `querator spark archive` has written. A run that was interrupted goes on when it is
+    begun again with the same --checkpoint, perhaps at another rate; files that have come to the
+    archive since are replayed as well.
+
+    \b
+    Examples:
+      querator spark replay /lake/orders orders --checkpoint /spark/replay-1 --rate 500
+      querator spark replay /lake/orders trial --checkpoint /spark/replay-2 \\
+        --from 2026-01-31T08:00:00Z --until 2026-01-31T09:00:00Z --where "kind = 'refund'"
+    """
+    with settings_of():
+        settings = ReplaySettings(
+            path, at.queue(queue), checkpoint, since, until, columns, where, rate
+        )
+
+    def run(spark: Any, control: Control) -> Summary:
+        from querator.spark import pipelines
+
+        return pipelines.replay(spark, settings, control)
+
+    engine.run(settings.target, run)

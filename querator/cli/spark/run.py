@@ -1,0 +1,322 @@
+"""What the commands of `querator spark` share: their options, and a run from session to summary."""
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any, Final, TypeVar, cast
+
+import click
+import msgspec
+
+from querator.cli.shared.connection import OUTPUT, TLS_FILES, WHERE, decorated
+from querator.cli.shared.failures import ExitCode, Failure, explained
+from querator.cli.shared.output import count, note, write_details, write_json
+from querator.cli.shared.parameters import ATTRIBUTE
+from querator.model.limits import BATCH_ITEMS_MAX
+from querator.spark.options import OptionError
+from querator.spark.pipelines.session import JavaMissing, open_session
+from querator.spark.pipelines.settings import ARCHIVE_ITEMS, Columns, QueuePlace, SettingsError
+from querator.spark.pipelines.summary import Control, Progress, Summary
+from querator.spark.rpc import Unreachable
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+Run = Callable[[Any, Control], Summary]
+"""A pipeline with its settings: takes a session, and returns what came of it."""
+
+
+class At(msgspec.Struct, frozen=True):
+    """A cluster and a namespace."""
+
+    address: str
+    namespace: str
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
+    retry_seconds: float
+
+    def queue(self, name: str, *, address: str = "") -> QueuePlace:
+        """Raises OptionError, SettingsError. `address`: of another cluster."""
+        return QueuePlace(
+            address or self.address,
+            name,
+            self.namespace,
+            self.tls_ca,
+            self.tls_cert,
+            self.tls_key,
+            self.retry_seconds,
+        )
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """Where Spark runs, and how its outcome is shown."""
+
+    master: str
+    conf: Mapping[str, str]
+    as_json: bool
+
+    def run(self, place: QueuePlace, pipeline: Run, *, continuous: bool = False) -> None:
+        """Raises Failure, and Exit when it was ended by a signal before its end."""
+        control = Control(_report)
+        with self.session(place) as spark:
+            ended_by = _stops(control)
+            summary = pipeline(spark, control)
+        conclude(summary, as_json=self.as_json)
+        if ended_by and not continuous:
+            raise click.exceptions.Exit(128 + ended_by[0])
+
+    @contextmanager
+    def session(self, place: QueuePlace) -> Iterator[Any]:
+        """A SparkSession, stopped in the end. Raises Failure for what goes wrong with it."""
+        with failures(place.endpoint):
+            with _quiet(loud="spark.log.level" in self.conf):
+                spark = open_session(self.master, self.conf)
+            try:
+                yield spark
+            finally:
+                spark.stop()
+
+
+@contextmanager
+def settings_of() -> Iterator[None]:
+    """While settings are made. Raises UsageError."""
+    try:
+        yield
+    except (SettingsError, OptionError) as error:
+        raise click.UsageError(_sentence(str(error))) from error
+
+
+@contextmanager
+def failures(address: str) -> Iterator[None]:
+    """Turns what pipelines raise into a `Failure`."""
+    try:
+        with explained(address):
+            yield
+    except (ImportError, JavaMissing) as error:
+        words = str(error)
+        way_out = "pip install 'querator[spark]'"
+        if way_out not in words:
+            words = f"{words}; what it needs besides: {way_out}"
+        raise Failure(_sentence(words)) from error
+    except (SettingsError, OptionError) as error:
+        raise Failure(_sentence(str(error)), ExitCode.USAGE) from error
+    except (ValueError, RuntimeError) as error:
+        # PipelineFailed, Unreachable, TlsError and others: each says a line of its own.
+        if not type(error).__module__.startswith("querator."):
+            raise
+        code = ExitCode.UNAVAILABLE if isinstance(error, Unreachable) else ExitCode.WRONG
+        raise Failure(_sentence(str(error)), code) from error
+
+
+def _sentence(words: str) -> str:
+    words = words.strip().rstrip(".")
+    # Not the name of a setting or a column.
+    begins = words.split(maxsplit=1)[0].isalpha() if words else False
+    return f"{words[:1].upper() if begins else words[:1]}{words[1:]}."
+
+
+def conclude(summary: Summary, *, as_json: bool) -> None:
+    """Prints it. Raises Failure when it does not balance."""
+    if as_json:
+        write_json({**msgspec.structs.asdict(summary), "balanced": summary.balanced})
+    else:
+        rate = summary.taken.value / summary.seconds if summary.seconds else 0.0
+        write_details(
+            [
+                (summary.taken.words, summary.taken.value),
+                (summary.made.words, summary.made.value),
+                ("left out", summary.left_out),
+                ("batches", summary.batches),
+                ("seconds", round(summary.seconds, 1)),
+                ("a second", round(rate)),
+                ("balanced", summary.balanced),
+            ]
+        )
+    if not summary.balanced:
+        raise Failure(
+            f"It does not balance: {summary.taken.value:,} {summary.taken.words}, "
+            f"{summary.left_out:,} left out, and {summary.made.value:,} {summary.made.words}.",
+            ExitCode.WRONG,
+        )
+
+
+def _report(progress: Progress) -> None:
+    rate = progress.items / progress.seconds if progress.seconds else 0.0
+    left = "" if progress.left is None else f", {progress.left:,} left"
+    note(f"batch {progress.batch}: {count(progress.items, 'item')}, {rate:,.0f}/s{left}")
+
+
+@contextmanager
+def _quiet(*, loud: bool) -> Iterator[None]:
+    """What Java, which is started meanwhile, and its workers write to standard error goes nowhere:
+    what went wrong is said by the command.
+    """
+    if loud:
+        yield
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _stops(control: Control) -> list[int]:
+    """From here on Ctrl-C and SIGTERM end the run between two batches, and a second one at once;
+    the signals that came.
+    """
+    came: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        if control.stop.is_set():
+            raise KeyboardInterrupt
+        control.stop.set()
+        note("ends behind what is under way; at once by another signal")
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stop)
+    return came
+
+
+# --- options -----------------------------------------------------------------------------------
+
+
+def spark_options(command: _Command) -> _Command:
+    """Options of the cluster as the argument `at`, which makes a place of a queue's name; --master,
+    --conf and --output as `engine`.
+    """
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        address: str,
+        namespace: str,
+        request_timeout: timedelta,
+        tls_ca: str,
+        tls_cert: str,
+        tls_key: str,
+        master: str,
+        conf: tuple[tuple[str, str], ...],
+        output: str,
+        **kwargs: Any,
+    ) -> Any:
+        seconds = max(1.0, request_timeout.total_seconds())
+        at = At(address, namespace, tls_ca, tls_cert, tls_key, seconds)
+        engine = Engine(master, dict(conf), output == "json")
+        return command(*args, at=at, engine=engine, **kwargs)
+
+    options = (
+        click.option(
+            "--master",
+            default="local[*]",
+            show_default=True,
+            metavar="URL",
+            help="Where Spark runs: on this machine, or on a cluster of Spark's.",
+        ),
+        click.option(
+            "--conf",
+            type=ATTRIBUTE,
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A setting of Spark, such as spark.driver.memory=4g; may be given several times.",
+        ),
+        *WHERE,
+        *TLS_FILES,
+        OUTPUT,
+    )
+    return cast(_Command, decorated(wrapper, options))
+
+
+def column_options(command: _Command) -> _Command:
+    """--value, --key, … as the argument `columns`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        columns = Columns(**{name: kwargs.pop(name) for name in _COLUMNS})
+        return command(*args, columns=columns, **kwargs)
+
+    options = tuple(
+        click.option(f"--{name.replace('_', '-')}", default="", metavar="SQL", help=words)
+        for name, words in _COLUMNS.items()
+    )
+    return cast(_Command, decorated(wrapper, options))
+
+
+_COLUMNS: Final = {
+    "value": "The payload: binary or string.",
+    "key": "The key, which decides on the partition.",
+    "kind": "The kind.",
+    "encoding": "The encoding of the payload.",
+    "reference": "The reference.",
+    "headers": "Attributes: array<struct<key: string, value: binary>>.",
+    "priority": "lowest, low, normal, high or highest.",
+    "group": "The group.",
+    "enqueue_at": "When it may be leased: a timestamp, as in `now() + make_dt_interval(0, 0, 5)`.",
+    "dedupe_key": "A second item with it within the queue's window is not stored.",
+}
+
+where_option = click.option(
+    "--where", default="", metavar="SQL", help="A condition; what is not so is left out."
+)
+
+
+rate_option = click.option(
+    "--rate",
+    type=float,
+    default=0.0,
+    metavar="N",
+    help="Items a second at most; without it as fast as it goes.",
+)
+
+
+def stream_options(command: _Command) -> _Command:
+    """How items are taken out of a queue."""
+    return cast(_Command, decorated(command, _STREAM))
+
+
+_STREAM: Final = (
+    click.option(
+        "--reader-id",
+        required=True,
+        metavar="NAME",
+        help="A name for this pipeline, by which the queue knows what it has taken.",
+    ),
+    click.option(
+        "--continuous", is_flag=True, help="Go on with what comes, until a signal ends it."
+    ),
+    click.option(
+        "--adopt",
+        is_flag=True,
+        help="With a checkpoint that is behind the queue: go on where the queue is.",
+    ),
+    click.option(
+        "--skip-released",
+        is_flag=True,
+        help="Go on without batches that `querator reader release` has given back to the queue.",
+    ),
+    click.option(
+        "--max-items",
+        type=click.IntRange(1, BATCH_ITEMS_MAX),
+        default=ARCHIVE_ITEMS,
+        show_default=True,
+        metavar="N",
+        help="Items of a batch at most.",
+    ),
+    click.option(
+        "--min-tasks",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="So many tasks at least for a batch; without it one for each partition of the queue.",
+    ),
+)

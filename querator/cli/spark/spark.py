@@ -1,0 +1,31 @@
+"""`querator spark`: pipelines between queues and files, on Spark."""
+
+import os
+from typing import Final
+
+import click
+
+from querator.cli import LazyGroup
+
+# Before gRPC is loaded, by the commands: Spark forks this process.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+_COMMANDS: Final = {
+    "ingest": "spark.ingest:ingest",
+    "archive": "spark.archive:archive",
+    "copy": "spark.copy:copy",
+    "redrive": "spark.redrive:redrive",
+    "replay": "spark.replay:replay",
+    "stats": "spark.stats:stats",
+    "demo": "spark.demo:demo",
+}
+"""Name of the command → its module in this package and its name there."""
+
+
+@click.group(cls=LazyGroup, table=_COMMANDS)
+def spark() -> None:
+    """Move items between queues and files by Spark, each exactly once.
+
+    It needs Java 17 or newer and `pip install 'querator[spark]'`. Every run ends with a summary,
+    and with exit code 1 when what was taken and what was made of it are not as many.
+    """

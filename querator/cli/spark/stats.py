@@ -1,0 +1,102 @@
+"""`querator spark stats`: what is in queues, counted by Spark, as a page with pictures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.output import count, note, write_json, write_table
+from querator.cli.spark.run import At, Engine, settings_of, spark_options
+from querator.spark.pipelines.settings import StatsSettings
+
+if TYPE_CHECKING:
+    from querator.spark.pipelines.counting import QueueScan
+
+
+@click.command(short_help="What is in queues, with pictures.")
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write a report with pictures: one file, which opens without a network.",
+)
+@click.option(
+    "--no-sizes", is_flag=True, help="Leave the payloads where they are: much less to read."
+)
+@click.option(
+    "--min-tasks",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many tasks at least; without it one for each partition of the queue.",
+)
+@spark_options
+def stats(
+    queues: tuple[str, ...],
+    html: Path | None,
+    no_sizes: bool,
+    min_tasks: int,
+    at: At,
+    engine: Engine,
+) -> None:
+    """Count the items of each QUEUE by state, kind, partition, age, attempts and size.
+
+    Items are looked at, not leased; Spark reads each queue once. The sums must agree with each
+    other, and with the queue's own counts when nothing happened in it meanwhile; exit code 1 if
+    they do not.
+
+    \b
+    Examples:
+      querator spark stats orders orders-dead --html report.html
+      querator spark stats orders --no-sizes --output json
+    """
+    if html is not None and not html.absolute().parent.is_dir():
+        raise click.UsageError(f"--html: there is no directory {html.absolute().parent}.")
+    with settings_of():
+        settings = [
+            StatsSettings(at.queue(queue), sizes=not no_sizes, min_tasks=min_tasks)
+            for queue in queues
+        ]
+    scans: list[QueueScan] = []
+    with engine.session(settings[0].source) as spark:
+        from querator.spark import pipelines
+
+        for each in settings:
+            note(f"Scanning {each.source.queue}.")
+            scans.append(pipelines.stats(spark, each))
+    if html is not None:
+        _write_page(html, scans, at.namespace)
+    for scan in scans:
+        if engine.as_json:
+            write_json(scan)
+        else:
+            _write_tables(scan)
+    problems = [problem for scan in scans for problem in scan.problems]
+    for problem in problems:
+        note(f"WRONG: {problem}")
+    if problems:
+        raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+def _write_page(path: Path, scans: "list[QueueScan]", namespace: str) -> None:
+    from querator.spark.pipelines.counting_page import stats_page
+    from querator.spark.report.page import render
+
+    try:
+        path.write_text(render(stats_page(scans, namespace)), encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"The report cannot be written: {error}.") from error
+    note(f"The report is in {path}.")
+
+
+def _write_tables(scan: "QueueScan") -> None:
+    from querator.spark.pipelines.counting_page import stats_tables
+
+    stood = "stood still" if scan.stood_still else "was at work meanwhile"
+    click.echo(f"\n{scan.queue}: {count(scan.rows, 'item')}; the queue {stood}.")
+    for table in stats_tables(scan):
+        click.echo()
+        write_table(table.columns, table.rows)

@@ -1,0 +1,1 @@
+"""The consumer: lease streams, leases, and settling them."""

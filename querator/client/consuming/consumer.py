@@ -1,0 +1,215 @@
+"""A consumer: leases items over a stream, hands them out, settles them.
+
+The consumer grants the server credit for as many items as it is ready to hold (`prefetch_items`);
+an item counts until it is settled, so what a consumer holds is bounded, and one that works slowly
+takes no more than that from others.
+
+When the stream breaks, the leases live on: what was handed out or waits here can still be settled,
+over the next stream, and settles that were not answered are repeated there. The server extends
+leases only while the stream lives on which they were made, so the consumer extends those of earlier
+streams itself.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from querator.client.checks import check
+from querator.client.consuming.lease_stream import LeaseTalker
+from querator.client.consuming.leases import LeasedBatch, LeasedItem
+from querator.client.errors import LeaseLost
+from querator.client.items import duration
+from querator.client.transport.nodes import Nodes
+from querator.client.values import ExtendOutcome
+from querator.model import limits
+
+CONCURRENCY_DEFAULT = 8
+PREFETCH_DEFAULT = 200
+PREFETCH_BYTES_DEFAULT = 16 * limits.MIB
+RETRY_FIRST = timedelta(seconds=1)
+RETRY_MOST = timedelta(minutes=5)
+CLOSE_SECONDS = 5.0
+
+Handler = Callable[[LeasedItem], Awaitable[object]]
+Extend = Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]]
+
+
+class Consumer:
+    """Leases items of one queue. Made by `Client.consumer`; used in an `async with` block.
+
+        async with client.consumer("mail") as consumer:
+            async for item in consumer:
+                ...
+                await item.complete()
+
+    Several tasks may iterate over one consumer; each item goes to one of them, also when one
+    delivery brings many. Iteration ends when nothing came for `idle_timeout` (None: never), to none
+    of them, or after `stop`. Leaving the block waits for the
+    answers to what was settled; items that are not settled go back to their places.
+    """
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        *,
+        namespace: str,
+        queue: str,
+        client_id: str,
+        extend: Extend,
+        concurrency: int = CONCURRENCY_DEFAULT,
+        prefetch_items: int = PREFETCH_DEFAULT,
+        prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
+        batch_items: int = limits.STREAM_BATCH_ITEMS_DEFAULT,
+        batch_bytes: int = 0,
+        lease_timeout: timedelta | None = None,
+        auto_extend: bool = True,
+        release_on_disconnect: bool = False,
+        idle_timeout: timedelta | None = None,
+    ) -> None:
+        check("concurrency", concurrency, 1, 100_000)
+        check("prefetch_bytes", prefetch_bytes, batch_bytes or limits.REPLY_BYTES_DEFAULT, 2**40)
+        check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
+        check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
+        check("batch_bytes", batch_bytes, 0, limits.REPLY_BYTES_MAX)
+        self._nodes = nodes
+        self._concurrency = concurrency
+        self._idle_seconds = None if idle_timeout is None else idle_timeout.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._talker = LeaseTalker(
+            nodes,
+            namespace=namespace,
+            queue=queue,
+            client_id=client_id,
+            extend=extend,
+            prefetch_items=prefetch_items,
+            prefetch_bytes=prefetch_bytes,
+            batch_items=min(batch_items, prefetch_items),
+            batch_bytes=batch_bytes,
+            lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+            auto_extend=auto_extend,
+            release_on_disconnect=release_on_disconnect,
+        )
+        self.lost = 0
+        """Settles that `run` did and that were refused with LEASE_LOST."""
+
+    async def __aenter__(self) -> Self:
+        self._nodes.check_open()
+        self._talker.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Waits for the answers to what was settled, gives the rest back, ends the stream."""
+        await self._talker.close(patience=CLOSE_SECONDS)
+
+    def stop(self) -> None:
+        """Ends all iterations, and `run`, after the items that they are at."""
+        self._talker.stop()
+
+    @property
+    def held(self) -> int:
+        """Items that are leased here and not settled."""
+        return self._talker.held
+
+    async def flush(self) -> None:
+        """Returns when everything settled so far is answered; each future tells its own outcome."""
+        await self._talker.flush(patience=None)
+
+    def __aiter__(self) -> AsyncIterator[LeasedItem]:
+        return self
+
+    async def __anext__(self) -> LeasedItem:
+        item = await self._talker.next_item(self._idle_seconds)
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def batches(self) -> AsyncIterator[LeasedBatch]:
+        """Whole runs of items, as they were produced together: the cheapest way to consume.
+
+        A RuntimeError when a run is being handed out item by item.
+        """
+        if self._talker.parts:
+            raise RuntimeError("a batch is being handed out item by item: use another consumer")
+        while not self._talker.stopping:
+            batch = await self._talker.next_batch(self._idle_seconds)
+            if batch is None:
+                return
+            yield batch
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int | None = None,
+        retry_first: timedelta = RETRY_FIRST,
+        retry_most: timedelta = RETRY_MOST,
+        on_error: Callable[[LeasedItem, Exception], None] | None = None,
+    ) -> None:
+        """Calls `handler` with each item, `concurrency` at a time, until iteration ends.
+
+        What the handler returns from is completed, unless it has settled the item itself. When it
+        raises, the item is retried after `retry_first`, doubled with each attempt up to
+        `retry_most`, less up to half by chance; the exception is the retry's error text, which
+        `peek` shows, and `on_error` gets it. A lost lease is counted in `lost`: somebody else has
+        the item. When the handler is cancelled, its item goes back to its place.
+        """
+        workers = self._concurrency if concurrency is None else concurrency
+        check("concurrency", workers, 1, 100_000)
+
+        async def work() -> None:
+            async for item in self:
+                await self._handle(item, handler, retry_first, retry_most, on_error)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(workers):
+                    tasks.create_task(work())
+        except BaseExceptionGroup as failed:
+            # All workers meet the same end of the stream; one of them tells enough.
+            raise failed.exceptions[0] from None
+
+    async def _handle(
+        self,
+        item: LeasedItem,
+        handler: Handler,
+        retry_first: timedelta,
+        retry_most: timedelta,
+        on_error: Callable[[LeasedItem, Exception], None] | None,
+    ) -> None:
+        try:
+            await handler(item)
+        except asyncio.CancelledError:
+            if not item.settled:
+                item.release()
+            raise
+        except Exception as error:  # noqa: BLE001  the item carries it back to the queue
+            if on_error is not None:
+                on_error(item, error)
+            if item.settled:
+                return
+            delay = _retry_delay(item.attempt, retry_first, retry_most)
+            settled = item.retry(delay=delay, error=f"{type(error).__name__}: {error}")
+        else:
+            if item.settled:
+                return
+            settled = item.complete()
+        try:
+            await settled
+        except LeaseLost:
+            self.lost += 1
+
+
+def _retry_delay(attempt: int, first: timedelta, most: timedelta) -> timedelta:
+    delay: timedelta = min(most, first * 2 ** min(max(attempt - 1, 0), 30))
+    return delay * (1 - random.random() / 2)

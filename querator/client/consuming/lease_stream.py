@@ -1,0 +1,494 @@
+"""The consumer's side of a lease stream: credit, deliveries, settles, leases of earlier streams.
+
+Credit is counted in items and in bytes. `held` items are those delivered and not settled; the
+server may send `prefetch_items - held - outstanding credit` more, and is told so in portions, so
+that deliveries stay whole and most of them need no frame of credit. Bytes likewise, but those of a
+batch are held until the last of its items is settled: that is how long their memory is.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+
+from querator.client.consuming.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.consuming.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
+from querator.client.consuming.subscribing import Subscribing
+from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
+from querator.client.results import lease_lost
+from querator.client.transport.nodes import Nodes
+from querator.client.transport.rpc_errors import from_frame, is_of_the_node
+from querator.client.transport.stream import Stream
+from querator.client.transport.wait_queue import Line
+from querator.client.values import ExtendOutcome
+from querator.model import limits
+from querator.v1 import queue_service_pb2
+
+# Several times within the shortest lease there is (LEASE_TIMEOUT_MS_MIN, 1 s).
+UPKEEP_SECONDS = 0.25
+# A lease that ended this long ago by our clock is not waited for any more.
+LAPSED_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class LeaseTalker:
+    """`stream.Talker` for leases, and `leases.Holder` for what it delivers."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        *,
+        namespace: str,
+        queue: str,
+        client_id: str,
+        extend: Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]],
+        prefetch_items: int,
+        prefetch_bytes: int,
+        batch_items: int,
+        batch_bytes: int,
+        lease_timeout: Duration | None,
+        auto_extend: bool,
+        release_on_disconnect: bool,
+    ) -> None:
+        self._nodes = nodes
+        self._namespace, self._queue = namespace, queue
+        self._extend = extend
+        self._prefetch = prefetch_items
+        self._prefetch_bytes = prefetch_bytes
+        self._portion = min(max(batch_items, prefetch_items // 4), max(1, prefetch_items // 2))
+        self._auto_extend = auto_extend
+        self._release_on_disconnect = release_on_disconnect
+        self._subscribing = Subscribing(
+            queue_service_pb2.Subscribe(
+                namespace=namespace,
+                queue=queue,
+                client_id=client_id,
+                lease_timeout=lease_timeout,
+                max_items=batch_items,
+                max_bytes=batch_bytes,
+                auto_extend=auto_extend,
+                release_on_disconnect=release_on_disconnect,
+            )
+        )
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._stream = Stream(nodes, "LeaseStream", self)
+        self._settler = Settler(self._send, lambda: bool(self._frames))
+        self._upkeep: asyncio.Task[None] | None = None
+        self._ready: deque[LeasedBatch] = deque()
+        self.parts: deque[LeasedItem] = deque()  # Of a run that is handed out item by item.
+        self._came = 0.0
+        self._batches: set[LeasedBatch] = set()
+        self.held = 0
+        self._held_bytes = 0
+        self._credit = 0
+        self._credit_bytes = 0
+        self._streams = 0
+        self._first_frame: bytes | None = None
+        self._frames: dict[int, SettleFrame] = {}
+        self._unsent: deque[SettleFrame] = deque()
+        self._next_number = 1
+        self._readers = Line()
+        self._quiet: list[asyncio.Future[None]] = []
+        self._trying_since: float | None = None
+        self._end: Exception | None = None
+        self.stopping = False
+        self._closing = False
+
+    # What the consumer uses.
+
+    def start(self) -> None:
+        self._stream.start()
+        # Owned: `close` ends and awaits it, `_upkeep_done` takes what it fails with.
+        self._upkeep = self._loop.create_task(self._keep_up())
+        self._upkeep.add_done_callback(self._upkeep_done)
+
+    def stop(self) -> None:
+        self.stopping = True
+        self._readers.wake_all()
+
+    async def next_batch(self, idle_seconds: float | None) -> LeasedBatch | None:
+        """The next run of items; None after `stop`, or when nothing came for so long."""
+        return await self._next(self._pick_batch, idle_seconds)
+
+    async def next_item(self, idle_seconds: float | None) -> LeasedItem | None:
+        """As `next_batch`, but of a run that several readers share, item by item."""
+        return await self._next(self._pick_item, idle_seconds)
+
+    async def _next(self, pick: Callable[[], T | None], idle_seconds: float | None) -> T | None:
+        if self._upkeep is None:
+            raise RuntimeError("a consumer is used in its block: async with client.consumer(...)")
+        began = self._loop.time()
+        while not self.stopping:
+            picked = pick()
+            if picked is not None:
+                return picked
+            if self._end is not None:
+                raise self._end_error()
+            until = None
+            if idle_seconds is not None:
+                # What went to another reader counts as well: the queue is not idle.
+                until = max(began, self._came) + idle_seconds
+                if until <= self._loop.time():
+                    return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._wait_for_delivery()
+        return None
+
+    def _pick_batch(self) -> LeasedBatch | None:
+        while self._ready:
+            batch = self._ready.popleft()
+            if self.still_leased(batch):
+                return batch
+            self.give_back(batch, batch.left)
+        return None
+
+    def _pick_item(self) -> LeasedItem | None:
+        while True:
+            while self.parts:
+                item = self.parts.popleft()
+                if self.still_leased(item.batch):
+                    return item
+                self.give_back(item.batch, 1 << item.index)
+            batch = self._pick_batch()
+            if batch is None:
+                return None
+            self.parts.extend(batch)
+
+    async def _wait_for_delivery(self) -> None:
+        if self._worth_granting(reader_comes=True):
+            self._stream.wake()
+        await self._readers.wait()
+
+    def still_leased(self, batch: LeasedBatch) -> bool:
+        """Whether the batch may be handed out: its lease has not ended, as far as is known."""
+        lease = batch.lease
+        return lease.kept or lease.ends > self._loop.time()
+
+    def give_back(self, batch: LeasedBatch, mask: int) -> None:
+        """Releases what is not handed out. Its lease has ended by our clock; but the server's
+        decides, and would keep a lease that is extended for nobody.
+        """
+        if batch.counted and self._end is None:
+            batch.settle(RELEASE, mask).add_done_callback(_look)
+
+    async def flush(self, *, patience: float | None) -> None:
+        self._settler.flush()
+        if self._frames:
+            quiet: asyncio.Future[None] = self._loop.create_future()
+            self._quiet.append(quiet)
+            await asyncio.wait((quiet,), timeout=patience)
+
+    async def close(self, *, patience: float) -> None:
+        self.stop()
+        self.parts.clear()
+        self._closing = True
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+        try:
+            if self._end is None:
+                self._release_earlier()
+                await self.flush(patience=patience)
+        finally:
+            await self._stream.close(patience=patience if self._end is None else 0)
+            self._finish(make_error(ErrorCode.UNAVAILABLE, "the consumer is closed"))
+
+    def _release_earlier(self) -> None:
+        """Gives back what came on earlier streams; this stream's end does that for its own."""
+        if self._release_on_disconnect:
+            return
+        for batch in list(self._batches):
+            if batch.lease.stream != self._streams and batch.left:
+                self.give_back(batch, batch.left)
+
+    # `leases.Holder`.
+
+    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+        if self._end is not None:
+            failed: asyncio.Future[None] = self._loop.create_future()
+            failed.set_exception(self._end_error())
+            return failed
+        if batch.counted:
+            self._free(batch, mask.bit_count())
+        return self._settler.settle(verb, batch, mask)
+
+    def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
+        if batch.counted:
+            self._free(batch, mask.bit_count())
+
+    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
+        outcomes = await self._extend([lease.id], lease_timeout)
+        if not outcomes[0].remaining:
+            raise lease_lost(lease.id)
+        lease.extended(outcomes[0], now=self._loop.time())
+
+    def _free(self, batch: LeasedBatch, items: int) -> None:
+        """These items are not held any more."""
+        self.held -= items
+        if not batch.left:
+            self._batches.discard(batch)
+            self._held_bytes -= batch.size
+        if self._worth_granting():
+            self._stream.wake()
+
+    def _send(self, frame: SettleFrame) -> None:
+        if self._end is not None:
+            frame.fail(self._end_error())
+            return
+        frame.number = self._next_number
+        frame.deadline = self._loop.time() + self._nodes.request_timeout
+        self._next_number += 1
+        self._frames[frame.number] = frame
+        self._unsent.append(frame)
+        self._stream.wake()
+
+    # What the stream asks and tells (`stream.Talker`).
+
+    def wanted(self) -> bool:
+        return self._end is None
+
+    async def place(self) -> str:
+        return ""
+
+    def opened(self) -> None:
+        self._streams += 1
+        self._credit = self._credit_bytes = 0
+        if self._trying_since is None:
+            self._trying_since = self._loop.time()
+        held = {batch.lease.id for batch in self._batches}
+        held.update(self._settler.lease_ids(), *map(SettleFrame.lease_ids, self._frames.values()))
+        self._first_frame = self._subscribing.frame(self._streams, held)
+        self._unsent = deque(self._frames.values())
+
+    def take(self) -> bytes | None:
+        if self._first_frame is not None:
+            frame, self._first_frame = self._first_frame, None
+            return frame
+        if self._unsent:
+            return self._settle_frame(self._unsent.popleft())
+        if self._worth_granting() and not self.stopping:
+            return self._grant()
+        return None
+
+    def _worth_granting(self, *, reader_comes: bool = False) -> bool:
+        """Whether the server may be told of so much more that it is worth a frame: enough for a
+        whole delivery, or anything at all if somebody waits for it.
+        """
+        items = self._prefetch - self.held - self._credit
+        size = self._prefetch_bytes - self._held_bytes - self._credit_bytes
+        if items >= self._portion or size > self._prefetch_bytes // 4:
+            return True
+        if not (reader_comes or self._readers) or self._ready:
+            return False
+        return (items > 0 and not self._credit) or (size > 0 and self._credit_bytes <= 0)
+
+    def _grant(self) -> bytes:
+        items = max(0, self._prefetch - self.held - self._credit)
+        # No bytes at all would mean: as many as the items have.
+        size = max(1, self._prefetch_bytes - self._held_bytes - self._credit_bytes)
+        self._credit += items
+        self._credit_bytes += size
+        return queue_service_pb2.LeaseStreamRequest(
+            credit=queue_service_pb2.Credit(items=items, bytes=size)
+        ).SerializeToString()
+
+    def _settle_frame(self, frame: SettleFrame) -> bytes:
+        message = queue_service_pb2.LeaseStreamRequest(request_number=frame.number)
+        frame.maybe_executed = True
+        if frame.verb.completes:
+            message.complete.CopyFrom(frame.complete_request(self._namespace, self._queue))
+        else:
+            message.retry.CopyFrom(frame.retry_request(self._namespace, self._queue))
+        return message.SerializeToString()
+
+    def received(self, data: bytes) -> None:
+        self._trying_since = None
+        answer = queue_service_pb2.LeaseStreamResponse.FromString(data)
+        kind = answer.WhichOneof("frame")
+        if kind == "leased":
+            self._delivered(answer.leased)
+        elif kind == "completed":
+            self._answered(answer.request_number, answer.completed)
+        elif kind == "retried":
+            self._answered(answer.request_number, answer.retried)
+        elif kind == "error":
+            self._refused(answer.request_number, from_frame(answer.error))
+
+    def _delivered(self, leased: queue_service_pb2.LeaseResponse) -> None:
+        now = self._loop.time()
+        leases: dict[str, Lease] = {}
+        for message in leased.batches:
+            lease = leases.get(message.lease_id)
+            if lease is None:
+                lease = Lease(message, now=now, kept=self._auto_extend, stream=self._streams)
+                leases[lease.id] = lease
+            batch = LeasedBatch(message, self, lease)
+            self.held += batch.count
+            self._held_bytes += batch.size
+            self._credit -= batch.count
+            self._credit_bytes -= batch.size
+            self._batches.add(batch)
+            self._ready.append(batch)
+        self._came = now
+        # As many as may find something; who reads whole runs may find that they are gone.
+        self._readers.wake(sum(len(message.items) for message in leased.batches))
+
+    def _answered(
+        self,
+        number: int,
+        response: queue_service_pb2.CompleteResponse | queue_service_pb2.RetryResponse,
+    ) -> None:
+        frame = self._frames.get(number)
+        if frame is None:
+            return
+        reason = frame.resolve(response.outcomes)
+        if reason is not None and reason.retriable and self._loop.time() < frame.deadline:
+            if is_of_the_node(reason):
+                self._stream.leave()
+            self._loop.call_later(AGAIN_SECONDS, self._send_again, number, self._streams)
+            return
+        del self._frames[number]
+        if reason is not None:
+            frame.fail(reason)
+        self._check_quiet()
+
+    def _check_quiet(self) -> None:
+        if not self._frames:
+            self._settler.flush()
+        if not self._frames:
+            quiet, self._quiet = self._quiet, []
+            for future in quiet:
+                if not future.done():
+                    future.set_result(None)
+
+    def _refused(self, number: int, error: RequestError) -> None:
+        if number == 0:
+            # It is about the subscription, and no other one would fare better.
+            if not error.retriable:
+                self._finish(error)
+            return
+        frame = self._frames.get(number)
+        if frame is None:
+            return
+        if error.retriable and self._loop.time() < frame.deadline:
+            if is_of_the_node(error):
+                self._stream.leave()
+            delay = max(AGAIN_SECONDS, (error.retry_delay_ms or 0) / 1000)
+            self._loop.call_later(delay, self._send_again, number, self._streams)
+            return
+        del self._frames[number]
+        frame.fail(error)
+        self._check_quiet()
+
+    def _send_again(self, number: int, stream: int) -> None:
+        frame = self._frames.get(number)
+        if frame is not None and stream == self._streams:
+            self._unsent.append(frame)
+            self._stream.wake()
+
+    def broke(self, error: RequestError) -> bool:
+        waited = self._loop.time() - (self._trying_since or self._loop.time())
+        if not error.retriable or self._nodes.hopeless(error, waited):
+            self._finish(error)
+            return False
+        for batch in list(self._batches):
+            if self._release_on_disconnect:
+                self._forget(batch)
+            else:
+                batch.lease.left_alone(self._loop.time())
+        return self._end is None and not self._closing
+
+    def stopped(self, error: Exception | None) -> None:
+        if error is not None or not self._closing:
+            self._finish(error or make_error(ErrorCode.UNAVAILABLE, "the client is closed"))
+
+    def _finish(self, error: Exception) -> None:
+        """Nothing is sent any more; whoever waits is told."""
+        if self._end is None:
+            self._end = error
+        self._settler.flush()
+        frames, self._frames = self._frames, {}
+        for frame in frames.values():
+            frame.fail(unanswered() if frame.maybe_executed else self._end_error())
+        self._check_quiet()
+        self._readers.wake_all()
+
+    def _end_error(self) -> RequestError:
+        if isinstance(self._end, RequestError):
+            return copy_error(self._end)
+        return make_error(ErrorCode.INTERNAL, f"the client failed: {self._end!r}")
+
+    # Leases that nobody else looks after.
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            now = self._loop.time()
+            self._give_up_frames(now)
+            self._forget_lapsed(now)
+            await self._extend_earlier(now)
+
+    def _upkeep_done(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if isinstance(error, Exception):
+                self._finish(error)
+
+    def _give_up_frames(self, now: float) -> None:
+        for number, frame in list(self._frames.items()):
+            if frame.deadline < now:
+                del self._frames[number]
+                frame.fail(unanswered())
+        self._check_quiet()
+
+    def _forget_lapsed(self, now: float) -> None:
+        for batch in list(self._batches):
+            lease = batch.lease
+            if not lease.kept and lease.ends + LAPSED_SECONDS < now:
+                self._forget(batch)
+
+    def _forget(self, batch: LeasedBatch) -> None:
+        """The items are no longer ours: they do not count, whatever is still said about them."""
+        batch.counted = False
+        batch.lease.kept, batch.lease.ends = False, 0.0
+        self._batches.discard(batch)
+        self.held -= batch.left.bit_count()
+        self._held_bytes -= batch.size
+        self._stream.wake()
+
+    async def _extend_earlier(self, now: float) -> None:
+        """Extends the leases of earlier streams that are past a third of their time."""
+        if not self._auto_extend or self._release_on_disconnect:
+            return
+        due = {
+            batch.lease.id: batch.lease
+            for batch in self._batches
+            if not batch.lease.kept and batch.lease.ends - now < batch.lease.timeout * 2 / 3
+        }
+        leases = list(due.values())[: limits.REQUEST_LEASES_MAX]
+        if not leases:
+            return
+        timeout = timedelta(seconds=max(lease.timeout for lease in leases))
+        try:
+            outcomes = await self._extend([lease.id for lease in leases], timeout)
+        except RequestError:
+            # Out of reach for the moment: the next round tries again, while there is time.
+            return
+        for lease, outcome in zip(leases, outcomes, strict=True):
+            if outcome.remaining:
+                lease.extended(outcome, now=self._loop.time())
+            else:
+                lease.ends = 0.0
+
+
+def _look(future: "asyncio.Future[None]") -> None:
+    """Nobody is left to hear that the lease had ended."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,174 @@
+"""Completes and retries, gathered: all of one round of the event loop share a frame, and while
+another frame is on its way, all of LINGER_SECONDS do.
+
+A frame is one complete or retry request. It is kept until it is answered; repeating it is safe,
+because the partition remembers what became of a lease's items.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from querator.client.consuming.leases import LeasedBatch, Verb
+from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
+from querator.client.items import timestamp
+from querator.client.results import lease_lost, seqs_of
+from querator.client.transport.rpc_errors import code_of
+from querator.model import limits
+from querator.v1 import queue_service_pb2
+
+LINGER_SECONDS = 0.002
+
+AGAIN_SECONDS = 0.05
+"""Before parts of a frame that could not be settled are sent again."""
+
+Waiter = tuple[int, "asyncio.Future[None]"]
+
+
+class _Part:
+    """What one frame says about one batch: the union of its waiters' masks."""
+
+    __slots__ = ("batch", "mask", "waiters")
+
+    def __init__(self, batch: LeasedBatch) -> None:
+        self.batch = batch
+        self.mask = 0
+        self.waiters: list[Waiter] = []
+
+
+class SettleFrame:
+    """One request. `deadline`: instant of the loop's clock after which it is given up."""
+
+    __slots__ = ("deadline", "maybe_executed", "number", "parts", "verb")
+
+    def __init__(self, verb: Verb, parts: list[_Part]) -> None:
+        self.verb = verb
+        self.parts = parts
+        self.number = 0
+        self.deadline = 0.0
+        self.maybe_executed = False
+
+    def lease_ids(self) -> list[str]:
+        return [part.batch.lease.id for part in self.parts]
+
+    def leases(self) -> list[queue_service_pb2.LeaseItems]:
+        return [
+            queue_service_pb2.LeaseItems(
+                lease_id=part.batch.lease.id, ranges=part.batch.ranges(part.mask)
+            )
+            for part in self.parts
+        ]
+
+    def complete_request(self, namespace: str, queue: str) -> queue_service_pb2.CompleteRequest:
+        return queue_service_pb2.CompleteRequest(
+            namespace=namespace, queue=queue, leases=self.leases()
+        )
+
+    def retry_request(self, namespace: str, queue: str) -> queue_service_pb2.RetryRequest:
+        verb = self.verb
+        return queue_service_pb2.RetryRequest(
+            namespace=namespace,
+            queue=queue,
+            leases=self.leases(),
+            retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+            dead=verb.dead,
+            error=verb.error,
+            count_attempt=verb.count_attempt,
+        )
+
+    def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> RequestError | None:
+        """Tells the waiters; outcome i is that of part i. Parts whose partition could not answer
+        stay in the frame, to be sent again; returns why.
+        """
+        left: list[_Part] = []
+        reason: RequestError | None = None
+        for part, outcome in zip(self.parts, outcomes, strict=True):
+            if is_unsettled(outcome):
+                left.append(part)
+                reason = unsettled_error(outcome)
+                continue
+            lost = frozenset(seqs_of(outcome.lost)) if outcome.lost else frozenset()
+            for mask, future in part.waiters:
+                if future.done():
+                    continue
+                items = part.batch.lost_items(mask, lost) if lost else ()
+                if items:
+                    future.set_exception(lease_lost(outcome.lease_id, items))
+                else:
+                    future.set_result(None)
+        self.parts = left
+        return reason
+
+    def fail(self, error: RequestError) -> None:
+        for part in self.parts:
+            for _, future in part.waiters:
+                if not future.done():
+                    future.set_exception(copy_error(error))
+
+
+class Settler:
+    """Gathers settles and gives them to `send` as frames. `busy` tells whether frames are on their
+    way; when none is any more, `flush` need not wait for the time to pass.
+    """
+
+    def __init__(
+        self, send: Callable[[SettleFrame], None], busy: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._send = send
+        self._busy = busy
+        self._timer: asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._gathered: dict[Verb, dict[LeasedBatch, _Part]] = {}
+
+    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = self._loop.create_future()
+        if not self._gathered:
+            self._timer = self._loop.call_soon(self._round_over)
+        parts = self._gathered.setdefault(verb, {})
+        part = parts.get(batch)
+        if part is None:
+            part = parts[batch] = _Part(batch)
+        part.mask |= mask
+        part.waiters.append((mask, future))
+        return future
+
+    def lease_ids(self) -> list[str]:
+        """Of what has been gathered."""
+        return [batch.lease.id for by_batch in self._gathered.values() for batch in by_batch]
+
+    def _round_over(self) -> None:
+        if self._busy():
+            self._timer = self._loop.call_later(LINGER_SECONDS, self.flush)
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what has been gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gathered, self._gathered = self._gathered, {}
+        for verb, by_batch in gathered.items():
+            parts = list(by_batch.values())
+            for start in range(0, len(parts), limits.REQUEST_LEASES_MAX):
+                self._send(SettleFrame(verb, parts[start : start + limits.REQUEST_LEASES_MAX]))
+
+
+def is_unsettled(outcome: queue_service_pb2.LeaseOutcome) -> bool:
+    """Whether the partition could not say what became of the lease: to be asked again."""
+    return outcome.error != 0 and code_of(outcome.error) is not ErrorCode.LEASE_LOST
+
+
+def unsettled_error(outcome: queue_service_pb2.LeaseOutcome) -> RequestError:
+    return make_error(
+        code_of(outcome.error),
+        f"the partition of lease {outcome.lease_id} could not settle it",
+        field="lease_id",
+        value=outcome.lease_id,
+    )
+
+
+def unanswered() -> RequestError:
+    return make_error(
+        ErrorCode.OUTCOME_UNKNOWN,
+        "no answer to a settle in time; if it was not executed, the lease lapses",
+    )

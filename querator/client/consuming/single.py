@@ -1,0 +1,324 @@
+"""Single calls that lease and settle, without a stream.
+
+`SingleHolder` carries the settles of items leased by `Client.lease`; those of one round of the
+event loop share a call.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+
+import uuid_utils
+
+from querator.client.consuming.leases import Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.consuming.settling import (
+    AGAIN_SECONDS,
+    SettleFrame,
+    Settler,
+    is_unsettled,
+    unsettled_error,
+)
+from querator.client.errors import ErrorCode, LeaseEnded, RequestError, make_error
+from querator.client.items import duration, timestamp
+from querator.client.results import extend_outcome, lease_lost, settle_outcome
+from querator.client.transport.backoff import Backoff
+from querator.client.transport.channel import Connection
+from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
+from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcome
+from querator.model import limits
+from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
+
+Held = LeasedItem | LeasedBatch | LeaseRef | str
+"""Items under a lease: as they were leased, by name, or (text) all that a lease still holds."""
+
+
+class SingleHolder:
+    """`leases.Holder` over unary calls, for one queue."""
+
+    def __init__(self, nodes: Nodes, *, namespace: str, queue: str) -> None:
+        self._nodes = nodes
+        self._namespace, self._queue = namespace, queue
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._settler = Settler(self._send)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def lease(
+        self,
+        *,
+        client_id: str,
+        max_items: int,
+        max_bytes: int,
+        wait: timedelta | None,
+        lease_timeout: timedelta | None,
+    ) -> list[LeasedBatch]:
+        request = queue_service_pb2.LeaseRequest(
+            namespace=self._namespace,
+            queue=self._queue,
+            client_id=client_id,
+            max_items=max_items,
+            max_bytes=max_bytes,
+            lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+        )
+        seconds = wait.total_seconds() if wait else 0.0
+        until = self._loop.time() + seconds
+        while True:
+            request.request_id = str(uuid_utils.uuid7())
+            try:
+                response = await self._nodes.call(
+                    lambda node, left: self._ask(node, request, until, left),
+                    seconds=seconds + self._nodes.request_timeout,
+                    patience=seconds + ATTEMPT_SECONDS,
+                    telling=(LeaseEnded,),
+                )
+            except LeaseEnded:
+                # A first attempt's lease, never seen here, has ended: its items are free again.
+                continue
+            return self._batches(response)
+
+    async def _ask(
+        self,
+        node: Connection,
+        request: queue_service_pb2.LeaseRequest,
+        until: float,
+        left: float,
+    ) -> queue_service_pb2.LeaseResponse:
+        waiting = max(0.0, until - self._loop.time())
+        if waiting:
+            request.wait_timeout.FromMilliseconds(int(waiting * 1000))
+        else:
+            request.ClearField("wait_timeout")
+        response: queue_service_pb2.LeaseResponse = await node.queues.Lease(request, timeout=left)
+        return response
+
+    def _batches(self, response: queue_service_pb2.LeaseResponse) -> list[LeasedBatch]:
+        now = self._loop.time()
+        leases: dict[str, Lease] = {}
+        batches: list[LeasedBatch] = []
+        for message in response.batches:
+            lease = leases.setdefault(
+                message.lease_id, Lease(message, now=now, kept=False, stream=0)
+            )
+            batches.append(LeasedBatch(message, self, lease))
+        return batches
+
+    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+        self._nodes.check_open()
+        return self._settler.settle(verb, batch, mask)
+
+    def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
+        """Nothing is counted here."""
+
+    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
+        outcomes = await extend(
+            self._nodes, self._namespace, self._queue, [lease.id], lease_timeout
+        )
+        if not outcomes[0].remaining:
+            raise lease_lost(lease.id)
+        lease.extended(outcomes[0], now=self._loop.time())
+
+    def _send(self, frame: SettleFrame) -> None:
+        # Owned: `close` awaits it, and what it fails with goes to the frame's waiters.
+        task = self._loop.create_task(self._call(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, frame: SettleFrame) -> None:
+        try:
+            reason = frame.resolve(
+                await settle(self._nodes, self._namespace, self._queue, frame.verb, frame.leases())
+            )
+            if reason is not None:
+                frame.fail(reason)
+        except RequestError as error:
+            frame.fail(error)
+        except Exception as defect:  # noqa: BLE001  a task's top: its waiters get the error
+            frame.fail(make_error(ErrorCode.INTERNAL, f"the client failed: {defect!r}"))
+        except asyncio.CancelledError:
+            frame.fail(make_error(ErrorCode.OUTCOME_UNKNOWN, "the client was closed"))
+            raise
+
+    async def close(self, *, patience: float) -> None:
+        """Waits for settles that are on their way, at most `patience` seconds."""
+        self._settler.flush()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def settle(
+    nodes: Nodes,
+    namespace: str,
+    queue: str,
+    verb: Verb,
+    leases: list[queue_service_pb2.LeaseItems],
+) -> list[queue_service_pb2.LeaseOutcome]:
+    """A complete or retry; one outcome for each lease, in their order. Those whose partition could
+    not answer are asked again, within the client's request timeout.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + nodes.request_timeout
+    outcomes = await _settle_once(nodes, namespace, queue, verb, leases)
+    backoff = Backoff(first=AGAIN_SECONDS)
+    while True:
+        again = [
+            place
+            for place, outcome in enumerate(outcomes)
+            if is_unsettled(outcome) and unsettled_error(outcome).retriable
+        ]
+        waiting = backoff.next()
+        if not again or loop.time() + waiting >= until:
+            return outcomes
+        await asyncio.sleep(waiting)
+        part = [leases[place] for place in again]
+        refused = False
+        try:
+            answers = await _settle_once(nodes, namespace, queue, verb, part)
+        except RequestError as error:
+            # What is known of the others stays.
+            answers = [_outcome_of(lease, error) for lease in part]
+            refused = not error.retriable
+        for place, outcome in zip(again, answers, strict=True):
+            if not (_is_unknown(outcomes[place]) and is_unsettled(outcome)):
+                outcomes[place] = outcome
+        if refused:
+            return outcomes
+
+
+async def _settle_once(
+    nodes: Nodes,
+    namespace: str,
+    queue: str,
+    verb: Verb,
+    leases: list[queue_service_pb2.LeaseItems],
+) -> list[queue_service_pb2.LeaseOutcome]:
+    if verb.completes:
+        complete = queue_service_pb2.CompleteRequest(
+            namespace=namespace, queue=queue, leases=leases
+        )
+        completed = await nodes.call(
+            lambda node, left: node.queues.Complete(complete, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return list(completed.outcomes)
+    retry = queue_service_pb2.RetryRequest(
+        namespace=namespace,
+        queue=queue,
+        leases=leases,
+        retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+        dead=verb.dead,
+        error=verb.error,
+        count_attempt=verb.count_attempt,
+    )
+    retried = await nodes.call(
+        lambda node, left: node.queues.Retry(retry, timeout=left), patience=ATTEMPT_SECONDS
+    )
+    return list(retried.outcomes)
+
+
+async def settle_held(
+    nodes: Nodes, namespace: str, queue: str, verb: Verb, held: Iterable[Held]
+) -> list[SettleOutcome]:
+    """One outcome for each of `held`; lost items are in the outcomes, not raised."""
+    named = list(held)
+    outcomes: list[queue_service_pb2.LeaseOutcome] = []
+    for start in range(0, len(named), limits.REQUEST_LEASES_MAX):
+        part = named[start : start + limits.REQUEST_LEASES_MAX]
+        leases = [_lease_items(thing) for thing in part]
+        try:
+            outcomes += await settle(nodes, namespace, queue, verb, leases)
+        except RequestError as error:
+            if not outcomes:
+                raise
+            # Those before are settled, whatever becomes of these.
+            outcomes += [_outcome_of(lease, error) for lease in leases]
+            continue
+        for thing in part:
+            if isinstance(thing, LeasedItem):
+                thing.batch.settled_elsewhere(1 << thing.index)
+            elif isinstance(thing, LeasedBatch):
+                thing.settled_elsewhere(thing.left)
+    return [settle_outcome(outcome) for outcome in outcomes]
+
+
+def _outcome_of(
+    lease: queue_service_pb2.LeaseItems, error: RequestError
+) -> queue_service_pb2.LeaseOutcome:
+    code = errors_pb2.ErrorCode.ValueType(error.code)
+    return queue_service_pb2.LeaseOutcome(lease_id=lease.lease_id, error=code)
+
+
+def _is_unknown(outcome: queue_service_pb2.LeaseOutcome) -> bool:
+    """Whether an attempt may have settled the lease: a repeat that is refused changes nothing."""
+    return outcome.error == errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN
+
+
+def raise_lost(outcomes: list[SettleOutcome]) -> None:
+    """Raises `LeaseLost` for the first outcome that has lost items, or of whose lease nothing is
+    known, or nothing that could be done: then it was ended in another way before. Raises what else
+    an outcome has for its error.
+    """
+    for outcome in outcomes:
+        if outcome.error not in (None, ErrorCode.LEASE_LOST):
+            raise make_error(
+                outcome.error,
+                f"the partition of lease {outcome.lease_id} could not settle it",
+                field="lease_id",
+                value=outcome.lease_id,
+            )
+        if outcome.error is not None or not (outcome.done or outcome.repeated):
+            error = lease_lost(outcome.lease_id)
+            if outcome.lost:
+                error.add_note(f"lost sequences: {', '.join(map(str, outcome.lost[:20]))}")
+            raise error
+
+
+def _lease_items(held: Held) -> queue_service_pb2.LeaseItems:
+    if isinstance(held, str):
+        return queue_service_pb2.LeaseItems(lease_id=held)
+    if isinstance(held, LeasedItem):
+        ranges = held.batch.ranges(1 << held.index)
+        return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
+    if isinstance(held, LeasedBatch):
+        # No ranges would mean the whole lease, and that may have more batches than this one.
+        ranges = held.ranges(held.left or (1 << held.count) - 1)
+        return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
+    seqs = sorted({_seq(item) for item in held.items})
+    runs: list[items_pb2.SeqRange] = []
+    for seq in seqs:
+        if runs and runs[-1].first_seq + runs[-1].count == seq:
+            runs[-1].count += 1
+        else:
+            runs.append(items_pb2.SeqRange(first_seq=seq, count=1))
+    return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=runs)
+
+
+def _seq(item: ItemId | str | int) -> int:
+    if isinstance(item, int):
+        return item
+    return (ItemId.parse(item) if isinstance(item, str) else item).seq
+
+
+async def extend(
+    nodes: Nodes,
+    namespace: str,
+    queue: str,
+    lease_ids: list[str],
+    lease_timeout: timedelta | None,
+    *,
+    client_id: str = "",
+) -> list[ExtendOutcome]:
+    """One outcome for each lease; `remaining` is zero for a lost one."""
+    request = queue_service_pb2.ExtendRequest(
+        namespace=namespace,
+        queue=queue,
+        lease_ids=lease_ids,
+        client_id=client_id,
+        lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+    )
+    response = await nodes.call(
+        lambda node, left: node.queues.Extend(request, timeout=left), patience=ATTEMPT_SECONDS
+    )
+    return [extend_outcome(outcome) for outcome in response.outcomes]

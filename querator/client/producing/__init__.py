@@ -1,0 +1,1 @@
+"""The producer: gathering, streams, and the requests without an answer yet."""

@@ -1,0 +1,242 @@
+"""The requests that a producer has unanswered: what to send next, and what an answer means.
+
+A request is numbered when it is made (`number`, for this stream) and sequenced when it is first
+sent (`sequence`, for the producer's identity). It is
+
+    queued ──sent──► on the wire ──answered──► done, or failed for good
+      ▲                  │  refused for the time being, or the stream broke
+      └──────────────────┘  queued again, in the order of the numbers
+
+*Refusals stop the window*: nothing is sent until every request on the wire is answered; then all
+that are not done are queued again. In an ordered producer the requests behind a refused one are
+refused as well (SEQUENCE_GAP), so this is also the rewind.
+
+*A new identity* is taken when the oldest request, sent as the oldest, is told SEQUENCE_GAP (what
+came before it failed for good, or the node has forgotten), or PRODUCER_EXPIRED, or when the
+identity grows old. The requests get new sequences then. One that may have been executed under its
+old sequence cannot be repeated under a new one: its outcome stays unknown, and its caller is told
+so.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import uuid_utils
+
+from querator.client.errors import (
+    DeadlineExceeded,
+    ErrorCode,
+    OutcomeUnknown,
+    ProducerExpired,
+    RequestError,
+    SequenceGap,
+    make_error,
+)
+from querator.client.transport.attempts import with_reason
+from querator.client.values import ProducedRun
+
+# Well under the time for which a node remembers a producer (PRODUCER_RETENTION_MS, 7 days).
+IDENTITY_SECONDS_MAX = 24 * 3600.0
+# How long after its deadline a request that is on the wire may still be answered. The node knows
+# the deadline too, and says whether it took the request on.
+ANSWER_SECONDS = 1.0
+
+
+class Sink(Protocol):
+    """Whoever waits for a request."""
+
+    def done(self, runs: tuple[ProducedRun, ...], durable: bool) -> None: ...
+    def failed(self, error: RequestError) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """`pieces` joined are the items' bytes. `deadline` is an instant of the loop's clock."""
+
+    number: int
+    pieces: list[bytes]
+    size: int
+    count: int
+    deadline: float
+    sink: Sink
+    sequence: int = 0
+    maybe_executed: bool = False
+    sent_first: bool = False
+    """Whether it was the oldest when it was last sent: nothing before it could be missing."""
+    refusal: RequestError | None = None
+    """What the last attempt was told; None while one is on its way."""
+    reason: RequestError | None = None
+    """The last refusal that says something about the request itself."""
+
+
+@dataclass(slots=True, frozen=True)
+class Identity:
+    """A producer as the partitions know it; `born` is an instant of the loop's clock."""
+
+    id: bytes
+    born: float
+
+    @classmethod
+    def new(cls, now: float) -> "Identity":
+        return cls(uuid_utils.uuid7().bytes, now)
+
+
+@dataclass(slots=True)
+class Window:
+    ordered: bool
+    clock: Callable[[], float]
+    identity: Identity = field(init=False)
+    paused: bool = False
+    retry_delay_ms: int = 0
+    _requests: dict[int, Request] = field(default_factory=dict)
+    _queued: deque[Request] = field(default_factory=deque)
+    _on_wire: set[int] = field(default_factory=set)
+    _last_sequence: int = 0
+    _missing: bool = False
+    """Whether a sequence of this identity will never be stored, so that those behind cannot be."""
+
+    def __post_init__(self) -> None:
+        self.identity = Identity.new(self.clock())
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is on the wire."""
+        return not self._on_wire
+
+    def add(self, request: Request) -> None:
+        self._requests[request.number] = request
+        self._queued.append(request)
+
+    def take(self) -> Request | None:
+        """The next request to send; it counts as sent."""
+        if self.paused:
+            return None
+        while self._queued:
+            request = self._queued.popleft()
+            if request.number not in self._requests:
+                continue
+            if request.sequence == 0:
+                if self._too_old():
+                    self._queued.appendleft(request)
+                    self.pause()
+                    return None
+                self._last_sequence += 1
+                request.sequence = self._last_sequence
+            request.refusal = None
+            request.sent_first = next(iter(self._requests)) == request.number
+            self._on_wire.add(request.number)
+            return request
+        return None
+
+    def _too_old(self) -> bool:
+        return self.clock() - self.identity.born > IDENTITY_SECONDS_MAX
+
+    def pause(self, error: RequestError | None = None) -> None:
+        """Sends nothing more until `requeue`, which is due when the window is quiet."""
+        self.paused = True
+        if error is not None:
+            self.retry_delay_ms = max(self.retry_delay_ms, error.retry_delay_ms or 0)
+
+    def answered(self, number: int) -> Request | None:
+        """The request that an answer is for; None when its caller was told already."""
+        self._on_wire.discard(number)
+        return self._requests.get(number)
+
+    def remove(self, request: Request) -> None:
+        del self._requests[request.number]
+
+    def refused(self, request: Request, error: RequestError) -> bool:
+        """Takes in a refusal. Returns whether the request stays, to be sent again."""
+        if isinstance(error, OutcomeUnknown):
+            request.maybe_executed = True
+        elif isinstance(error, ProducerExpired) and request.maybe_executed:
+            return False
+        elif isinstance(error, SequenceGap):
+            if not self.ordered:
+                return False
+        elif not (error.retriable or isinstance(error, ProducerExpired)):
+            self._missing = self.ordered
+            return False
+        request.refusal = error
+        if not isinstance(error, SequenceGap | DeadlineExceeded):
+            request.reason = error
+        self.pause(error)
+        return True
+
+    def broken(self) -> None:
+        """The stream is gone: what was on the wire may have been executed."""
+        for number in self._on_wire:
+            if number in self._requests:
+                self._requests[number].maybe_executed = True
+        self._on_wire.clear()
+
+    def requeue(self) -> list[tuple[Request, RequestError]]:
+        """Queues everything again, in order. Returns the requests that failed over this, with why;
+        they are removed.
+        """
+        assert not self._on_wire
+        failed: list[tuple[Request, RequestError]] = []
+        if self._needs_identity():
+            self.identity = Identity.new(self.clock())
+            self._last_sequence = 0
+            self._missing = False
+            for request in list(self._requests.values()):
+                if request.maybe_executed:
+                    self.remove(request)
+                    failed.append((request, self.unknown(request)))
+                request.sequence = 0
+        self._queued = deque(self._requests.values())
+        self.paused = False
+        self.retry_delay_ms = 0
+        return failed
+
+    def _needs_identity(self) -> bool:
+        if self._too_old() and not any(request.maybe_executed for request in self):
+            return True
+        for request in self._requests.values():
+            if isinstance(request.refusal, ProducerExpired):
+                return True
+            if self.ordered and not self._missing:
+                # Only the oldest tells: those behind it have a gap as long as it is missing. So has
+                # one that overtook it on its way to another leader.
+                return request.sent_first and isinstance(request.refusal, SequenceGap)
+        return self._missing
+
+    def expired(self, now: float) -> list[tuple[Request, RequestError | None]]:
+        """Removes the requests whose time is up. Each with its last refusal, with `OutcomeUnknown`
+        when it may have been executed, or with None when it never was on the wire.
+        """
+        over: list[tuple[Request, RequestError | None]] = []
+        for request in list(self._requests.values()):
+            if request.deadline > now:
+                break
+            if self._given_up_at(request) > now:
+                continue
+            self.remove(request)
+            if request.maybe_executed or request.number in self._on_wire:
+                over.append((request, self.unknown(request)))
+            else:
+                over.append((request, request.reason))
+        return over
+
+    def next_expiry(self) -> float | None:
+        """When to ask for what has expired; None when nothing can."""
+        return min(map(self._given_up_at, self._requests.values()), default=None)
+
+    def _given_up_at(self, request: Request) -> float:
+        return request.deadline + (ANSWER_SECONDS if request.number in self._on_wire else 0.0)
+
+    def unknown(self, request: Request) -> RequestError:
+        unknown = make_error(
+            ErrorCode.OUTCOME_UNKNOWN,
+            f"no final answer to a produce request of {request.count} items: they may be stored",
+        )
+        return with_reason(unknown, request.reason)

@@ -1,0 +1,1 @@
+"""Connections to nodes: calls that are repeated, streams that are opened again, errors."""

@@ -1,0 +1,201 @@
+"""One connection to a node: unary calls that are repeated within their time, and streams.
+
+Nothing is shared between two clients, not even gRPC's connections. Every request that changes
+something carries an identity, so it may be repeated when its outcome is not known; what may not is
+called with `repeatable=False`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from querator.client.errors import ConnectionFailed, ErrorCode, RequestError
+from querator.client.errors import make_error as make
+from querator.client.transport.attempts import repeated
+from querator.client.transport.rpc_errors import from_rpc
+from querator.model import limits
+from querator.v1 import (
+    admin_service_pb2_grpc,
+    cluster_service_pb2_grpc,
+    queue_service_pb2_grpc,
+    reader_service_pb2_grpc,
+    transaction_service_pb2_grpc,
+)
+from querator.wire.tls import Tls, open_channel
+
+R = TypeVar("R")
+
+REQUEST_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+
+_SERVICE = "/querator.v1.QueueService/"
+# A node that has gone without a word is noticed after the two together, also when gRPC waits for
+# the answer to a ping with which it measures the link: it sends no other one meanwhile.
+_KEEPALIVE_MS = 1_000
+_KEEPALIVE_TIMEOUT_MS = 2_000
+# A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
+_RECEIVE_BYTES_MAX = limits.REPLY_BYTES_MAX + limits.MIB
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # Pings only while a call is open: an idle client is no load.
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    # This client repeats calls itself, and backs off itself: gRPC need not wait up to 2 min.
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 3_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    # A node is reached directly; a proxy for browsing that the environment names is not meant.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+class Connection:
+    """`address` is `host:port`. `connect_timeout`: seconds after which a node that has never
+    answered is given up; once it has answered, calls wait for it as long as they may.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        request_timeout: float = REQUEST_SECONDS,
+        connect_timeout: float = CONNECT_SECONDS,
+        tls: Tls | None = None,
+    ) -> None:
+        self.address = address
+        self._request_timeout = request_timeout
+        self._connect_timeout = connect_timeout
+        self._reached = False
+        self._closed = False
+        self._stood = False
+        self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
+        self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
+        self.readers = reader_service_pb2_grpc.ReaderServiceStub(self._channel)
+        self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+        self.transactions = transaction_service_pb2_grpc.TransactionServiceStub(self._channel)
+        self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
+        # Bytes in, bytes out: the frames are joined from bytes that are already encoded.
+        self.produce_bytes = self._channel.unary_unary(
+            f"{_SERVICE}Produce", request_serializer=_same, response_deserializer=_same
+        )
+        self._streams = {
+            name: self._channel.stream_stream(
+                f"{_SERVICE}{name}", request_serializer=_same, response_deserializer=_same
+            )
+            for name in ("ProduceStream", "LeaseStream")
+        }
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def close(self, grace: float | None = None) -> None:
+        """Ends what still goes on, after `grace` seconds: those who wait get `OutcomeUnknown`."""
+        self._closed = True
+        await self._channel.close(grace)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was connected, and is no more."""
+        return self._stood and self._channel.get_state() is not grpc.ChannelConnectivity.READY
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is sent goes out at once; if not, it is being connected from here on."""
+        state = self._channel.get_state(try_to_connect=True)
+        self._stood = self._stood or state is grpc.ChannelConnectivity.READY
+        return state is grpc.ChannelConnectivity.READY
+
+    async def connect(self, seconds: float) -> bool:
+        """Whether it is connected, after `seconds` at most, or as soon as that has failed."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.connected:
+                    state = self._channel.get_state()
+                    if self._closed or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    await self._channel.wait_for_state_change(state)
+        except TimeoutError:
+            return False
+        return True
+
+    def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
+        self.check_open()
+        return self._streams[name]()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise make(ErrorCode.UNAVAILABLE, "the client is closed")
+
+    def hopeless(self, error: RequestError, waited: float) -> bool:
+        """Whether to give up, `waited` seconds after the first try: nobody has ever answered."""
+        return (
+            isinstance(error, ConnectionFailed)
+            and not self._reached
+            and waited >= self._connect_timeout
+        )
+
+    async def call(
+        self,
+        send: Callable[[float], Awaitable[R]],
+        *,
+        seconds: float | None = None,
+        changes: bool = True,
+        repeatable: bool = True,
+    ) -> R:
+        """What `send(seconds left)` returns, repeated while that can help and `seconds` (default:
+        the client's request timeout) have not passed.
+
+        Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
+        """
+        return await repeated(
+            lambda left: self.attempt(send, left, changes),
+            seconds=self._request_timeout if seconds is None else seconds,
+            hopeless=self.hopeless,
+            repeatable=repeatable,
+        )
+
+    async def attempt(
+        self, send: Callable[[float], Awaitable[R]], seconds: float, changes: bool
+    ) -> R | RequestError:
+        """What `send(seconds)` returns, or why there is no answer. `changes`: whether the call may
+        have changed something when its outcome is not known. Raises RequestError when this end is
+        closed.
+        """
+        self.check_open()
+        try:
+            answer = await send(max(seconds, 0.001))
+        except grpc.aio.AioRpcError as raw:
+            error = from_rpc(raw, address=self.address, changes=changes)
+            error.__cause__ = raw
+            self._reached = self._reached or not isinstance(error, ConnectionFailed)
+            return error
+        except asyncio.CancelledError:
+            self._raise_if_cut()
+            raise
+        self._reached = True
+        return answer
+
+    def _raise_if_cut(self) -> None:
+        """gRPC tells of a closed channel by cancelling the call; only the task's own cancellation
+        may go on as one.
+        """
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        if self._closed and (task is None or not task.cancelling()):
+            raise make(
+                ErrorCode.OUTCOME_UNKNOWN, "the client was closed before the answer came"
+            ) from None

@@ -1,0 +1,384 @@
+"""The nodes of a cluster as a client knows them, and which of them it talks to.
+
+Any node answers any request, so a client talks to one of them, and to the next one when that does
+not answer. It begins with the addresses it was given, and learns the others from whoever answers
+first. A node that has failed is left alone for a moment, longer each time, as long as there is
+another one; so is one to which no connection comes about, as when its address has changed: gRPC
+would wait for seconds, and goes on trying meanwhile.
+
+    good ──no connection, no answer, or it stops──► left alone ──its time is over──► good
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from querator.client.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    ErrorCode,
+    NotLeader,
+    OutcomeUnknown,
+    RequestError,
+    StorageFailed,
+)
+from querator.client.errors import make_error as make
+from querator.client.transport.attempts import repeated
+from querator.client.transport.backoff import Backoff
+from querator.client.transport.channel import Connection
+from querator.client.transport.rpc_errors import connection_failed
+from querator.model import limits
+from querator.v1 import queue_service_pb2
+from querator.wire.tls import Tls
+
+R = TypeVar("R")
+
+ATTEMPT_SECONDS = 1.5
+"""A node that has not answered for so long is left for another one, by requests that can be
+repeated and are not meant to wait."""
+NEAR_SECONDS = 0.25
+"""A node that is not connected to within this is left for another one."""
+LEARN_SECONDS = 30.0
+"""How often the nodes are asked for, while requests are made."""
+ASK_SECONDS = 1.0
+"""How long such a question may take."""
+
+
+_UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
+"""What a node says that does not get through to a partition's leader. It works; but it may be cut
+off from the others, so the next try is another node's.
+"""
+
+
+class _Node:
+    __slots__ = ("alone_until", "backoff", "connection", "given", "name")
+
+    def __init__(self, connection: Connection, *, name: str, given: bool) -> None:
+        self.connection = connection
+        self.name = name
+        """Empty: not known yet."""
+        self.given = given
+        """Whether the program named it; else another node did."""
+        self.alone_until = 0.0
+        self.backoff = Backoff()
+
+
+class Nodes:
+    """`connect_timeout`: seconds after which it is given up when no node has ever answered; once
+    one has, calls wait as long as they may.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        *,
+        request_timeout: float,
+        connect_timeout: float,
+        tls: Tls | None = None,
+    ) -> None:
+        self.request_timeout = request_timeout
+        self._connect_timeout = connect_timeout
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._nodes = {
+            address: _Node(self._connection(address), name="", given=True) for address in addresses
+        }
+        self._current = random.choice(list(self._nodes.values()))
+        self._reached = False
+        self._closed = False
+        self._learned = -LEARN_SECONDS
+        self._teaches = True
+        self._learning: asyncio.Task[None] | None = None
+        self._ending: dict[asyncio.Task[None], Connection] = {}
+
+    def _connection(self, address: str) -> Connection:
+        return Connection(address, tls=self._tls)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self._nodes)
+
+    async def close(self) -> None:
+        """Ends what still goes on: those who wait get `Unavailable`."""
+        self._closed = True
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
+        for connection in (
+            *(one.connection for one in self._nodes.values()),
+            *self._ending.values(),
+        ):
+            await connection.close()
+        await asyncio.gather(*self._ending)
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise make(ErrorCode.UNAVAILABLE, "the client is closed")
+
+    # --- which node ------------------------------------------------------------------------
+
+    async def near(self, address: str = "") -> Connection:
+        """The node at `address`, if it is known and good; else any good one, so that the streams of
+        many clients spread over the nodes. Connected, if any of them can be within a moment.
+        """
+        self.check_open()
+        now = self._loop.time()
+        wanted = self._nodes.get(address)
+        if wanted is None or wanted.alone_until > now:
+            wanted = self._any(now)
+        return (await self._near(wanted)).connection
+
+    async def _near(self, node: _Node) -> _Node:
+        """This one, or another good one when no connection to it comes about soon."""
+        left: list[_Node] = []
+        while not self._connected(node):
+            if self._other(node, self._loop.time()) is node:
+                break
+            if await node.connection.connect(NEAR_SECONDS):
+                break
+            now = self._loop.time()
+            node.alone_until = now + node.backoff.next()
+            self._learned = -LEARN_SECONDS
+            left.append(node)
+            near = [one for one in left if self._connected(one)]
+            node = near[0] if near else self._other(node, now)
+        # It may have left the cluster meanwhile.
+        return self._any(self._loop.time()) if node.connection.closed else node
+
+    def _connected(self, node: _Node) -> bool:
+        """Whether what is sent to the node goes out at once; if not, it is being connected to: by a
+        connection of its own, for one that was lost tries the address first that its name had.
+        """
+        lost = node.connection
+        if lost.lost and not lost.closed:
+            node.connection = self._connection(lost.address)
+            self._end(lost, self.request_timeout)
+        return node.connection.connected
+
+    def _any(self, now: float) -> _Node:
+        good = [node for node in self._nodes.values() if node.alone_until <= now]
+        if good:
+            return random.choice(good)
+        return min(self._nodes.values(), key=lambda node: node.alone_until)
+
+    def _other(self, node: _Node, now: float, asked: Collection[_Node] = ()) -> _Node:
+        """Another good node, if there is one; one of those that were not asked before others."""
+        others = [one for one in self._nodes.values() if one is not node]
+        good = [one for one in others if one.alone_until <= now]
+        return random.choice([one for one in good if one not in asked] or good or [node])
+
+    def is_good(self, address: str) -> bool:
+        """Whether the node is known, and not left alone."""
+        node = self._nodes.get(address)
+        return node is not None and node.alone_until <= self._loop.time()
+
+    def is_near(self, address: str) -> bool:
+        """Whether the node is good and connected; if it is good, it will be connected to."""
+        return self.is_good(address) and self._connected(self._nodes[address])
+
+    def has_good(self) -> bool:
+        """Whether any node is worth a try just now."""
+        now = self._loop.time()
+        return any(node.alone_until <= now for node in self._nodes.values())
+
+    def failed(self, connection: Connection, error: RequestError) -> bool:
+        """Takes in an error; whether it speaks against the node."""
+        if not _against_the_node(error):
+            if not isinstance(error, ConnectionFailed):
+                self.answered(connection)
+            return False
+        node = self._nodes.get(connection.address)
+        if node is not None and node.connection is connection:
+            node.alone_until = self._loop.time() + node.backoff.next()
+        self._learned = -LEARN_SECONDS
+        return True
+
+    def leave(self, address: str) -> bool:
+        """A stream's node cannot do what others may; whether there is another one to go to."""
+        node = self._nodes.get(address)
+        now = self._loop.time()
+        if node is None or self._other(node, now) is node:
+            return False
+        node.alone_until = now + node.backoff.next()
+        return True
+
+    def answered(self, connection: Connection) -> None:
+        """The node works."""
+        self._reached = True
+        node = self._nodes.get(connection.address)
+        if node is not None and node.alone_until:
+            node.alone_until = 0.0
+            node.backoff.reset()
+        if self._teaches and self._loop.time() - self._learned > LEARN_SECONDS:
+            self._learned = self._loop.time()
+            if self._learning is None:
+                # Owned: `close` ends and awaits it.
+                self._learning = self._loop.create_task(self._learn(connection))
+                self._learning.add_done_callback(self._has_learned)
+
+    def hopeless(self, error: RequestError, waited: float) -> bool:
+        """Whether to give up, `waited` seconds after the first try: nobody has ever answered."""
+        return (
+            isinstance(error, ConnectionFailed)
+            and not self._reached
+            and waited >= self._connect_timeout
+        )
+
+    # --- calls -----------------------------------------------------------------------------
+
+    async def call(
+        self,
+        send: Callable[[Connection, float], Awaitable[R]],
+        *,
+        seconds: float | None = None,
+        patience: float | None = None,
+        changes: bool = True,
+        repeatable: bool = True,
+        telling: tuple[type[RequestError], ...] = (),
+    ) -> R:
+        """What `send(node, seconds left)` returns, repeated while that can help and `seconds`
+        (default: the client's request timeout) have not passed. `patience`: how long one node may
+        take; None: as long as there is time. It doubles when a node answers in time that it has
+        waited in vain: that node lives, and each attempt costs a whole request. `telling` as of
+        `repeated`.
+
+        Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
+        """
+        asked: set[_Node] = set()
+
+        async def attempt(left: float) -> R | RequestError:
+            nonlocal patience
+            self.check_open()
+            if patience is not None and len(self._nodes) > 1:
+                left = min(left, patience)
+            now = self._loop.time()
+            if self._current.alone_until > now:
+                self._current = self._any(now)
+            self._current = await self._near(self._current)
+            left -= self._loop.time() - now
+            connection = self._current.connection
+            asked.add(self._current)
+            answer = await connection.attempt(partial(send, connection), left, changes)
+            if isinstance(answer, RequestError):
+                if patience is not None and _waited_in_vain(answer):
+                    patience *= 2
+                if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
+                    self._current = self._other(self._current, now, asked)
+            else:
+                self.answered(connection)
+            return answer
+
+        try:
+            return await repeated(
+                attempt,
+                seconds=self.request_timeout if seconds is None else seconds,
+                hopeless=self.hopeless,
+                elsewhere=lambda error: _against_the_node(error) and self.has_good(),
+                repeatable=repeatable,
+                telling=telling,
+            )
+        except ConnectionFailed as error:
+            if len(self._nodes) == 1:
+                raise
+            raise connection_failed(", ".join(self._nodes), "") from error
+
+    # --- who is there ----------------------------------------------------------------------
+
+    async def leader(self, namespace: str, queue: str, place: Callable[[int], int]) -> str:
+        """Address of the node that leads a partition of the queue: number `place(partitions)`.
+        Empty when it is not known, or when there is only one node.
+        """
+        if not self._teaches or (self._learned > 0 and len(self._nodes) == 1):
+            return ""
+        asked = await self.near(self._current.connection.address)
+        if not await asked.connect(ASK_SECONDS if len(self._nodes) == 1 else NEAR_SECONDS):
+            return ""
+        routing = await self._ask(asked, namespace, queue)
+        if routing is None or not routing.leaders:
+            return ""
+        name = routing.leaders[place(len(routing.leaders))]
+        return next(
+            (address for address, node in self._nodes.items() if name and node.name == name), ""
+        )
+
+    async def _learn(self, connection: Connection) -> None:
+        await self._ask(connection, "", "")
+
+    def _has_learned(self, task: "asyncio.Task[None]") -> None:
+        self._learning = None
+        if not task.cancelled():
+            task.result()
+
+    async def _ask(
+        self, connection: Connection, namespace: str, queue: str
+    ) -> queue_service_pb2.GetRoutingResponse | None:
+        """Asks a node who is there; None when it does not say."""
+        request = queue_service_pb2.GetRoutingRequest(namespace=namespace, queue=queue)
+        routing: Any = await connection.attempt(
+            lambda left: connection.queues.GetRouting(request, timeout=left), ASK_SECONDS, False
+        )
+        if isinstance(routing, RequestError):
+            if isinstance(routing.__cause__, grpc.aio.AioRpcError):
+                self._teaches = routing.__cause__.code() is not grpc.StatusCode.UNIMPLEMENTED
+            return None
+        assert isinstance(routing, queue_service_pb2.GetRoutingResponse)
+        self._learned = self._loop.time()
+        self._take_in(connection, routing)
+        return routing
+
+    def _take_in(
+        self, connection: Connection, routing: queue_service_pb2.GetRoutingResponse
+    ) -> None:
+        there = {node.name: node.client_address for node in routing.nodes if node.client_address}
+        asked = self._nodes.get(connection.address)
+        if asked is not None:
+            # In a cluster another address than the node's own may be that of a service for all.
+            asked.name = routing.node if len(there) == 1 else ""
+        known = {node.name for node in self._nodes.values() if node.name}
+        for name, address in there.items():
+            node = self._nodes.get(address)
+            if node is not None:
+                node.name = name
+            elif name not in known and not self._closed:
+                self._nodes[address] = _Node(self._connection(address), name=name, given=False)
+        for address, node in list(self._nodes.items()):
+            if not node.given and there.get(node.name) != address:
+                self._drop(address, node)
+
+    def _drop(self, address: str, node: _Node) -> None:
+        """The node has left the cluster, or has another address."""
+        del self._nodes[address]
+        if self._current is node:
+            self._current = self._any(self._loop.time())
+        self._end(node.connection, limits.SECOND_MS / 1000)
+
+    def _end(self, connection: Connection, seconds: float) -> None:
+        """Closes it when the calls on it have ended, for which they have some time."""
+        # Owned: `close` awaits it.
+        task = self._loop.create_task(connection.close(seconds))
+        self._ending[task] = connection
+        task.add_done_callback(self._ending.pop)
+
+
+def _waited_in_vain(error: RequestError) -> bool:
+    """Whether a node says that there was no leader, or no answer of it, for as long as it had."""
+    return bool(error.request_id) and isinstance(error, DeadlineExceeded | OutcomeUnknown)
+
+
+def _against_the_node(error: RequestError) -> bool:
+    """Whether another node may do better: this one was not reached, or did not answer (what a node
+    says has a request id), or it stops or has failed.
+    """
+    if isinstance(error, OutcomeUnknown):
+        return not error.request_id
+    if isinstance(error, ConnectionFailed | StorageFailed):
+        return True
+    return error.code is ErrorCode.UNAVAILABLE

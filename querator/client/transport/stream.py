@@ -1,0 +1,208 @@
+"""One bidirectional stream that is opened again whenever it breaks.
+
+What is said on it belongs to its talker (a producer, a consumer), which is a table of calls:
+
+    opened()      a new stream is up; nothing said on the last one need have arrived
+    take()        the next frame to send, or None; asked again after `wake()`
+    received(f)   one frame from the node
+    broke(e)      the stream is gone; returns False to stop for good
+    stopped(e)    it will not be opened again; e is None after `close()`
+
+All are called on the event loop and must not block. One task reads and one writes; both end with
+`close()`. The stream is opened only when the talker has something to say (`take()` is asked then).
+"""
+
+import asyncio
+from typing import Protocol
+
+import grpc.aio
+from grpc.aio import EOF
+
+from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
+from querator.client.transport.backoff import Backoff
+from querator.client.transport.channel import Connection
+from querator.client.transport.nodes import Nodes
+from querator.client.transport.rpc_errors import from_rpc
+
+# Whoever has a stream waits for it: a node that is back shall not go unnoticed for long.
+RECONNECT_SECONDS_MOST = 0.5
+
+
+class Talker(Protocol):
+    def wanted(self) -> bool:
+        """Whether there is a reason to have a stream."""
+
+    async def place(self) -> str:
+        """Address of the node that the next stream should go to; empty: any."""
+
+    def opened(self) -> None: ...
+    def take(self) -> bytes | None: ...
+    def received(self, frame: bytes) -> None: ...
+    def broke(self, error: RequestError) -> bool: ...
+    def stopped(self, error: Exception | None) -> None: ...
+
+
+class Stream:
+    def __init__(self, nodes: Nodes, name: str, talker: Talker) -> None:
+        self._nodes = nodes
+        self._name = name
+        self._talker = talker
+        self._wake = asyncio.Event()
+        self._readable = asyncio.Event()
+        self._readable.set()
+        self._closing = False
+        self._heard = False
+        self._moving = False
+        self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
+        self.address = ""
+        """Of the node that the stream goes to; empty while there is none."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        # The task is this object's own: `close` ends and awaits it, and what it fails with goes to
+        # the talker. A TaskGroup would have to be left by the task that entered it, and the sync
+        # client enters and leaves from different ones.
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        """There is something to take."""
+        self._wake.set()
+
+    def move(self) -> None:
+        """Opens the next stream where the talker wants it to be. Nothing may be on its way."""
+        if self._call is not None:
+            self._moving = True
+            self._call.cancel()
+
+    def leave(self) -> None:
+        """Goes to another node, as if this one had broken the stream; if there is another one."""
+        if self._call is not None and self._nodes.leave(self.address):
+            self._call.cancel()
+
+    def pause_reading(self) -> None:
+        """Leaves what comes next to gRPC's flow control, until `resume_reading`."""
+        self._readable.clear()
+
+    def resume_reading(self) -> None:
+        self._readable.set()
+
+    async def close(self, *, patience: float) -> None:
+        """Says no more, and hears the node out for at most `patience` seconds."""
+        self._closing = True
+        self._wake.set()
+        self._readable.set()
+        if self._task is None:
+            return
+        try:
+            await asyncio.wait((self._task,), timeout=patience)
+        finally:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            error = await self._keep_open()
+        except asyncio.CancelledError:
+            self._talker.stopped(None)
+            raise
+        except Exception as defect:  # noqa: BLE001  a task's top: its waiters get the error
+            self._talker.stopped(defect)
+        else:
+            self._talker.stopped(error)
+
+    async def _keep_open(self) -> RequestError | None:
+        backoff = Backoff(most=RECONNECT_SECONDS_MOST)
+        while not self._closing:
+            if not self._talker.wanted():
+                await self._wait()
+                continue
+            self._heard = False
+            error = await self._converse()
+            if self._closing:
+                return None
+            if self._heard:
+                backoff.reset()
+            if self._moving:
+                self._moving = False
+                continue
+            if not self._talker.broke(error):
+                return error
+            if self._nodes.has_good():
+                continue
+            waiting = backoff.next(at_least_ms=error.retry_delay_ms)
+            try:
+                async with asyncio.timeout(waiting):
+                    while not self._closing:
+                        await self._wait()
+            except TimeoutError:
+                continue
+        return None
+
+    async def _wait(self) -> None:
+        self._wake.clear()
+        await self._wake.wait()
+
+    async def _converse(self) -> RequestError:
+        """One stream from its opening to its end; returns why it ended."""
+        try:
+            node = await self._nodes.near(await self._talker.place())
+            call = node.open_stream(self._name)
+        except RequestError as closed:
+            self._closing = True
+            return closed
+        self._call, self.address = call, node.address
+        self._talker.opened()
+        self._wake.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self._write(call))
+                try:
+                    error = await self._read(call, node)
+                finally:
+                    writer.cancel()
+        finally:
+            self._call, self.address = None, ""
+            call.cancel()
+        if not self._closing and not self._moving:
+            self._nodes.failed(node, error)
+        return error
+
+    async def _read(
+        self, call: "grpc.aio.StreamStreamCall[bytes, bytes]", node: Connection
+    ) -> RequestError:
+        received = self._talker.received
+        try:
+            while (frame := await call.read()) is not EOF:
+                assert isinstance(frame, bytes)
+                if not self._heard:
+                    self._heard = True
+                    self._nodes.answered(node)
+                received(frame)
+                if not self._readable.is_set():
+                    await self._readable.wait()
+            return make_error(ErrorCode.UNAVAILABLE, "the node ended the stream")
+        except grpc.aio.AioRpcError as raw:
+            error = from_rpc(raw, address=node.address, changes=True)
+            self._heard = self._heard or not isinstance(error, ConnectionFailed)
+            return error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # gRPC tells of a call that was cancelled or cut locally by cancelling the reader.
+            return make_error(ErrorCode.OUTCOME_UNKNOWN, "the stream was cut")
+
+    async def _write(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+        take = self._talker.take
+        try:
+            while True:
+                self._wake.clear()
+                while (frame := take()) is not None:
+                    await call.write(frame)
+                if self._closing:
+                    await call.done_writing()
+                    return
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The reader sees why the stream ended, and says so.
+            return

@@ -1,0 +1,318 @@
+"""How nodes that know nothing become a cluster, and how one that starts finds its own. Pure: what a
+node does next, given what it is and what the peers that it asked have said.
+
+Nobody is told anything: nodes only ask, and each keeps durably what it has decided before it says
+it to others. With the peers' list all nodes get the names of those that found the cluster; the
+smallest of these names is the *founder*, who decides alone and once for its data. So it does not
+matter in which order nodes start, stop and lose their data: a copy of a node's data (an
+incarnation) is in one cluster for ever, and what was founded without the data of some node goes on
+with the others or not at all.
+
+    this node is      and the peers say                                       it does
+    a member          that its name has other data in its cluster             refuses: replaced
+                      that its data was started as often as now, or more,     refuses: an old copy
+                      or otherwise than it says (`raft.starts`)
+                      nothing of its cluster, but of another                  refuses: other cluster
+                      anything else, or nothing                               starts
+    not a member      that they are of several clusters, or not of the one    refuses: which is it?
+                      for which it waits
+                      that its data is of the cluster                         joins
+                      that its name is known with other data                  waits as replacement
+                      that its name was removed                               refuses: removed
+                      that its name is not known                              waits to be taken in
+                      nothing, and it has waited as replacement before        waits as replacement
+    not a member, of  all that found with it that they are empty, of no       founds
+    no cluster, the   cluster, and would found with the same nodes
+    founder           anything else                                           waits
+    the same, not     anything else                                           waits
+    the founder
+
+Of several lists of a cluster's nodes that with the highest epoch counts. A node that waits asks
+again and again.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from querator.model.nodes import Replicas
+from querator.model.placement_map import NodeState, PlacedNode
+from querator.placement.bootstrap import founding, learning
+
+VERSION = 1
+
+
+class Description(msgspec.Struct, frozen=True, array_like=True):
+    """What a node says of itself and of its cluster to whoever asks.
+
+    `founds_with` are the names of the nodes that its settings found a cluster with, its own among
+    them. Of a node with a cluster: `nodes` are those that it knows, at `epoch` of the map (0: those
+    that founded the cluster), `replicas` the target of the placement group, empty while it does not
+    know the map; a node that waits for a lost one's place knows the cluster and no nodes. `removed`
+    are the nodes that were removed.
+    """
+
+    version: int
+    node: PlacedNode
+    founds_with: tuple[str, ...]
+    cluster_id: str = ""
+    epoch: int = 0
+    nodes: tuple[PlacedNode, ...] = ()
+    founders: tuple[PlacedNode, ...] = ()
+    replicas: Replicas = ()
+    removed: tuple[PlacedNode, ...] = ()
+
+    def bars(self, node: PlacedNode) -> bool:
+        """Whether the node was removed, or has the name of one that was and is not readmitted."""
+        return any(
+            one.key == node.key or (one.name == node.name and one.state is NodeState.REMOVED)
+            for one in self.removed
+        )
+
+    def find(self, name: str) -> PlacedNode | None:
+        """The node of this name in its cluster."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+class OldCopy(msgspec.Struct, frozen=True):
+    """The peer knows this node, and that its data is an old copy (`raft.starts`)."""
+
+    reason: str
+
+
+Said = Mapping[str, Description | OldCopy | str]
+"""By the peer's name in the settings: what it said, or why it did not."""
+
+
+class Starter(msgspec.Struct, frozen=True):
+    """The node that starts. `cluster_id` empty: none; `member` whether its data is in the cluster,
+    or it waits for a lost node's place.
+    """
+
+    node: PlacedNode
+    founds_with: tuple[str, ...]
+    cluster_id: str = ""
+    member: bool = False
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Go on as the member that it is. `nodes` is the newest list of its cluster that was told, at
+    `epoch`; empty when none was.
+    """
+
+    epoch: int = 0
+    nodes: tuple[PlacedNode, ...] = ()
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Ask again. `reason` says what for."""
+
+    reason: str
+
+
+class WaitAsReplacement(msgspec.Struct, frozen=True):
+    """Keep the cluster id, and ask again until the map names this data."""
+
+    cluster_id: str
+    reason: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Make a cluster of these nodes, by name, under an id of its own."""
+
+    founders: tuple[PlacedNode, ...]
+
+
+class Join(msgspec.Struct, frozen=True):
+    """Become a member. `founders` is empty when the node came after the founding; `replicas` is its
+    first configuration of the placement group. `nodes` is the newest list of the cluster, at
+    `epoch`.
+    """
+
+    cluster_id: str
+    replicas: Replicas
+    founders: tuple[PlacedNode, ...]
+    epoch: int
+    nodes: tuple[PlacedNode, ...]
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Do not start. `reason` says what to do. `for_good`: this copy of the data is never started
+    again.
+    """
+
+    reason: str
+    for_good: bool = False
+
+
+Decision = Start | Wait | WaitAsReplacement | Found | Join | Refuse
+
+
+def decide(own: Starter, said: Said) -> Decision:
+    """`said` has the peers without the node itself."""
+    heard = [
+        answer
+        for name, answer in sorted(said.items())
+        if isinstance(answer, Description) and not _stranger(name, answer)
+    ]
+    if own.member:
+        old = next((answer for answer in said.values() if isinstance(answer, OldCopy)), None)
+        if old is not None:
+            return Refuse(old_copy(old.reason), for_good=True)
+        return _start(own, heard)
+    clusters = {answer.cluster_id for answer in heard} | {own.cluster_id}
+    clusters.discard("")
+    if len(clusters) > 1:
+        return Refuse(_several_clusters(own, heard))
+    lists = [answer for answer in heard if answer.nodes]
+    if lists:
+        return _by_list(own, max(lists, key=lambda answer: answer.epoch))
+    if own.cluster_id:
+        return WaitAsReplacement(
+            own.cluster_id, f"no node of cluster {own.cluster_id} answers{_why_not(said)}"
+        )
+    if clusters:
+        return Wait("the peers that answer wait themselves for the place of a lost node")
+    return _found(own, said)
+
+
+def _stranger(name: str, answer: Description) -> bool:
+    """Whether another node answers at the peer's address."""
+    return answer.node.name != name
+
+
+def old_copy(reason: str) -> str:
+    """What to do about it."""
+    return (
+        f"{reason}; start with the newest data, or have the node rebuilt from the others, first: "
+        "querator node restore-from-copy"
+    )
+
+
+def _start(own: Starter, heard: list[Description]) -> Decision:
+    name, cluster = own.node.name, own.cluster_id
+    ours = [answer for answer in heard if answer.cluster_id == cluster and answer.nodes]
+    others = [answer for answer in heard if answer.cluster_id not in ("", cluster)]
+    if others and not ours:
+        return Refuse(
+            f"the data is of node {name} of cluster {cluster}, and {_names(others)} of cluster "
+            f"{others[0].cluster_id}: name the right directory, or the right --peers"
+        )
+    if not ours:
+        return Start()
+    newest = max(ours, key=lambda answer: answer.epoch)
+    start = Start(newest.epoch, newest.nodes)
+    known = newest.find(name)
+    if known is None:
+        return Refuse(_was_removed(name, cluster)) if newest.bars(own.node) else start
+    if known.incarnation != own.node.incarnation:
+        return Refuse(
+            f"node {name} has been replaced: its cluster knows it with other data (incarnation "
+            f"{known.incarnation}, not {own.node.incarnation}); to use this machine again, start "
+            "with an empty directory"
+        )
+    if known.boots >= own.node.boots:
+        return Refuse(
+            old_copy(
+                f"the data of node {name} is an old copy: its cluster has seen start "
+                f"{known.boots} of it, and this is start {own.node.boots}",
+            )
+        )
+    return start
+
+
+def _by_list(own: Starter, newest: Description) -> Decision:
+    name, cluster = own.node.name, newest.cluster_id
+    known = newest.find(name)
+    if known is None and newest.bars(own.node):
+        return Refuse(_was_removed(name, cluster))
+    if known is None:
+        names = ", ".join(node.name for node in newest.nodes)
+        return Wait(f"cluster {cluster} ({names}) is about to take node {name} in")
+    if known.incarnation != own.node.incarnation:
+        return WaitAsReplacement(
+            cluster,
+            f"node {name} is known with other data (incarnation {known.incarnation}); if that is "
+            f"lost: querator node replace {name}",
+        )
+    if any(founder.key == own.node.key for founder in newest.founders):
+        replicas = founding(newest.founders)
+        return Join(cluster, replicas, newest.founders, newest.epoch, newest.nodes)
+    replicas = learning(newest.replicas, own.node.key)
+    if not any(replica.node == own.node.key for replica in replicas):
+        return WaitAsReplacement(cluster, "its place in the cluster is being made")
+    return Join(cluster, replicas, (), newest.epoch, newest.nodes)
+
+
+def _found(own: Starter, said: Said) -> Decision:
+    founder = min(own.founds_with)
+    others = [name for name in own.founds_with if name != own.node.name]
+    missing = []
+    for name in others:
+        answer = said.get(name, "it is not among the peers")
+        if not isinstance(answer, Description):
+            missing.append(f"{name} ({answer if isinstance(answer, str) else answer.reason})")
+        elif _stranger(name, answer):
+            missing.append(f"{name} (node {answer.node.name} answers at its address)")
+        elif sorted(answer.founds_with) != sorted(own.founds_with):
+            with_ = ", ".join(sorted(answer.founds_with))
+            missing.append(f"{name} (its settings found a cluster of {with_}: make them the same)")
+    if own.node.name not in own.founds_with:
+        return Wait(f"the cluster is to be founded by {', '.join(sorted(own.founds_with))}")
+    if missing:
+        return Wait(f"the cluster is founded when all of its first nodes answer: {missing[0]}")
+    if own.node.name != founder:
+        return Wait(f"{founder} is about to found the cluster")
+    found = [own.node]
+    for name in others:
+        answer = said[name]
+        assert isinstance(answer, Description)
+        found.append(answer.node)
+    return Found(tuple(sorted(found, key=lambda node: node.name)))
+
+
+def _was_removed(name: str, cluster: str) -> str:
+    return (
+        f"node {name} was removed from cluster {cluster}: start with an empty directory and under "
+        f"another name, or first: querator node readmit {name}"
+    )
+
+
+def _several_clusters(own: Starter, heard: list[Description]) -> str:
+    known = {answer.cluster_id: answer.node.name for answer in heard if answer.cluster_id}
+    if own.cluster_id:
+        known[own.cluster_id] = "this directory"
+    parts = ", ".join(f"{name} of {cluster}" for cluster, name in sorted(known.items()))
+    return (
+        f"the nodes are of several clusters: {parts}; correct --peers, or empty the directory of "
+        "the node that is wrong"
+    )
+
+
+def _why_not(said: Said) -> str:
+    silent = [f"{name} ({why})" for name, why in sorted(said.items()) if isinstance(why, str)]
+    return f": {silent[0]}" if silent else ""
+
+
+def _names(heard: list[Description]) -> str:
+    names = [answer.node.name for answer in heard]
+    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Description).decode
+
+
+def encode_description(description: Description) -> bytes:
+    return _encode(description)
+
+
+def decode_description(data: bytes) -> Description | str:
+    """The description, or why it is none."""
+    try:
+        version = msgspec.msgpack.decode(data, type=list)[0]
+        if version != VERSION:
+            return f"it describes itself in version {version}, and this node knows {VERSION}"
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as error:
+        return f"its description cannot be read: {error}"

@@ -1,0 +1,208 @@
+"""This node among the others of its cluster: how it becomes a member, who may connect to it, and
+what it says to who asks.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from querator.config import ClusterSettings
+from querator.model.nodes import NodeKey, node_name
+from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.placement.joining.formation import Description, old_copy
+from querator.placement.joining.forming import Forming, ask, description, peer_info, placed_node
+from querator.placement.joining.known_peers import Acquaintances, why_no_member
+from querator.placement.map.machine import stored_effects
+from querator.raft.clock import Clock
+from querator.raft.starts import StartMemory
+from querator.raft.tcp.channel import PeerTls
+from querator.raft.tcp.tcp_peers import TcpPeers
+from querator.storage.environment import Environment
+from querator.storage.identity import DirectoryRefused, Identity, give_up
+
+WATCH_S: Final = 2.0
+"""How often a node without connections asks."""
+
+
+class Membership:
+    """Of a node of several. On the event loop; `start` comes first, `close` last."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        waits_for: Callable[[str], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`waits_for` is told what the start waits for; empty: nothing. `on_failure` is told when
+        the cluster does not count on this node any more.
+        """
+        self._settings = settings
+        self._waits_for = waits_for
+        self._on_failure = on_failure
+        self._acquaintances = Acquaintances(settings)
+        self._peers: TcpPeers | None = None
+        self._tls: PeerTls | None = None
+        self._identity: Identity | None = None
+        self._node: PlacedNode | None = None
+        self._environment: Environment | None = None
+        self._old_copy = ""
+        """Why the others refuse this copy of the data; empty: they do not."""
+
+    @property
+    def settings(self) -> ClusterSettings:
+        return self._settings
+
+    @property
+    def peers(self) -> TcpPeers:
+        assert self._peers is not None, "started"
+        return self._peers
+
+    async def start(
+        self,
+        environment: Environment,
+        identity: Identity,
+        node: PlacedNode,
+        *,
+        clock: Clock,
+        stop: asyncio.Event,
+    ) -> Identity | None:
+        """Listens for the others, and becomes a member if this node is none yet, however long that
+        takes; the member's identity, None when `stop` came before.
+
+        Raises StorageError, also for a directory that the others do not let in, PeerTlsError, and
+        OSError when it cannot listen.
+        """
+        if self._settings.tls is not None:
+            self._tls = await asyncio.to_thread(PeerTls, self._settings.tls)
+        self._node, known = node, self._acquaintances
+        self._environment = environment
+        placed = await asyncio.to_thread(stored_map, environment)
+        known.learn(placed.epoch, placed.nodes or identity.founders)
+        starts = await asyncio.to_thread(_stored_starts, environment, identity)
+        forming = Forming(
+            self._settings,
+            environment,
+            identity,
+            node,
+            acquaintances=known,
+            tls=self._tls,
+            starts=starts.own,
+            waits_for=self._waits_for,
+        )
+        if identity.is_member:
+            await forming.check()
+        loop = asyncio.get_running_loop()
+
+        def on_old_copy(reason: str) -> None:
+            loop.call_soon_threadsafe(self._on_old_copy, reason)
+
+        self._peers = peers = await asyncio.to_thread(
+            TcpPeers,
+            peer_info(node, identity.cluster_id if identity.is_member else ""),
+            listen=self._settings.listen_peers,
+            token=self._settings.token,
+            peers=known.peers(),
+            clock=clock,
+            tls=self._tls,
+            description=description(self._settings, identity, node, placed),
+            starts=starts,
+            on_old_copy=on_old_copy,
+        )
+        if not identity.is_member:
+            joined = await forming.join(peers, stop)
+            if joined is None:
+                return None
+            identity = joined
+            peers.set_peers(known.peers())
+            peers.set_cluster_id(identity.cluster_id)
+        self._identity = identity
+        return identity
+
+    async def watch(self) -> None:
+        """Until it is cancelled. A node to which nobody is connected asks whether it was removed:
+        it is told the map no more.
+        """
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if not self.peers.connected() and await self._was_removed():
+                name = self._settings.name
+                self._on_failure(DirectoryRefused(f"node {name} has been removed from its cluster"))
+                return
+
+    async def _was_removed(self) -> bool:
+        assert self._identity is not None
+        for peer in self._acquaintances.peers().values():
+            said = await self._ask(peer.address)
+            if isinstance(said, str) or said.cluster_id != self._identity.cluster_id:
+                continue
+            if any(node.key == self._identity.key for node in said.removed):
+                return True
+        return False
+
+    async def ask(self, node: PlacedNode) -> Description | str:
+        """What who answers at the node's address says of itself, or why it does not."""
+        return await self._ask(self._settings.peers.get(node.name) or node.peer_address)
+
+    async def _ask(self, address: str) -> Description | str:
+        return await asyncio.to_thread(ask, address, self._settings.token, tls=self._tls)
+
+    def _on_old_copy(self, reason: str) -> None:
+        """A node that knows says that this data is an old copy."""
+        if not self._old_copy:
+            self._old_copy = old_copy(reason)
+            self._on_failure(DirectoryRefused(self._old_copy))
+
+    def close(self) -> None:
+        """After the raft thread has ended. Blocks. Raises StorageError."""
+        if self._peers is not None:
+            self._peers.close()
+        if self._old_copy:
+            assert self._environment is not None
+            assert self._identity is not None
+            give_up(self._environment, self._identity, self._old_copy)
+
+    def say(self, node: PlacedNode) -> None:
+        """What this node says of itself from here on, to who asks."""
+        self._node = node
+
+    def connected(self) -> dict[NodeKey, PlacedNode]:
+        """The nodes whose connections are open, in their own words."""
+        return {key: placed_node(info) for key, info in self.peers.connected().items()}
+
+    def newcomers(self) -> tuple[PlacedNode, ...]:
+        """Nodes without a cluster that have asked this one since the last call."""
+        return tuple(map(placed_node, self.peers.newcomers()))
+
+    def old_copies(self) -> dict[str, str]:
+        """Nodes that were refused with an old copy of their data, by name, and why."""
+        return self.peers.old_copies()
+
+    def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
+        """The other nodes of the map to which there is no connection, or which are not heard."""
+        near = {node_name(key) for key in self.peers.connected().keys() - self.peers.quiet()}
+        return frozenset({node.name for node in placed.nodes} - near - {self._settings.name})
+
+    def on_map(self, placed: PlacementMap) -> None:
+        """Who may connect, and what is said to who asks, as the map is now."""
+        assert self._identity is not None
+        assert self._node is not None
+        if self._acquaintances.learn(placed.epoch, placed.nodes):
+            self.peers.set_peers(self._acquaintances.peers())
+            if reason := why_no_member(placed, self._node):
+                self._on_failure(DirectoryRefused(reason))
+        if placed.nodes:
+            told = description(self._settings, self._identity, self._node, placed)
+            self.peers.set_description(told)
+
+
+def stored_map(environment: Environment) -> PlacementMap:
+    """The map as this node last kept it. Blocks. Raises StorageError."""
+    with environment.snapshot() as snapshot:
+        return stored_effects(snapshot).map
+
+
+def _stored_starts(environment: Environment, identity: Identity) -> StartMemory:
+    """Blocks. Raises StorageError."""
+    with environment.snapshot() as snapshot:
+        return StartMemory.load(snapshot, identity.key)

@@ -1,0 +1,1 @@
+"""The placement map as a replicated state machine: rows, commands and rules."""

@@ -1,0 +1,88 @@
+"""The map of a node that does not lead the placement group.
+
+The leader's node hears of the map by the effects of its host, once they are synced. The others hear
+of it from their machine, at once, and look at the stored rows now and then: for a state that came
+as a whole from another replica is told by nobody, and what is heard around a change of leaders may
+be dropped. What the machine says is committed in the group, though this node may not have synced
+it; nothing is answered to clients because of it that the leader has not answered for.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.placement.map import rows
+from querator.placement.map.machine import PlacementEffects, stored_effects
+from querator.raft.host import Host
+from querator.raft.log.rows import is_being_deleted
+from querator.storage import generations
+from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
+
+LOOK_S = 1.0
+
+
+class Follower:
+    """Belongs to one event loop; `heard` gets what may be news, and passes over what is not."""
+
+    def __init__(
+        self, host: Host, environment: Environment, heard: Callable[[PlacementEffects], None]
+    ) -> None:
+        self._host = host
+        self._environment = environment
+        self._heard = heard
+        self._applied_index = 0
+        """Of the placement group, when the stored rows were last looked at."""
+        self._epoch = -1
+        """Of the newest map that was heard of here."""
+
+    def told(self, loop: asyncio.AbstractEventLoop) -> Callable[[PlacementEffects], None]:
+        """What the machine calls, on the raft thread."""
+
+        def tell(effects: PlacementEffects) -> None:
+            loop.call_soon_threadsafe(self._hear, effects)
+
+        return tell
+
+    def _hear(self, effects: PlacementEffects) -> None:
+        if not self._host.leads(PLACEMENT_GROUP):
+            self._pass_on(effects)
+
+    async def run(self) -> None:
+        """Looks at the stored rows when entries were applied since the last look."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            status = self._host.status(PLACEMENT_GROUP)
+            if status is not None and status.applied_index != self._applied_index:
+                self._applied_index = status.applied_index
+                await self.look()
+
+    async def look(self) -> None:
+        effects = await asyncio.to_thread(self._stored)
+        if effects is not None:
+            self._pass_on(effects)
+
+    async def stored_groups(self) -> dict[GroupId, bool]:
+        """The groups of which this node has a replica, and whether that is half deleted."""
+        return await asyncio.to_thread(self._stored_groups)
+
+    def _stored_groups(self) -> dict[GroupId, bool]:
+        with self._environment.snapshot() as snapshot:
+            found = map(GroupId, generations.stored_groups(snapshot))
+            return {group: _is_half_deleted(snapshot, group) for group in found}
+
+    def _stored(self) -> PlacementEffects | None:
+        """What is stored, if it is news."""
+        with self._environment.snapshot() as snapshot:
+            return stored_effects(snapshot) if rows.epoch(snapshot) > self._epoch else None
+
+    def _pass_on(self, effects: PlacementEffects) -> None:
+        self._epoch = max(self._epoch, effects.map.epoch)
+        self._heard(effects)
+
+
+def _is_half_deleted(snapshot: ReadTransaction, group: GroupId) -> bool:
+    try:
+        return is_being_deleted(generations.view(snapshot, group), group)
+    except StorageCorrupt:
+        # Opening it tells.
+        return False

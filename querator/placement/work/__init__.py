@@ -1,0 +1,1 @@
+"""What nodes do so that the cluster becomes what the map says."""

@@ -1,0 +1,109 @@
+"""What the map should be changed to, given its nodes: input and output of `placement.work.plan`,
+and who votes in the placement group. Pure.
+
+Every node has a replica of the placement group, for that is how it learns the map. Three of them
+vote, five from seven nodes on; the others learn. A voter stays one while its node is in the
+cluster, for a replica that votes never becomes a learner.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import (
+    NodeState,
+    PlacedGroup,
+    PlacedNode,
+    PlacementMap,
+    map_voters_wanted,
+)
+from querator.model.queues import QueueState
+from querator.placement.assign import replicas_wanted
+from querator.placement.map.commands import Place
+from querator.placement.work.plan import Held, Home, Placing, plan
+
+MOVING_MAX: Final = 8
+"""Groups whose replicas are on their way to other nodes, in the whole cluster."""
+
+
+def homes(placed: PlacementMap) -> tuple[Home, ...]:
+    return tuple(Home(node.key, node.zone, node.takes_replicas) for node in placed.nodes)
+
+
+def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
+    """Where partitions should be that are elsewhere. Costs up to a second for 10,000."""
+    nodes = sum(node.takes_replicas for node in placed.nodes)
+    held = {
+        group: Held(
+            tuple(replica.node for replica in placed.replicas(group)),
+            placed.preferred(group),
+            replicas_wanted(nodes, queue.settings.replicas),
+        )
+        for queue in placed
+        if queue.state is not QueueState.DELETING
+        for group in queue.groups
+        if placed.placed(group) is not None
+    }
+    return plan(homes(placed), held)
+
+
+def next_places(placed: PlacementMap, planning: Mapping[GroupId, Placing]) -> tuple[Place, ...]:
+    """What to say next of the plan that was made of this map, so that at most MOVING_MAX groups are
+    moving; and of the placement group, whenever it should change.
+    """
+    moving = sum(known.moving for known in placed.groups.values())
+    ready = [group for group in sorted(planning) if not placed.groups[group].moving]
+    places = [
+        _place(group, placed.groups[group], planning[group])
+        for group in ready[: max(0, MOVING_MAX - moving)]
+    ]
+    seats = council(placed)
+    return tuple(places) if seats is None else (seats, *places)
+
+
+def _place(group: GroupId, known: PlacedGroup, placing: Placing) -> Place:
+    before = tuple(replica.node for replica in known.target)
+    return Place(group, before, placing.nodes, placing.leader)
+
+
+def council(placed: PlacementMap) -> Place | None:
+    """What the replicas of the placement group should be; None when they are."""
+    known = placed.placed(PLACEMENT_GROUP)
+    if known is None or known.moving:
+        return None
+    staying = {node.key: node for node in placed.nodes if node.state is not NodeState.LEAVING}
+    voting = [replica.node for replica in known.target if replica.voter]
+    voters = [node for node in voting if node in staying]
+    active = [node for node in staying.values() if node.takes_replicas]
+    number = map_voters_wanted(len(active))
+    counting = [node for node in voters if staying[node].takes_replicas]
+    voters += _more(counting, active, number - len(counting))
+    if not voters:
+        return None
+    learners = [node for node in sorted(staying) if node not in voters]
+    leader = placed.preferred(PLACEMENT_GROUP)
+    if leader not in counting:
+        leader = next((node for node in voters if staying[node].takes_replicas), voters[0])
+    place = Place(
+        PLACEMENT_GROUP,
+        tuple(replica.node for replica in known.target),
+        tuple(voters),
+        leader,
+        tuple(learners),
+    )
+    same = set(voters) == set(voting) and {*voters, *learners} == set(place.before)
+    return None if same and leader == placed.preferred(PLACEMENT_GROUP) else place
+
+
+def _more(voters: Sequence[NodeKey], active: Sequence[PlacedNode], number: int) -> list[NodeKey]:
+    """So many more voters, from zones that have the fewest."""
+    zones: Mapping[NodeKey, str] = {node.key: node.zone for node in active}
+    chosen: list[NodeKey] = []
+    for _ in range(number):
+        taken = [zones[node] for node in (*voters, *chosen)]
+        free = [node for node in active if node.key not in voters and node.key not in chosen]
+        if not free:
+            break
+        chosen.append(min(free, key=lambda node: (taken.count(node.zone), node.name)).key)
+    return chosen

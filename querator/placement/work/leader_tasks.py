@@ -1,0 +1,378 @@
+"""What a node does for the groups that it leads, again and again: nobody needs to tell it, and what
+failed is looked at anew a moment later.
+
+    it leads               and it sees                                   it does
+    anything, or nothing   that a node without a cluster has asked it    JoinNode
+    the placement group    that a connected node says other things of    RegisterNode
+                           itself than the map does
+    the placement group    that replicas should be elsewhere             PlaceGroups, a few at a
+                           (`placement.work.balancing`)                       time
+    the placement group    that a node that leaves has no replicas       NodeGone
+    a group                that it is moving, and its replicas are       GroupSettled
+                           those of the map
+    a group                that its replicas are not those of the map    `placement.work.steps`
+    a group                that the map prefers another leader, which    hands the leadership over,
+                           could lead                                    a few at a time
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from querator import telemetry
+from querator.model.commands import Refusal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import NodeState, PlacedNode, PlacementMap
+from querator.placement.bootstrap import Propose
+from querator.placement.map.commands import (
+    Command,
+    GroupSettled,
+    JoinNode,
+    NodeGone,
+    PlaceGroups,
+    RegisterNode,
+)
+from querator.placement.map.majorities import is_deleting
+from querator.placement.work.balancing import next_places, planned
+from querator.placement.work.group_worklist import Led, some_at_once
+from querator.placement.work.plan import Placing
+from querator.placement.work.steps import HandOver, has_settled, heir, moves_home, next_step
+from querator.raft.configuration import Change
+from querator.raft.host import Host
+
+ROUND_S = 0.5
+CHANGING_MAX = 4
+"""Groups whose replicas change at once: learners that catch up cost the disk and the network."""
+HOMEWARD_AGAIN_S = 10.0
+"""After this a leadership that was not taken, or came back, is offered again."""
+HANDING_MAX = 16
+"""Leaderships that are handed over at once when the node is about to stop."""
+HANDING_PAUSE_S = 0.05
+
+Newcomers = Callable[[], Iterable[PlacedNode]]
+"""Nodes without a cluster that have asked this one since the last call."""
+Connected = Callable[[], Mapping[NodeKey, PlacedNode]]
+"""The nodes whose connections are open, in their own words."""
+
+_log = telemetry.logger(__name__)
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """What became of the leaderships of a node: `left` are groups for which nobody was there."""
+
+    moved: int
+    left: tuple[GroupId, ...]
+
+
+class Duties:
+    """Belongs to one event loop. The owner runs `run`, and may call `hand_over` meanwhile."""
+
+    def __init__(
+        self,
+        host: Host,
+        placed: Callable[[], PlacementMap],
+        *,
+        node: NodeKey,
+        propose: Propose,
+        connected: Connected,
+        said: Callable[[], PlacedNode],
+        newcomers: Newcomers = tuple,
+    ) -> None:
+        """`said` is what this node says of itself; `newcomers` has who wants to join, each time
+        those that have asked since the last.
+        """
+        self._host = host
+        self._placed = placed
+        self._node = node
+        self._propose = propose
+        self._connected = connected
+        self._said = said
+        self._newcomers = newcomers
+        self._joining: set[str] = set()
+        self._plan: tuple[int, Mapping[GroupId, Placing]] = (-1, {})
+        """Of the map of an epoch."""
+        self._balanced_epoch = -1
+        """Of the last map in which everything was where it should be."""
+        self._changing: set[GroupId] = set()
+        self._offered_s: dict[GroupId, float] = {}
+        self._declined: dict[GroupId, Counter[NodeKey]] = {}
+        """How often nodes did not take the leadership of a group that this node has to give up."""
+        self._led = Led()
+        self._handing = False
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises what is no QueratorError: a defect."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._register()
+                await self._arrange()
+                for newcomer in self._newcomers():
+                    if self._may_join(newcomer):
+                        self._joining.add(newcomer.name)
+                        tasks.create_task(self._take_in(newcomer))
+                now_s = asyncio.get_running_loop().time()
+                self._led.look(self._host.led, self._placed(), now_s)
+                for group in self._declined.keys() - self._host.led - self._changing:
+                    del self._declined[group]
+                for group in self._led.left:
+                    if group not in self._changing:
+                        if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
+                            self._changing.add(group)
+                            tasks.create_task(self._change(group))
+                        elif self._has_settled(group):
+                            self._changing.add(group)
+                            tasks.create_task(self._settle(group))
+                        elif self._is_done(group):
+                            self._led.done(group)
+                if self._handing:
+                    # One may have been on its way here when the others were told.
+                    await self._hand_over_some(Counter())
+                else:
+                    await self._move_home()
+                await asyncio.sleep(ROUND_S)
+
+    # --- registering -------------------------------------------------------------
+
+    async def _register(self) -> None:
+        """Brings what nodes say of themselves into the map, while this node leads it."""
+        if not self._host.leads(PLACEMENT_GROUP):
+            return
+        for said in (self._said(), *self._connected().values()):
+            known = self._placed().node(said.name)
+            if known is None or not differs(said, known):
+                continue
+            if await self._proposed(RegisterNode(said)):
+                _log.info("placement.registered", name=said.name, boots=said.boots)
+
+    def _may_join(self, newcomer: PlacedNode) -> bool:
+        placed = self._placed()
+        known = placed.node(newcomer.name)
+        return bool(placed.nodes) and known is None and newcomer.name not in self._joining
+
+    async def _take_in(self, newcomer: PlacedNode) -> None:
+        """Brings a node that wants to join into the map, whoever leads it."""
+        try:
+            if await self._proposed(JoinNode(newcomer)):
+                _log.info("placement.joined", name=newcomer.name)
+        finally:
+            self._joining.discard(newcomer.name)
+
+    async def _proposed(self, command: Command) -> bool:
+        """Whether a command for the map was carried out; why not is in the log."""
+        try:
+            result = await self._propose(PLACEMENT_GROUP, command)
+        except QueratorError as error:
+            _log.info("placement.again", command=repr(command), error=str(error))
+            return False
+        if isinstance(result, Refusal):
+            _log.warning("placement.refused", command=repr(command), reason=result.message)
+            return False
+        return True
+
+    # --- replicas ----------------------------------------------------------------
+
+    async def _arrange(self) -> None:
+        """Says where replicas should be, a few groups at a time, while this node leads the map."""
+        placed = self._placed()
+        if not self._host.leads(PLACEMENT_GROUP) or placed.epoch == self._balanced_epoch:
+            return
+        if placed.epoch != self._plan[0]:
+            self._plan = placed.epoch, await asyncio.to_thread(planned, placed)
+        if places := next_places(placed, self._plan[1]):
+            await self._proposed(PlaceGroups(places))
+            return
+        staying = [one for one in placed.groups if not is_deleting(placed, one)]
+        if any(placed.groups[one].moving for one in staying):
+            return
+        leaving = [node for node in placed.nodes if node.state is NodeState.LEAVING]
+        for node in leaving:
+            if not self._deletes(placed, node.key):
+                await self._proposed(NodeGone(node.name))
+        if not leaving:
+            self._balanced_epoch = placed.epoch
+
+    def _deletes(self, placed: PlacementMap, node: NodeKey) -> bool:
+        """Whether the node, which is there, has replicas of queues that are being deleted."""
+        return node in (self._node, *self._connected()) and any(
+            known.replica_on(node) is not None for known in placed.groups.values()
+        )
+
+    def _has_settled(self, group: GroupId) -> bool:
+        status, placed = self._host.status(group), self._placed().placed(group)
+        return status is not None and placed is not None and has_settled(status, placed)
+
+    async def _settle(self, group: GroupId) -> None:
+        try:
+            placed = self._placed().placed(group)
+            if placed is not None and self._has_settled(group) and self._host.leads(group):
+                await self._proposed(GroupSettled(group, placed.next_replica))
+        finally:
+            self._changing.discard(group)
+
+    def _is_done(self, group: GroupId) -> bool:
+        """Whether nothing is left to do, by this map."""
+        status, placed = self._host.status(group), self._placed().placed(group)
+        return (
+            status is not None
+            and placed is not None
+            and not placed.moving
+            and status.replicas == placed.target
+            and self._placed().preferred(group) == self._node
+        )
+
+    def _next(self, group: GroupId) -> Change | HandOver | None:
+        status, placed = self._host.status(group), self._placed().placed(group)
+        if status is None or placed is None:
+            return None
+        return next_step(
+            status.replicas,
+            placed,
+            own=status.replica,
+            lost=self._is_lost,
+            declined=self._declined.get(group, {}),
+        )
+
+    def _is_lost(self, node: NodeKey) -> bool:
+        """Whether the node was replaced, or was removed while it was down."""
+        known = self._placed().node(node.partition("/")[0])
+        if known is None or known.key != node:
+            return True
+        leaves = known.state is NodeState.LEAVING
+        return leaves and node not in (self._node, *self._connected())
+
+    async def _change(self, group: GroupId) -> None:
+        """The next steps of one group, until one is refused or none is left."""
+        try:
+            while self._host.leads(group) and (step := self._next(group)) is not None:
+                if isinstance(step, HandOver):
+                    self._declined.setdefault(group, Counter())[step.to] += 1
+                    await self._host.transfer(group, step.to)
+                    del self._declined[group]
+                    return
+                await self._host.change_replicas(group, step)
+                _log.info("placement.replicas_changed", group=group, step=repr(step))
+        except QueratorError as error:
+            if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.NOT_LEADER):
+                _log.warning("placement.change_again", group=group, error=str(error))
+        finally:
+            self._led.tried(group)
+            self._changing.discard(group)
+
+    # --- leaderships -------------------------------------------------------------
+
+    def _able(self) -> set[NodeKey]:
+        """Nodes that are connected and take leaderships."""
+        placed = self._placed()
+        return {
+            key
+            for key in self._connected()
+            if (known := placed.node(key.partition("/")[0])) is not None
+            and known.key == key
+            and known.takes_leaderships
+        }
+
+    async def _move_home(self) -> None:
+        """Gives a few leaderships to the nodes that should have them."""
+        able = self._able()
+        if not able:
+            return
+        placed, now_s = self._placed(), asyncio.get_running_loop().time()
+        homeward = {
+            group: preferred
+            for group in self._led.left
+            if (preferred := placed.preferred(group)) is not None
+            and preferred in able
+            and self._may_go(group, preferred, able, now_s)
+        }
+        async with asyncio.TaskGroup() as tasks:
+            for group in some_at_once(homeward, placed):
+                self._offered_s[group] = now_s + HOMEWARD_AGAIN_S
+                tasks.create_task(self._transfer(group, homeward[group]))
+
+    def _may_go(self, group: GroupId, preferred: NodeKey, able: set[NodeKey], now_s: float) -> bool:
+        """Whether the leadership may be given to the preferred node, one of those that are able."""
+        if group in self._changing or not self._host.leads(group):
+            return False
+        status = self._host.status(group)
+        if status is None or now_s < self._offered_s.get(group, 0.0):
+            return False
+        led_s = self._led.led_s(group, now_s)
+        return moves_home(status, self._placed().replicas(group), preferred, able, led_s=led_s)
+
+    async def _transfer(self, group: GroupId, to: NodeKey) -> bool:
+        """Whether the leadership went over."""
+        try:
+            await self._host.transfer(group, to)
+        except QueratorError as error:
+            _log.info("placement.not_handed_over", group=group, to=to, error=str(error))
+            return False
+        _log.debug("placement.handed_over", group=group, to=to)
+        return True
+
+    async def hand_over(self, timeout_s: float) -> HandedOver:
+        """Gives all leaderships away, as far as others can take them, for at most so long; from
+        then on this node gives away what it gets.
+        """
+        self._handing = True
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        given: Counter[NodeKey] = Counter()
+        while self._followed() and loop.time() < until_s:
+            if not await self._hand_over_some(given):
+                await asyncio.sleep(HANDING_PAUSE_S)
+        kept = tuple(sorted(self._host.led))
+        return HandedOver(moved=given.total(), left=kept)
+
+    async def _hand_over_some(self, given: Counter[NodeKey]) -> bool:
+        """Gives leaderships away at once, and counts them; whether that went well."""
+        async with asyncio.TaskGroup() as tasks:
+            moves = [
+                (group, to, tasks.create_task(self._transfer(group, to)))
+                for group, to in self._heirs(given)[:HANDING_MAX]
+            ]
+        given.update(to for _, to, move in moves if move.result())
+        for group, to, move in moves:
+            if not move.result():
+                self._declined.setdefault(group, Counter())[to] += 1
+        return bool(moves) and all(move.result() for *_, move in moves)
+
+    def _followed(self) -> bool:
+        """Whether a group is led here that somebody else may take over, if not at once."""
+        able = self._able()
+        return any(
+            follower.voter and follower.node in able
+            for group in self._host.led
+            if (status := self._host.status(group)) is not None
+            for follower in status.followers
+        )
+
+    def _heirs(self, given: Mapping[NodeKey, int]) -> list[tuple[GroupId, NodeKey]]:
+        """The groups led here that others can take over, with who should."""
+        able, promised = self._able(), Counter(given)
+        found = []
+        for group in sorted(self._host.led):
+            status = self._host.status(group)
+            if status is None:
+                continue
+            to = heir(
+                status,
+                self._placed().preferred(group),
+                able - {self._node},
+                promised,
+                self._declined.get(group, {}),
+            )
+            if to is not None:
+                promised[to] += 1
+                found.append((group, to))
+        return found
+
+
+def differs(said: PlacedNode, known: PlacedNode) -> bool:
+    """Whether the map should learn what a node says: not of other data, nor of an earlier start."""
+    if said.incarnation != known.incarnation or said.boots < known.boots:
+        return False
+    return said.as_known(known) != known

@@ -1,0 +1,241 @@
+"""Makes the groups of this node equal to the map, one queue at a time.
+
+What is to be done follows from the queue alone, so that it goes on after a crash wherever it
+stopped; every step may be done again, and by several nodes at once:
+
+    queue in the map         each node that holds replicas     the leader of group 0
+    CREATING, or settings    open each group (which makes it   Configure in each · QueueConfigured
+    not yet in all           when it is not there)
+    partitions
+    DELETING                 close each group · ReplicasClosed;
+                             delete it with its data
+                             · ReplicasGone
+    ACTIVE, all configured   open each group
+    ACTIVE, with another     open each group                `placement.work.repartitioning`
+    number of partitions
+    than before
+
+What is stored of a group that has settled without this node, or with another replica on it, is
+deleted (`surplus`): it moved elsewhere, and no majority counts on it. What a deletion that was
+broken off has left goes too. While the group moves, the replica that a start finds is opened as
+before: it may still vote, and it may have what no other one has.
+
+A group is made only after the entry that names it is committed, and its queue leaves the map only
+after the group's data is gone everywhere: no data is ever without a name. A node may have made it
+by a map that it heard from another node. After a restart its own map may not name the group yet: a
+group that no map up to this one has named is kept.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from querator.model.commands import Configure, DeadTarget, PartitionSettings, Refusal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.nodes import NodeKey, Replicas
+from querator.model.placement_map import PlacedGroup, PlacementMap
+from querator.model.queues import Queue
+from querator.placement.bootstrap import Propose, learning
+from querator.placement.map.commands import QueueConfigured, ReplicasClosed, ReplicasGone
+from querator.raft.host import Host
+from querator.raft.machine import Machine
+
+MachineFactory = Callable[[GroupId], Machine]
+
+CONFIGURING_MAX = 64
+"""Partitions of one queue that are given their settings at once."""
+
+
+def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> PartitionSettings:
+    """What the partition needs to know of its queue.
+
+    A dead queue outlives the settings that name it, and when its partitions change, the settings of
+    its users get another version: so its groups are the same whenever the same version is looked
+    at.
+    """
+    settings = queue.settings
+    targets: tuple[DeadTarget, ...] = ()
+    if settings.dead_queue:
+        dead = placed.find(queue.namespace, settings.dead_queue)
+        assert dead is not None, "a dead queue is not deleted while it is in use"
+        targets = tuple(
+            DeadTarget(dead.name, number, group)
+            for number, group in enumerate(dead.groups[: dead.settings.partitions])
+        )
+    return PartitionSettings(
+        namespace=queue.namespace,
+        queue=queue.name,
+        queue_id=queue.id,
+        partition=partition,
+        lease_timeout_ms=settings.lease_timeout_ms,
+        expire_timeout_ms=settings.expire_timeout_ms,
+        max_attempts=settings.max_attempts,
+        dedup_window_ms=settings.dedup_window_ms,
+        items_max=settings.partition_items_max,
+        dead_targets=targets,
+        first_seq=queue.first_seq(partition),
+    )
+
+
+def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
+    """With what a node begins when it has nothing of the group. A founding replica begins as all
+    others did, however late. One that came later, or came back, learns first: it votes when the
+    others, of whom there is a majority without it, have let it. Empty for a node that the map does
+    not name any more: it has something.
+    """
+    own = placed.replica_on(node)
+    if own is None:
+        return ()
+    if any((replica.id, replica.node) == (own.id, node) for replica in placed.founding):
+        return placed.founding
+    return learning(placed.target, node)
+
+
+class Step(Enum):
+    """Of one queue on one node, as in the table above."""
+
+    OPEN = "open"
+    CONFIGURE = "configure"
+    DELETE = "delete"
+
+
+class Reconciler:
+    """The steps on one host. Not concurrent for one queue; the caller sees to that."""
+
+    def __init__(
+        self, host: Host, machine_for: MachineFactory, *, node: NodeKey, propose: Propose
+    ) -> None:
+        self._host = host
+        self._machine_for = machine_for
+        self._node = node
+        self._propose = propose
+        self.opened = 0
+        """How many groups this node has opened: what is surplus may change with each."""
+        self.unconfigured: dict[QueueId, tuple[int, ...]] = {}
+        """By queue the numbers of the partitions that did not take its settings."""
+        self._open: set[GroupId] = set()
+        self._stored: set[GroupId] = set()
+        """Groups of which there may be a replica here that is not being deleted."""
+        self._half_deleted: set[GroupId] = set()
+        self._found: set[GroupId] = set()
+        """Those of `_stored` that were on disk at the start, and can be opened: one that was only
+        about to be made is not.
+        """
+
+    def begin(self, stored: Mapping[GroupId, bool]) -> None:
+        """`stored` has the groups of which there is a replica here at the start, and whether its
+        deletion was broken off. Such a replica cannot be opened.
+        """
+        self._stored.update(stored)
+        self._half_deleted.update(group for group, half_deleted in stored.items() if half_deleted)
+        self._found.update(stored.keys() - self._half_deleted)
+
+    def surplus(self, placed: PlacementMap) -> list[GroupId]:
+        """The groups of which there is a replica here that has moved away."""
+        return [group for group in self._stored if self.is_surplus(placed, group)]
+
+    def is_surplus(self, placed: PlacementMap, group: GroupId) -> bool:
+        known = placed.placed(group)
+        if group == PLACEMENT_GROUP or known is None:
+            # A queue that is deleted takes its groups along (`delete`), as long as the map has it.
+            return PLACEMENT_GROUP < group < placed.next_group
+        own, status = known.replica_on(self._node), self._host.status(group)
+        if own is None:
+            return not known.moving
+        if group in self._half_deleted:
+            return True
+        return status is not None and status.replica != own.id
+
+    async def clear(self, group: GroupId) -> None:
+        """Deletes what this node holds of the group. Raises QueratorError; then again."""
+        # Before it is deleted: meanwhile another replica of the group may be opened.
+        self._open.discard(group)
+        self._stored.discard(group)
+        self._found.discard(group)
+        try:
+            await self._host.delete_group(group)
+        except BaseException:
+            self._stored.add(group)
+            raise
+        self._half_deleted.discard(group)
+
+    def missing(self, placed: PlacementMap, queue: Queue) -> list[GroupId]:
+        """The queue's groups of which this node should have a replica open and has not."""
+        return [
+            group
+            for group in queue.groups
+            if group not in self._open and self._should_hold(placed, group)
+        ]
+
+    def _should_hold(self, placed: PlacementMap, group: GroupId) -> bool:
+        known = placed.placed(group)
+        if known is None:
+            return False
+        moves_away = known.moving and group in self._found
+        return moves_away or known.replica_on(self._node) is not None
+
+    async def open(self, placed: PlacementMap, queue: Queue) -> None:
+        """Opens the queue's groups that are missing here. Raises what the host raises for the first
+        one that fails; the others are open all the same.
+        """
+        await _all(self._open_group(placed, group) for group in self.missing(placed, queue))
+
+    async def _open_group(self, placed: PlacementMap, group: GroupId) -> None:
+        known = placed.placed(group)
+        assert known is not None
+        replicas = first_configuration(known, self._node)
+        self._stored.add(group)
+        await self._host.create_group(group, self._machine_for(group), replicas)
+        if group in self._stored:
+            # It has not been cleared meanwhile.
+            self._open.add(group)
+        self.opened += 1
+
+    async def configure(self, placed: PlacementMap, queue: Queue) -> None:
+        """Brings the settings to all partitions. Raises QueratorError; then again. `unconfigured`
+        has the partitions that did not take them.
+        """
+        version = queue.settings_version
+        slots = asyncio.Semaphore(CONFIGURING_MAX)
+
+        async def one(group: GroupId, settings: PartitionSettings) -> None:
+            async with slots:
+                await self._accepted(group, Configure(version, settings))
+
+        outcomes = await asyncio.gather(
+            *(
+                one(group, partition_settings(placed, queue, partition))
+                for partition, group in enumerate(queue.groups)
+            ),
+            return_exceptions=True,
+        )
+        failed = {number: one for number, one in enumerate(outcomes) if one is not None}
+        self.unconfigured.pop(queue.id, None)
+        if failed:
+            self.unconfigured[queue.id] = tuple(failed)
+            raise next(iter(failed.values()))
+        await self._accepted(PLACEMENT_GROUP, QueueConfigured(queue.id, version))
+
+    async def delete(self, queue: Queue) -> None:
+        """Closes and deletes what this node holds of a queue. Raises QueratorError; then again."""
+        self.unconfigured.pop(queue.id, None)
+        await _all(self._host.close_group(group) for group in queue.groups)
+        closed = self._accepted(PLACEMENT_GROUP, ReplicasClosed(queue.id, self._node))
+        await _all((closed, *(self.clear(group) for group in queue.groups)))
+        await self._accepted(PLACEMENT_GROUP, ReplicasGone(queue.id, self._node))
+
+    async def _accepted(self, group: GroupId, command: Any) -> None:
+        result = await self._propose(group, command)
+        if isinstance(result, Refusal):
+            raise QueratorError(
+                ErrorCode.INTERNAL, f"group {group} refused {command}: {result.message}"
+            )
+
+
+async def _all(steps: Iterable[Awaitable[None]]) -> None:
+    """Waits for every step, then raises the first error."""
+    for outcome in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,82 @@
+"""Asking and telling partitions, wherever they are led, on behalf of the leader of group 0."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from querator import telemetry
+from querator.model.commands import Done, Refusal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.partition.facts import Closure, ClosureQuery, SharingQuery, answer
+from querator.placement.bootstrap import Ask, Propose
+from querator.raft.host import Host
+from querator.storage.environment import Environment
+
+ANSWER_S = 1.0
+"""How long a partition may take to say how far it is, or to be reopened: others wait for that."""
+AT_ONCE_MAX = 16
+"""Partitions that are asked or told at once."""
+
+_log = telemetry.logger(__name__)
+
+
+def here(host: Host, environment: Environment) -> Ask:
+    """For a node that leads all groups."""
+
+    async def ask(group: GroupId, query: SharingQuery) -> Any:
+        await host.confirm_read(group)
+        with environment.snapshot() as txn:
+            return answer(txn, query)
+
+    return ask
+
+
+class Telling:
+    """Belongs to one event loop. `propose` and `ask` reach the leader of a group."""
+
+    def __init__(self, *, propose: Propose, ask: Ask) -> None:
+        self.propose = propose
+        self.ask = ask
+        self._room = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def closure(self, group: GroupId) -> Closure | None:
+        """How far a partition is; None: it has not answered within ANSWER_S."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                closure = await self.ask(group, ClosureQuery(group))
+        except (QueratorError, TimeoutError) as error:
+            _log.info("placement.no_answer", group=group, error=str(error))
+            return None
+        assert isinstance(closure, Closure)
+        return closure
+
+    async def accepted(self, group: GroupId, command: Any) -> Done:
+        """Raises QueratorError, INTERNAL for a refusal."""
+        result = await self.propose(group, command)
+        if isinstance(result, Refusal):
+            message = f"group {group} refused {type(command).__name__}: {result.message}"
+            raise QueratorError(ErrorCode.INTERNAL, message)
+        assert isinstance(result, Done)
+        return result
+
+    async def taken(self, group: GroupId, command: Any) -> None:
+        """As `accepted`, within ANSWER_S; a failure is logged, and the command is told again."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self.accepted(group, command)
+        except (QueratorError, TimeoutError) as error:
+            _log.info("placement.tell_later", group=group, error=str(error))
+
+    async def all(self, steps: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+        """What all steps come to, AT_ONCE_MAX at a time; or the first error, when all are over."""
+
+        async def one(step: Callable[[], Awaitable[Any]]) -> Any:
+            async with self._room:
+                return await step()
+
+        outcomes = await asyncio.gather(*map(one, steps), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes

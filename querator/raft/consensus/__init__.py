@@ -1,0 +1,1 @@
+"""One replica of a group: votes, entries, commits, and how far clocks are believed. No I/O."""

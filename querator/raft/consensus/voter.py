@@ -1,0 +1,382 @@
+"""The part of a replica that votes and stands for election (Ongaro, sections 3.4, 4.2.3 and 9.6).
+
+    asks before      when nothing is heard of a leader for the election timeout: would a majority
+                     vote for it in the next term? Nobody changes anything because of that
+    stands           when a majority would, or the leader has told it to: the next tick begins an
+                     election, in a new term
+    votes            once in a term, for a candidate whose log is as complete as its own; never
+                     while it leads or has lately heard a leader, unless that has asked for it
+    waits            when its wall clock is not to be believed (`raft.consensus.skew`): some
+                     elections, which the others may win, or, when there are no others, until it
+                     is; and while its node's event loop hangs (`raft.consensus.loop_watch`), some
+                     elections as well
+    follows          whoever shows that it leads, in its own term or a later one
+
+Whom it votes for does not depend on its configuration, which may be older than the candidate's; who
+counts for it does. What promises a vote leaves after the sync (`raft.peer_outbox`).
+"""
+
+import random
+from typing import Final
+
+from querator import telemetry
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey
+from querator.raft import configuration
+from querator.raft.clock import Clock
+from querator.raft.consensus.log_matching import Diverged
+from querator.raft.consensus.loop_watch import LoopWatch
+from querator.raft.consensus.skew import Skew
+from querator.raft.engine.engine import Stock
+from querator.raft.engine.library import CANDIDATE, FOLLOWER, LEADER, Node
+from querator.raft.log.journal import Journal
+from querator.raft.messages import Envelope, GroupMessage, RequestVote, TimeoutNow, VoteReply
+from querator.raft.peer_outbox import Mail
+
+_log = telemetry.logger(__name__)
+
+_FIRST_ELECTION_S: Final = 0.05
+"""The replica that is preferred in a new group stands after this."""
+_LEADER_GONE_S: Final = 0.25
+"""When the connection to the leader breaks, its followers stand within this."""
+_WAIVED_MAX: Final = 10
+"""Elections in a row that a replica on a node with a wrong clock, or with an event loop that hangs,
+leaves to the others. Those may lack what it has, and then nobody else can lead: it stands, and
+hands over to one that it has brought up to date.
+"""
+_AGAIN_S: Final = (0.15, 0.6)
+"""An election that came to nothing is tried again after between so many seconds."""
+_HINT: Final = (
+    "the wall clock is far ahead of the data and no majority of clocks says the same: set the "
+    "clock; or, if it is right, start the node with --trust-clock"
+)
+_LOOK_AT_CLOCK_S: Final = 1.0
+"""A lone voter whose clock is not believed looks at it again after this."""
+
+
+class Voter(Stock):
+    """The thread must be bound to `clock` (`library.bind`). `chance` draws election timeouts."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        journal: Journal,
+        *,
+        clock: Clock,
+        chance: random.Random,
+        skew: Skew,
+        loop_watch: LoopWatch,
+        mail: Mail,
+    ) -> None:
+        self.group = group
+        self.id = journal.replica
+        self._journal = journal
+        self._clock = clock
+        self._chance = chance
+        self._skew = skew
+        self._loop_watch = loop_watch
+        self._mail = mail
+        self._voters: frozenset[int] = frozenset()
+        self._nodes: dict[int, NodeKey] = {}
+        self.other_voters: tuple[NodeKey, ...] = ()
+        """Nodes of the voters but this one."""
+        self.waits_for_clock = False
+        """Whether it does not stand because its wall clock is not believed."""
+        self._votes: set[int] = set()
+        self._pre_votes: set[int] | None = None
+        """Who would vote for it in the next term; None when it does not ask."""
+        self._waived = 0
+        self._stands = False
+        """Whether the next tick may begin an election."""
+        self._transferred = False
+        self._heard_s = float("-inf")
+        super().__init__(self.id, self._request_vote)
+        self._SyncObj__raftLog = journal
+        self._SyncObj__raftCurrentTerm = journal.getCurrentTerm()
+        self._SyncObj__votedForNodeId = journal.getVotedForNodeId()
+        self.reconfigured()
+        self._SyncObj__raftElectionDeadline = self._first_deadline()
+
+    def _first_deadline(self) -> float:
+        """Nobody else could lead: a lone voter stands with its first tick. In a new group one
+        replica goes before the others.
+        """
+        if self.alone:
+            return float("-inf")
+        now_s = self._clock.monotonic_s()
+        order = sorted(self._voters)
+        if self.id in order and self._journal.last_index == 0:
+            if order[self.group % len(order)] == self.id:
+                return now_s + _FIRST_ELECTION_S
+        return now_s + self._SyncObj__generateRaftTimeout()
+
+    # --- what it is ----------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        state: int = self._SyncObj__raftState
+        return state == LEADER
+
+    @property
+    def term(self) -> int:
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
+
+    @property
+    def commit_index(self) -> int:
+        index: int = self._SyncObj__raftCommitIndex
+        return index
+
+    @property
+    def votes(self) -> bool:
+        """Whether it is a voter, by its present configuration."""
+        return self.id in self._voters
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is the only voter."""
+        return len(self._voters) == 1 and self.id in self._voters
+
+    @property
+    def leader(self) -> int | None:
+        """Replica id of the leader as far as this member knows."""
+        node = self._SyncObj__raftLeader
+        return None if node is None else int(node.id)
+
+    @property
+    def leader_node(self) -> NodeKey | None:
+        leader = self.leader
+        return None if leader is None else self._nodes.get(leader)
+
+    def node_of(self, replica: int) -> NodeKey:
+        return self._nodes[replica]
+
+    def has_replica_on(self, node: NodeKey) -> bool:
+        return node in self._nodes.values()
+
+    # --- configuration, term and leader ---------------------------------------------
+
+    def reconfigured(self) -> None:
+        """The journal has another configuration in force."""
+        replicas = self._journal.replicas
+        self._nodes = {replica.id: replica.node for replica in replicas}
+        self._voters = configuration.voters(replicas)
+        others = {Node(id_) for id_ in self._voters if id_ != self.id}
+        self._SyncObj__otherNodes = others
+        self.other_voters = tuple(self._nodes[id_] for id_ in sorted(self._voters - {self.id}))
+        own = self._nodes.get(self.id)
+        self._skew.of_group(self.group, set(self._nodes.values()) - {own})
+
+    def _hears(self, term: int, leader: int, now_s: float) -> bool:
+        """Whether this is the leader that is followed in the term, and nothing is under way against
+        it; then it has been heard.
+        """
+        followed = self._SyncObj__raftLeader
+        if (
+            self._SyncObj__raftState != FOLLOWER
+            or self._SyncObj__raftCurrentTerm != term
+            or self._stands
+            or self._pre_votes is not None
+            or followed is None
+            or followed.id != leader
+        ):
+            return False
+        self._waived = 0
+        self._heard_s = now_s
+        self._set_deadline(now_s)
+        return True
+
+    def _follow(self, term: int, leader: int) -> None:
+        """Recognises the leader of a term that is not below the own."""
+        now_s = self._clock.monotonic_s()
+        if self._hears(term, leader, now_s):
+            return
+        if term == self.term and self.leads:
+            raise Diverged(f"replica {leader} leads in term {term} as well")
+        # What it sent right behind `TimeoutNow` does not take that back.
+        told = self._stands and self._transferred and term == self.term
+        self.waits_for_clock = False
+        if term > self.term:
+            self._SyncObj__setCurrentTerm(term, None)
+        self._become_follower()
+        self._waived = 0
+        self._SyncObj__raftLeader = Node(leader)
+        self._heard_s = now_s
+        self._set_deadline(now_s)
+        if told:
+            self._transferred = True
+            self._stand()
+
+    def _become_follower(self) -> None:
+        self._SyncObj__setState(FOLLOWER)
+        self._pre_votes = None
+        self._votes.clear()
+        self._stands = self._transferred = False
+
+    def _step_down(self, term: int) -> None:
+        """There is a higher term."""
+        assert term > self.term
+        led = self.leads
+        self._SyncObj__setCurrentTerm(term, None)
+        self._become_follower()
+        self._SyncObj__raftLeader = None
+        if led:
+            self._set_deadline(self._clock.monotonic_s())
+
+    def _leader_gone(self) -> None:
+        """Its process may be. If it is not, the others will say that they hear it."""
+        self._heard_s = float("-inf")
+        self._SyncObj__raftElectionDeadline = min(
+            self._SyncObj__raftElectionDeadline,
+            self._clock.monotonic_s() + _LEADER_GONE_S * self._chance.random(),
+        )
+
+    # --- elections -----------------------------------------------------------------
+
+    def _ask_before_election(self) -> None:
+        """The election timeout is over: asks the voters whether they would vote (pre-vote)."""
+        if not self.votes:
+            # It asks nobody, and hears of the next leader from that one.
+            self._SyncObj__raftLeader = None
+            return
+        if self.alone and not self._clock_allows():
+            self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + _LOOK_AT_CLOCK_S
+            return
+        if self.alone or self._stands:
+            self._stands = True
+            return
+        self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
+        self._SyncObj__raftLeader = None
+        if self._unfit and self._waived < _WAIVED_MAX:
+            self._waived += 1
+            return
+        # A candidate stays one: votes of its last election may yet come.
+        self._pre_votes = {self.id}
+        self._transferred = False
+        for id_ in sorted(self._voters - {self.id}):
+            self._request_vote(id_, pre=True)
+
+    @property
+    def _unfit(self) -> bool:
+        """Whether its node leads only when nobody else can."""
+        return self._skew.beyond or self._loop_watch.hangs
+
+    def _clock_allows(self) -> bool:
+        """Whether it may stand, as far as the wall clock is concerned."""
+        last_ms = self._journal.last_ms
+        begins_alone = not (last_ms or self.other_voters)
+        waits = not begins_alone and not self._skew.believes(self.other_voters, last_ms)
+        if waits and not self.waits_for_clock:
+            ahead_ms = self._clock.wall_ms() - last_ms
+            _log.error("clock.not_believed", group=self.group, ahead_of_log_ms=ahead_ms, hint=_HINT)
+        elif self.waits_for_clock and not waits:
+            _log.info("clock.believed", group=self.group)
+        self.waits_for_clock = waits
+        return not waits
+
+    def _again_s(self) -> float:
+        least, most = _AGAIN_S
+        return least + (most - least) * self._chance.random()
+
+    def _set_deadline(self, now_s: float) -> None:
+        self._SyncObj__raftElectionDeadline = now_s + self._SyncObj__generateRaftTimeout()
+
+    def _request_vote(self, voter: int, *, pre: bool = False) -> None:
+        request = RequestVote(
+            term=self.term + 1 if pre else self.term,
+            last_index=self._journal.last_index,
+            last_term=self._journal.last_term,
+            pre=pre,
+            transfer=self._transferred,
+            wall_ms=self._clock.wall_ms(),
+        )
+        self._send(voter, request)
+
+    def _on_request_vote(self, sender: int, node: NodeKey, request: RequestVote) -> None:
+        heard = self._clock.monotonic_s() - self._heard_s < self._getConf().raftMinTimeout
+        follows = self.leads or (heard and self.leader != sender)
+        if follows and not request.transfer:
+            if request.pre:
+                self._answer_vote(sender, node, self.term, granted=False, pre=True)
+            return
+        journal = self._journal
+        complete = (request.last_term, request.last_index) >= (
+            journal.last_term,
+            journal.last_index,
+        )
+        if request.pre:
+            granted = complete and request.term > self.term
+            term = request.term if granted else self.term
+            self._answer_vote(sender, node, term, granted=granted, pre=True)
+            return
+        if request.term > self.term:
+            self._step_down(request.term)
+        vote = self._SyncObj__votedForNodeId
+        granted = request.term == self.term and complete and vote in (None, sender)
+        if granted:
+            self._SyncObj__setCurrentTerm(self.term, sender)
+            self._set_deadline(self._clock.monotonic_s())
+        self._answer_vote(sender, node, self.term, granted=granted)
+
+    def _on_vote_reply(self, sender: int, reply: VoteReply) -> None:
+        if not reply.granted:
+            if reply.term > self.term:
+                self._step_down(reply.term)
+            return
+        if sender not in self._voters:
+            return
+        if reply.pre:
+            if self._pre_votes is None or reply.term != self.term + 1:
+                return
+            self._pre_votes.add(sender)
+            if not self._is_majority(self._pre_votes):
+                return
+            if self._clock_allows() or self._waived >= _WAIVED_MAX:
+                self._stand()
+            else:
+                # It asks again, with the next deadline.
+                self._waived += 1
+                self._pre_votes = None
+        elif self._SyncObj__raftState == CANDIDATE and reply.term == self.term:
+            self._votes.add(sender)
+            if self._is_majority(self._votes):
+                self._SyncObj__onBecomeLeader()
+
+    def _is_majority(self, ids: set[int]) -> bool:
+        return len(ids & self._voters) > len(self._voters) / 2
+
+    def _stand(self) -> None:
+        """The next tick begins an election."""
+        self._pre_votes = None
+        self._stands = True
+        self._SyncObj__raftElectionDeadline = float("-inf")
+
+    def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
+        leader = message.term == self.term and self.leader == sender
+        if leader and self.votes and not self._unfit and self._clock_allows():
+            self._transferred = True
+            self._stand()
+
+    # --- on the way out ------------------------------------------------------------
+
+    def _send(self, replica: int, message: GroupMessage) -> None:
+        self._mail.later(self._nodes[replica], Envelope(self.group, replica, self.id, message))
+
+    def _answer_vote(
+        self, sender: int, node: NodeKey, term: int, *, granted: bool, pre: bool = False
+    ) -> None:
+        reply = VoteReply(term, granted, pre, self._clock.wall_ms())
+        self._mail.later(node, Envelope(self.group, sender, self.id, reply))
+
+    # --- what the library calls, replaced ---------------------------------------------
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        conf = self._getConf()
+        if self._stands:
+            return self._again_s()
+        spread: float = conf.raftMaxTimeout - conf.raftMinTimeout
+        return float(conf.raftMinTimeout) + spread * self._chance.random()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """The gate of an election."""
+        return self._stands

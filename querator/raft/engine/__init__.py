@@ -1,0 +1,1 @@
+"""PySyncObj, pinned to one version, without its clock and its network. Nothing else imports it."""

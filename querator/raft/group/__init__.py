@@ -1,0 +1,1 @@
+"""One group on this node: its replica, its machine, and the calls between them."""

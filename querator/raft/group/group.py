@@ -1,0 +1,718 @@
+"""One Raft group on this node: its member, its log, its machine, and the calls in between.
+
+Life: opened (log and applied index recovered, what was committed but not applied is applied) →
+following, or in office (it leads, and the no-op of the own term is applied: from here on it takes
+calls, and the machine is asked for its due time), any number of times → closed. An exception from
+the machine, or a leader that contradicts what is committed, ends it early: the entry's child
+transaction is aborted, the applied index stays where it was, and the group is *quarantined* until
+an operator looks: nothing further is taken on, applied, written or sent, while the other groups of
+the node go on. Its log keeps what was acknowledged by nobody but may yet be applied, so those calls
+end with OUTCOME_UNKNOWN.
+
+All of this happens in the order of `raft.turn.turn`; nothing here commits or answers.
+
+Longer than 500 lines: every way in and out of the group is here, because each must respect the
+quarantine and the office, and that is checked by reading them side by side. What has rules of its
+own (member, journal, application, arrival, copies, office, pending) is elsewhere.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from querator import telemetry
+from querator.model.entries import Applied, Need, Proposal, Tier, TimeBack
+from querator.model.errors import QueratorError
+from querator.model.ids import GroupId
+from querator.model.limits import APPLY_ENTRIES_TURN_MAX, STATE_TIME_JUMP_MS_MAX
+from querator.model.nodes import NodeKey, Replicas
+from querator.raft import configuration
+from querator.raft.clock import Clock
+from querator.raft.consensus.log_matching import Diverged
+from querator.raft.consensus.loop_watch import LoopWatch
+from querator.raft.consensus.member import Member
+from querator.raft.consensus.skew import Skew
+from querator.raft.group import call_errors
+from querator.raft.group.application import Application
+from querator.raft.group.leadership import Office
+from querator.raft.group.packing import OwnWorkFailed, Packed, pack
+from querator.raft.group.pending import Backlog, Pending
+from querator.raft.group.snapshot_install import Arrival
+from querator.raft.group.snapshot_schedule import Copies, Traffic
+from querator.raft.log.disk_budget import Room
+from querator.raft.log.journal import Journal
+from querator.raft.log.rows import Record
+from querator.raft.log.window import LogWindow
+from querator.raft.machine import Machine
+from querator.raft.messages import (
+    Beat,
+    Envelope,
+    GroupMessage,
+    SnapshotChunk,
+    SnapshotOffer,
+    SnapshotReply,
+)
+from querator.raft.peer_outbox import Mail
+from querator.raft.requests import (
+    Call,
+    Effects,
+    Leader,
+    Leadership,
+    Outcome,
+    Quarantine,
+    Read,
+    Reconfigure,
+    Transfer,
+)
+from querator.raft.status import GroupStatus
+from querator.storage import generations
+from querator.storage.environment import (
+    Environment,
+    ReadTransaction,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    WriteTransaction,
+)
+
+_log = telemetry.logger(__name__)
+
+NO_ROOM_S: Final = 0.1
+"""When to look again whether there is room for what is committed."""
+
+
+class Group:
+    """Only the raft thread calls it; `status` may be read from anywhere."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        machine: Machine,
+        txn: ReadTransaction,
+        *,
+        node: NodeKey,
+        replicas: Replicas,
+        clock: Clock,
+        chance: random.Random,
+        skew: Skew,
+        loop_watch: LoopWatch,
+        mail: Mail,
+        environment: Environment,
+        traffic: Traffic,
+        backlog: Backlog,
+        window: LogWindow,
+    ) -> None:
+        """Opens what is stored, or a new replica: the one that `replicas` has on this node. Without
+        `replicas` something is stored.
+
+        Raises GroupDeleted, StorageCorrupt.
+        """
+        self.group = group
+        self._machine = machine
+        self._clock = clock
+        self._skew = skew
+        self._loop_watch = loop_watch
+        self._mail = mail
+        self._environment = environment
+        self._traffic = traffic
+        self.arrival = Arrival(group, txn, mail)
+        view = generations.view_of(txn, group, self.arrival.generation)
+        mine = configuration.of_node(replicas, node)
+        self._window = window
+        replica = mine.id if mine else 0
+        self.journal = Journal.open(view, group, replica=replica, replicas=replicas)
+        assert self.journal.replica, "a new replica is named by its first configuration"
+        skew.reached(group, self.journal.last_ms)
+        self.application = Application(group, machine, self.journal, view, clock)
+        self.member = Member(
+            group,
+            self.journal,
+            applied_index=self.application.index,
+            clock=clock,
+            chance=chance,
+            skew=skew,
+            loop_watch=loop_watch,
+            mail=mail,
+            snapshots=self._snapshot,
+        )
+        self._pending = Pending(backlog, group)
+        self._no_room_s: float | None = None
+        """When to try again what there was no room to apply, by the monotonic clock."""
+        self._lacks_room = False
+        """Whether there was none lately: another replica should lead."""
+        self.office: Office | None = None
+        """While it takes calls."""
+        self.copies: Copies | None = None
+        """While it leads."""
+        self._leader_told: NodeKey | None = None
+        self.quarantined: BaseException | None = None
+        self.status = self._make_status()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[ReadTransaction]:
+        """A view of what is committed of the group."""
+        with self._environment.snapshot() as snapshot:
+            yield generations.view_of(snapshot, self.group, self.arrival.generation)
+
+    def _view(self, txn: WriteTransaction) -> WriteTransaction:
+        return generations.write_view(txn, self.group, self.arrival.generation)
+
+    @property
+    def in_office(self) -> bool:
+        return self.office is not None
+
+    @property
+    def alone(self) -> bool:
+        return self.member.alone
+
+    @property
+    def unapplied(self) -> bool:
+        """Whether there is something to apply in this turn, or an office to take."""
+        if self.quarantined is not None or self.application.index >= self.member.commit_index:
+            return False
+        if self._no_room_s is not None:
+            return False
+        return not self.application.gathers(self.member)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for what becomes of a call."""
+        held = self.office is not None and bool(self.office.held)
+        return held or self._pending.deadline_s is not None
+
+    @property
+    def reads(self) -> bool:
+        """Whether somebody waits to read."""
+        return self.office is not None and self.office.reads
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether nothing that it has to write need be on disk at once: state that follows from
+        committed entries, and entries of this leader that enough others write.
+        """
+        member = self.member
+        if self.alone or self.arrival.busy or member.commit_index > member.certain_index:
+            return False
+        if not self.journal.changed:
+            return True
+        return self.in_office and self.journal.only_grown and member.others_suffice
+
+    @property
+    def changed(self) -> bool:
+        return self.quarantined is None and (
+            self.journal.changed or self.unapplied or self.arrival.busy
+        )
+
+    # --- the other replicas ----------------------------------------------------------
+
+    def receive(self, envelope: Envelope, node: NodeKey, outcome: Outcome) -> None:
+        """A message from `node`. A contradiction quarantines the group."""
+        if self.quarantined is not None or envelope.to != self.member.id:
+            return
+        try:
+            self._receive(envelope.sender, node, envelope.message)
+        except (Diverged, StorageCorrupt) as error:
+            self.quarantine(error, outcome)
+
+    def _receive(self, sender: int, node: NodeKey, message: GroupMessage) -> None:
+        match message:
+            case SnapshotOffer() | SnapshotChunk():
+                if self.member.follows(sender, node, message.term):
+                    self.arrival.hear(sender, node, message)
+                if isinstance(message, SnapshotChunk):
+                    self._traffic.bytes_received += len(message.content)
+            case SnapshotReply():
+                if self.copies is not None:
+                    self.copies.on_reply(sender, message)
+            case _:
+                last_index = self.journal.last_index
+                self.member.receive(sender, node, message)
+                if self.journal.last_index > last_index:
+                    self.arrival.give_up()
+
+    def hears(self, beat: Beat, now_s: float) -> bool:
+        """Whether the beat changes nothing but when the leader was heard."""
+        member = self.member
+        return self.quarantined is None and beat.to == member.id and member.hears(beat, now_s)
+
+    def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
+        """None when the leader is followed, or the term to refuse its beat with."""
+        if self.quarantined is not None or beat.to != self.member.id:
+            return 0
+        try:
+            return self.member.on_beat(beat)
+        except Diverged as error:
+            self.quarantine(error, outcome)
+            return 0
+
+    def on_connection(self, node: NodeKey, *, up: bool) -> bool:
+        """Whether the group has a replica there."""
+        if self.quarantined is not None or not self.member.has_replica_on(node):
+            return False
+        self.member.on_connection(node, up=up)
+        if self.copies is not None:
+            self.copies.on_connection(node)
+        return True
+
+    def on_quiet(self, node: NodeKey) -> bool:
+        """Whether it matters to the group that the node is not heard."""
+        return self.quarantined is None and self.member.on_quiet(node)
+
+    def tick(self) -> None:
+        if self.quarantined is None:
+            self.member.tick()
+
+    def look(self, outcome: Outcome) -> None:
+        """After the tick: whether it has lost its office, who leads, whose time is over."""
+        if self.quarantined is not None:
+            return
+        office = self.office
+        if office is not None and (not self.member.leads or self.member.term != office.term):
+            self._leave_office(outcome)
+        self._look_at_copies()
+        leader = self.member.leader_node
+        if leader != self._leader_told:
+            self._leader_told = leader
+            outcome.events.append(Leader(self.group, leader))
+        now_s = self._clock.monotonic_s()
+        self._lacks_room = self._no_room_s is not None
+        if self._no_room_s is not None and now_s >= self._no_room_s:
+            self._no_room_s = None
+        self.arrival.look(now_s)
+        outcome.errors.extend(
+            (call, self._unknown("its time is over")) for call in self._pending.expired(now_s)
+        )
+        if self.office is not None:
+            self.office.look_at_clock()
+            unfit = self._skew.beyond or self._loop_watch.hangs or self._lacks_room
+            if unfit or self.office.by_others_clocks:
+                self.office.hand_away()
+            self.office.go_on(outcome)
+            self.office.end_changes(self._unknown("its time is over"), outcome)
+
+    def _look_at_copies(self) -> None:
+        """A leader sends them before it is in office: a follower that needs one may be the one
+        whose acknowledgement the office waits for.
+        """
+        member = self.member
+        if self.copies is not None and (not member.leads or self.copies.term != member.term):
+            self._end_copies()
+        if member.leads and self.copies is None:
+            self.copies = Copies(
+                self._environment,
+                self.arrival.generation,
+                member,
+                self.journal,
+                clock=self._clock,
+                mail=self._mail,
+                traffic=self._traffic,
+            )
+
+    def _end_copies(self) -> None:
+        if self.copies is not None:
+            self.copies.close()
+            self.copies = None
+
+    def beats(self, now_s: float, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
+        """The heartbeat of each follower."""
+        try:
+            return self.member.beats(now_s)
+        except StorageCorrupt as error:
+            self.quarantine(error, outcome)
+            return []
+        finally:
+            self._tell_damage()
+
+    def send(self, outcome: Outcome) -> None:
+        """What the followers are to have, and the question for those who read."""
+        if self.quarantined is not None or not self.member.leads:
+            return
+        try:
+            self._send()
+        except StorageCorrupt as error:
+            self.quarantine(error, outcome)
+        self._tell_damage()
+
+    def _tell_damage(self) -> None:
+        """What could not be sent to a follower is to be mended."""
+        if self.member.damaged:
+            self._traffic.damaged += self.member.damaged
+            self.member.damaged.clear()
+
+    def _send(self) -> None:
+        office = self.office
+        if self.copies is not None:
+            self.copies.send()
+        if office is not None and office.asks:
+            office.asked(self.member.ask_all())
+        else:
+            self.member.send_appends()
+        if office is not None:
+            office.confirm_reads()
+
+    # --- requests other than calls -------------------------------------------------------
+
+    def ask(self, request: Read | Transfer | Reconfigure, outcome: Outcome) -> None:
+        office = self.office
+        if office is None:
+            assert request.future is not None
+            outcome.done.append((request.future, self.refusal()))
+            return
+        match request:
+            case Read():
+                office.read(request)
+            case Transfer():
+                office.transfer(request, outcome)
+            case Reconfigure():
+                office.reconfigure(request, outcome)
+
+    @property
+    def transferring(self) -> bool:
+        return self.office is not None and self.office.transferring
+
+    # --- proposing ---------------------------------------------------------------
+
+    def pack(self, calls: list[Call], outcome: Outcome) -> Packed | None:
+        """One entry of all calls that pack, for `append`; None when there is none."""
+        assert self.office is not None
+        assert self.quarantined is None
+        now_ms, time_back, time_forward = self.office.now_ms(), False, False
+        if any(isinstance(call.proposal.command, TimeBack) for call in calls):
+            calls, to_ms = self._dated(calls, outcome)
+            time_back = 0 < to_ms < now_ms
+            time_forward = to_ms > now_ms + STATE_TIME_JUMP_MS_MAX
+            now_ms = to_ms if time_back or time_forward else now_ms
+        if not calls:
+            return None
+        try:
+            packed = pack(self._machine, calls, now_ms, outcome, time_back=time_back)
+        except OwnWorkFailed as failed:
+            self.quarantine(failed.error, outcome)
+            return None
+        if packed is not None and time_forward:
+            packed = msgspec.structs.replace(packed, time_forward=True)
+        return packed
+
+    def _dated(self, calls: list[Call], outcome: Outcome) -> tuple[list[Call], int]:
+        """The calls, of which some want time to be put to the clock, and to when; without those,
+        and 0, when nobody can say what time it is.
+        """
+        assert self.office is not None
+        back = [call for call in calls if isinstance(call.proposal.command, TimeBack)]
+        try:
+            to_ms = self.office.right_ms()
+        except QueratorError as error:
+            outcome.errors.extend((call, error) for call in back)
+            return [call for call in calls if call not in back], 0
+        for call in back:
+            command = msgspec.structs.replace(call.proposal.command, to_ms=to_ms)
+            call.proposal = msgspec.structs.replace(call.proposal, command=command)
+        return calls, to_ms
+
+    def append(self, packed: Packed) -> None:
+        """Puts the entry into the log; its calls are answered when it is applied."""
+        index = self.member.append(packed.stamped)
+        if packed.stamped.time_back:
+            assert self.office is not None
+            self.office.put_back(packed.stamped.now_ms)
+        elif packed.time_forward:
+            assert self.office is not None
+            self.office.put_forward(packed.stamped.now_ms)
+        for call in packed.calls:
+            call.appended = True
+        self._pending.add(index, self.member.term, packed.calls)
+
+    def own_calls(self, outcome: Outcome) -> list[Call]:
+        """What the machine wants proposed because its time has come; the group waits for its
+        result."""
+        office = self.office
+        assert office is not None
+        office.note_time()
+        if office.due_in_s() != 0:
+            return []
+        office.due_ms = office.prompt_ms = None
+        try:
+            commands: Sequence[Any] = self._machine.due_commands(
+                office.now_ms(), prompt=office.in_grace
+            )
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            self.quarantine(error, outcome)
+            return []
+        return [Call(self.group, Proposal(command), None, 0) for command in commands]
+
+    # --- applying ----------------------------------------------------------------
+
+    def flush(self, txn: WriteTransaction) -> None:
+        """Writes what has changed of the log, term and vote."""
+        self.journal.flush(self._view(txn))
+
+    def take_snapshot(self, txn: WriteTransaction, space_bytes: int, outcome: Outcome) -> None:
+        """Goes on with a snapshot that comes in, within `space_bytes`, and with what is left of old
+        ones. Raises and quarantines as `apply` does.
+        """
+        try:
+            with txn.child() as child:
+                position = self.arrival.write(
+                    child,
+                    self.member,
+                    self.journal,
+                    now_s=self._clock.monotonic_s(),
+                    space_bytes=space_bytes,
+                    applied_index=self.application.index,
+                )
+        except (StorageFull, StorageFailed):
+            raise
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            self.quarantine(error, outcome)
+            return
+        if position is not None:
+            self.application.installed(position)
+            self._traffic.installed += 1
+            _log.info("snapshot.installed", group=self.group, index=position.index)
+            unknown = self._unknown("its state came from another replica")
+            calls = self._pending.take_all()
+            outcome.errors.extend((call, unknown) for call in calls if not call.ended)
+
+    def need(self, calls: Sequence[Call]) -> Need:
+        """What calls need of the disk together: the highest tier, and all bytes."""
+        try:
+            with self._snapshot() as snapshot:
+                needs = [self._machine.need(snapshot, call.proposal.command) for call in calls]
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            # What fails here fails again when it is applied, and that stops the group.
+            _log.warning("need.unknown", group=self.group, error=repr(error))
+            needs = [Need(Tier.FREES, 0)]
+        adds = any(call.proposal.attachment for call in calls)
+        tier = Tier.ADDS if adds else max(one.tier for one in needs)
+        return Need(tier, sum(one.bytes for one in needs))
+
+    def apply(
+        self, txn: WriteTransaction, outcome: Outcome, early: Outcome, room: Room | None
+    ) -> None:
+        """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries and within `room`, in a
+        child of `txn`. What there is no room for waits.
+
+        What comes of an entry goes to `early` when it may be known before the sync, else to
+        `outcome`.
+
+        Raises StorageFull and StorageFailed: then the whole transaction is lost. Whatever else is
+        raised, also for damage in what the group stores, quarantines the group.
+        """
+        state = self.application
+        last = min(self.member.commit_index, state.index + APPLY_ENTRIES_TURN_MAX)
+        try:
+            with self._view(txn).child() as child:
+                done = state.apply(child, last, room)
+                for record, applied in done:
+                    self._check(record, applied)
+        except (StorageFull, StorageFailed):
+            raise
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            self.quarantine(error, outcome)
+            return
+        if not done:
+            self._no_room_s = self._clock.monotonic_s() + NO_ROOM_S
+            if not self._lacks_room:
+                _log.warning("apply.no_room", group=self.group, index=state.index + 1)
+            return
+        last = done[-1][0].index
+        self.member.applied(last)
+        state.applied(done[-1][0])
+        self._skew.reached(self.group, state.now_ms)
+        for record, applied in done:
+            if not self._may_tell_early(record, applied):
+                # Effects stay in their order.
+                early = outcome
+            self._hand_out(record, applied, outcome, early)
+        if not self.in_office and self.member.leads and last >= self.member.office_index():
+            self._take_office(self._view(txn), outcome)
+
+    def _check(self, record: Record, applied: Applied | None) -> None:
+        waiting = self._pending.of(record.index, record.term)
+        if applied is not None and waiting is not None:
+            assert len(applied.results) == len(waiting), "one result for each proposal"
+
+    def _may_tell_early(self, record: Record, applied: Applied | None) -> bool:
+        """A committed entry that is on the disks of a majority is applied again after a crash, to
+        the same end: what comes of it is certain before its state is on disk. One of a lone voter
+        is committed in the turn that writes it, so it waits.
+        """
+        return applied is None or (applied.early and record.index <= self.member.certain_index)
+
+    def _hand_out(
+        self, record: Record, applied: Applied | None, outcome: Outcome, early: Outcome
+    ) -> None:
+        calls, replaced = self._pending.take(record.index, record.term)
+        if replaced:
+            gone = call_errors.replaced(self.group, self.member.leader_node)
+            outcome.errors.extend((call, gone) for call in replaced if not call.ended)
+        if self.office is not None and record.term == self.office.term:
+            self.office.applied(record.index, outcome)
+        if applied is None:
+            return
+        if self.office is not None:
+            self.office.due_ms = applied.due_ms
+            self.office.prompt_ms = applied.prompt_ms
+            if applied.effects is not None:
+                early.events.append(Effects(self.group, applied.effects))
+        for call, result in zip(calls, applied.results, strict=False):
+            if not call.ended:
+                told = early if self._machine.tells_early(result) else outcome
+                told.results.append((call, result))
+
+    def _take_office(self, txn: ReadTransaction, outcome: Outcome) -> None:
+        try:
+            current = self.application.recover(txn)
+        except (StorageFull, StorageFailed):
+            raise
+        except Exception as error:  # noqa: BLE001 - must not stop the others
+            self.quarantine(error, outcome)
+            return
+        self.office = Office(
+            self.group,
+            self.member,
+            self.journal,
+            self._clock,
+            self._skew,
+            last_ms=max(self.journal.last_ms, self.application.now_ms),
+            due_ms=current.due_ms,
+            prompt_ms=current.prompt_ms,
+        )
+        outcome.events.append(Leadership(self.group, True))
+        if current.effects is not None:
+            outcome.events.append(Effects(self.group, current.effects))
+
+    def _leave_office(self, outcome: Outcome) -> None:
+        """Calls in the log end as their entries do; the others are not taken on any more."""
+        assert self.office is not None
+        office, self.office = self.office, None
+        outcome.events.append(Leadership(self.group, False))
+        office.leave(self.refusal(), self._unknown("its leader changed"), outcome)
+
+    # --- the turn's end --------------------------------------------------------------
+
+    @property
+    def log_spare(self) -> int:
+        """Entries that the log keeps and nobody here needs. Followers that need them get the state
+        instead.
+        """
+        spare = self.application.index - self.journal.first_index
+        return 0 if self.quarantined else max(0, spare)
+
+    def measure(self) -> None:
+        """Says how large its log is."""
+        self._window.note(self.group, self.journal.bytes_kept)
+
+    def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
+        """Bounds the log behind the applied entries by the group's part of the node's window; with
+        `whole` it keeps the last one alone.
+        """
+        try:
+            self.journal.truncate_head(
+                self._view(txn),
+                self.application.index,
+                bytes_max=self._window.part_bytes,
+                needed_from=None if self.copies is None else self.copies.needed_from(),
+                whole=whole,
+            )
+        except StorageCorrupt as error:
+            self.quarantine(error, outcome)
+
+    def synced(self) -> None:
+        """The transaction in which it wrote last is durable."""
+        self.application.stored()
+        self.journal.synced(self.application.index)
+
+    def settled(self, outcome: Outcome) -> None:
+        """The turn is over, with the commit of its transaction unless that may wait."""
+        self.measure()
+        if self.office is not None:
+            self.office.answer_reads(self.application.stored_index, outcome)
+        self.status = self._make_status()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next turn has something to do that nothing else will bring about: a question
+        to send, or to commit what has become durable after the answers of others had come.
+        """
+        if self.quarantined is not None:
+            return False
+        return (self.office is not None and self.office.asks) or self.member.may_commit
+
+    def wake_s(self) -> float | None:
+        """When it wants to be looked at again if nothing happens, by the monotonic clock."""
+        if self.quarantined is not None:
+            return None
+        instants = [self.member.wake_s, self._pending.deadline_s]
+        waits_s = self._no_room_s
+        instants += [self.arrival.wake_s, self.application.by_s if waits_s is None else waits_s]
+        if self.copies is not None:
+            instants.append(self.copies.wake_s())
+        if self.office is not None:
+            instants.append(self.office.wake_s())
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def quarantine(self, error: BaseException, outcome: Outcome) -> None:
+        """Ends the group's life on this node after a defect."""
+        if self.quarantined is not None:
+            return
+        self.quarantined = error
+        self.status = msgspec.structs.replace(
+            self.status, quarantined=True, leads=False, leader=None
+        )
+        self._mail.withdraw(self.group)
+        self._end("it stopped", error, outcome)
+        outcome.events.append(Quarantine(self.group, error))
+
+    def close(self, outcome: Outcome) -> None:
+        """The group is taken from this node; it is never asked again."""
+        self._end("it is being deleted", None, outcome)
+        self._skew.forget(self.group)
+
+    def _end(self, why: str, error: BaseException | None, outcome: Outcome) -> None:
+        unknown = self._unknown(why, error)
+        calls = self._pending.take_all()
+        outcome.errors.extend((call, unknown) for call in calls if not call.ended)
+        if self.in_office:
+            self._leave_office(outcome)
+        self._end_copies()
+        if self._leader_told is not None:
+            # It hears no leader any more.
+            self._leader_told = None
+            outcome.events.append(Leader(self.group, None))
+
+    def _unknown(self, why: str, error: BaseException | None = None) -> QueratorError:
+        return call_errors.unknown(self.group, why, error)
+
+    def refusal(self) -> QueratorError:
+        """Why nothing is taken on here."""
+        if self.quarantined is not None:
+            return call_errors.stopped(self.group, self.quarantined)
+        if self.alone or self.member.leads:
+            return call_errors.starting(self.group)
+        return call_errors.elsewhere(self.group, self.member.leader_node)
+
+    def _make_status(self) -> GroupStatus:
+        return GroupStatus(
+            term=self.member.term,
+            leader=self.member.leader_node,
+            leads=self.in_office,
+            commit_index=self.member.commit_index,
+            applied_index=self.application.stored_index,
+            log_first=self.journal.first_index,
+            log_last=self.journal.last_index,
+            log_bytes=self.journal.bytes_kept,
+            now_ms=self.application.now_ms,
+            due_ms=None if self.office is None else self.office.due_ms,
+            quarantined=self.quarantined is not None,
+            replica=self.member.id,
+            replicas=self.journal.replicas,
+            replicas_index=self.journal.replicas_index,
+            followers=self.member.followers(),
+            waits_for_clock=self.member.waits_for_clock,
+            behind_ms=0 if self.office is None else self.office.behind_ms,
+            waits_for_space=self._no_room_s is not None,
+        )

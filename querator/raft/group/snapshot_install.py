@@ -1,0 +1,99 @@
+"""What a follower does with a snapshot that has arrived, between its receiver and its log.
+
+its state and log                     it
+-----------------------------------   ------------------------------------------------------
+have committed as much                says so
+have the entry at the same place      commits up to there, for all up to it is equal; entries
+                                      behind it may be acknowledged and must stay
+have not                              switches: the rows are those of the snapshot, the log
+                                      begins after it, term and vote stay
+"""
+
+from querator.model.ids import GroupId
+from querator.model.nodes import NodeKey
+from querator.raft.consensus.member import Member
+from querator.raft.log.journal import Journal
+from querator.raft.log.rows import put_applied
+from querator.raft.messages import Envelope, SnapshotChunk, SnapshotOffer
+from querator.raft.peer_outbox import Mail
+from querator.raft.snapshot.protocol import Position
+from querator.raft.snapshot.receiver import SnapshotReceiver
+from querator.storage.environment import ReadTransaction, WriteTransaction
+from querator.storage.generations import write_view
+
+
+class Arrival:
+    """Of one group. Only the raft thread calls it."""
+
+    def __init__(self, group: GroupId, txn: ReadTransaction, mail: Mail) -> None:
+        """Raises StorageCorrupt."""
+        self._group = group
+        self._mail = mail
+        self._receiver = SnapshotReceiver(group, txn)
+        self._from: tuple[int, NodeKey] | None = None
+
+    @property
+    def generation(self) -> int:
+        """Of the rows in use."""
+        return self._receiver.generation
+
+    @property
+    def busy(self) -> bool:
+        """Whether `write` has something to do."""
+        return self._receiver.busy or self._receiver.ready_to_install is not None
+
+    @property
+    def wake_s(self) -> float | None:
+        """When `look` has something to do, by the monotonic clock."""
+        return self._receiver.expires_s
+
+    def look(self, now_s: float) -> None:
+        """Whether what is staged has been forgotten by everybody."""
+        self._receiver.look(now_s)
+
+    def hear(self, sender: int, node: NodeKey, message: SnapshotOffer | SnapshotChunk) -> None:
+        """A message of the leader."""
+        self._from = (sender, node)
+        self._receiver.on_message(message)
+
+    def give_up(self) -> None:
+        """The log goes on without a snapshot."""
+        if self._receiver.staged:
+            self._receiver.abandon()
+
+    def write(
+        self,
+        txn: WriteTransaction,
+        member: Member,
+        journal: Journal,
+        *,
+        now_s: float,
+        space_bytes: int,
+        applied_index: int,
+    ) -> Position | None:
+        """A turn's work, in its transaction; where it has switched to a snapshot, the place."""
+        if member.leads:
+            self.give_up()
+        receiver = self._receiver
+        receiver.write(txn, now_s=now_s, space_bytes=space_bytes, applied_index=applied_index)
+        position = receiver.ready_to_install
+        if position is not None:
+            if position.index <= member.commit_index or journal.has(position.index, position.term):
+                member.commit_to(position.index)
+                receiver.not_needed()
+                position = None
+            else:
+                self._install(txn, member, journal)
+        if self._from is not None:
+            sender, node = self._from
+            for reply in receiver.replies():
+                self._mail.later(node, Envelope(self._group, sender, member.id, reply))
+        return position
+
+    def _install(self, txn: WriteTransaction, member: Member, journal: Journal) -> None:
+        position = self._receiver.install(txn)
+        journal.replace(position)
+        view = write_view(txn, self._group, self._receiver.generation)
+        journal.flush(view)
+        put_applied(view, self._group, (position.index, position.term, position.now_ms))
+        member.installed(position.index)

@@ -1,0 +1,205 @@
+"""TLS between nodes: what a node shows and whom it trusts, and one connection's TLS in memory.
+
+TLS 1.3 and nothing older. Both sides show certificates, and each must lead to an authority in the
+other's file; a certificate that says what it is for must be for both, servers and clients. Names in
+certificates are not looked at: who a node is it proves by the cluster's token and says in the
+handshake inside TLS (`raft.tcp.handshake`), which is bound to this very connection. So neither a
+certificate nor the token alone lets anybody in, and who holds another certificate of the authority,
+as clients may, cannot pass the proofs of two nodes on.
+
+No session is resumed: each connection shows certificates anew, and the binding needs that (it is
+the client's Finished, an authenticator of the whole TLS handshake under keys of this connection).
+Keys are not changed, which Python cannot do: a connection is made anew before they have been used
+for too long (PEER_TLS_RECORDS_MAX).
+
+The files are read again when they have changed, at the next connection; what cannot be used then is
+passed over, and logged. Connections that are open go on. Lists of revoked certificates are not
+known here: replace the authority.
+
+A node without TLS begins with a frame (`raft.tcp.frames`), one with TLS with a TLS record. By that
+each knows what the other is, and who was dialed says so in a REFUSED frame in the clear, which both
+can read.
+"""
+
+import ssl
+import threading
+from typing import Final
+
+from querator import telemetry
+from querator.config import PeerTlsSettings, times_of
+from querator.raft.refusals import Code, Refused
+
+_log = telemetry.logger(__name__)
+
+_ALERT: Final = "_ALERT_"
+"""In the names of errors that the other side has reported."""
+
+
+class PeerTlsError(Exception):
+    """The files cannot be used; the message is one line that says which and why."""
+
+
+class PeerTls:
+    """Of one node. Any thread may call it."""
+
+    def __init__(self, settings: PeerTlsSettings) -> None:
+        """Reads the files; blocks. Raises PeerTlsError."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._seen = self._times()
+        self._contexts = self._read()
+
+    def dial(self) -> "Channel":
+        """Of a connection that this node has begun."""
+        return Channel(self._now()[0], dials=True)
+
+    def accept(self) -> "Channel":
+        """Of a connection that another node has begun."""
+        return Channel(self._now()[1], dials=False)
+
+    def _now(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        with self._lock:
+            times = self._times()
+            if times != self._seen:
+                self._seen = times
+                try:
+                    self._contexts = self._read()
+                except PeerTlsError as error:
+                    _log.warning("peers.tls_not_renewed", error=str(error))
+                else:
+                    _log.info("peers.tls_renewed", cert_file=self._settings.cert_file)
+            return self._contexts
+
+    def _times(self) -> tuple[int, ...]:
+        settings = self._settings
+        return times_of((settings.cert_file, settings.key_file, settings.ca_file))
+
+    def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For dialing and for accepting."""
+        dials = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        accepts = self._context(ssl.PROTOCOL_TLS_SERVER)
+        accepts.num_tickets = 0
+        return dials, accepts
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        settings = self._settings
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(settings.ca_file)
+        except (OSError, ValueError) as error:
+            raise PeerTlsError(
+                f"peer_tls_ca_file: {settings.ca_file} cannot be used: {_words(error)}"
+            ) from error
+        try:
+            context.load_cert_chain(settings.cert_file, settings.key_file, password="")
+        except (OSError, ValueError) as error:
+            raise PeerTlsError(
+                f"peer_tls_cert_file: {settings.cert_file} and peer_tls_key_file: "
+                f"{settings.key_file} cannot be used: {_words(error)}"
+            ) from error
+        return context
+
+
+class Channel:
+    """TLS of one connection. Bytes of the wire go in by `feed` and come out by `outgoing`; what is
+    said on it goes in by `write` and comes out by `read`. No I/O here.
+
+    `feed` and `read` raise Refused for what the other side has sent: TLS when it speaks another
+    version, CERTIFICATE when one side does not accept the other's, DAMAGED for what makes no sense.
+    """
+
+    __slots__ = ("_incoming", "_outgoing", "_tls", "binding", "done", "records")
+
+    def __init__(self, context: ssl.SSLContext, *, dials: bool) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not dials)
+        self.done = False
+        """Whether both sides are known: before, nothing can be written."""
+        self.binding = b""
+        """What names this connection to its two ends and to nobody else; empty before `done`."""
+        self.records = 0
+        """How many were written."""
+        if dials:
+            self._step()
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Bytes that have arrived."""
+        self._incoming.write(data)
+        if not self.done:
+            self._step()
+
+    def _step(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise _refused(error) from error
+        self.done = True
+        self.binding = self._tls.get_channel_binding("tls-unique") or b""
+        assert self.binding, "a handshake that is done has its Finished"
+
+    def read(self, into: memoryview) -> int:
+        """What was said, as far as it has arrived and there is room; how many bytes. Raises
+        EOFError when the other side has said that nothing more comes.
+        """
+        count = 0
+        try:
+            while count < len(into):
+                # Of one record, 16 KiB at most.
+                read = self._tls.read(len(into) - count, into[count:])
+                if not read:
+                    break
+                count += int(read)
+        except ssl.SSLWantReadError:
+            return count
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError as error:
+            raise _refused(error) from error
+        if into and not count:
+            raise EOFError
+        return count
+
+    def write(self, data: bytes) -> None:
+        """Says it; when `done`."""
+        view = memoryview(data)
+        while view:
+            # One record at a time.
+            view = view[self._tls.write(view) :]
+            self.records += 1
+
+    def outgoing(self) -> bytes:
+        """The bytes to be sent: to be asked after each of the others, also after a Refused."""
+        return self._outgoing.read()
+
+
+IN_THE_CLEAR: Final = (
+    "it talks in the clear, and TLS is asked for here: give all nodes --peer-tls-cert-file, "
+    "--peer-tls-key-file and --peer-tls-ca-file, or none"
+)
+
+
+def _refused(error: ssl.SSLError) -> Refused:
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = f"its certificate is not accepted: {error.verify_message}"
+        return Refused(Code.CERTIFICATE, said)
+    if _ALERT in reason:
+        said = reason.partition(_ALERT)[2].replace("_", " ").lower()
+        return Refused(Code.CERTIFICATE, f"it refuses this node: {said}", by_peer=True)
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return Refused(Code.CERTIFICATE, "it shows no certificate")
+    if reason in ("WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"):
+        return Refused(Code.TLS, "it does not speak TLS 1.3, which is asked for here")
+    return Refused(Code.DAMAGED, f"what it sends is not TLS as it should be: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -1,0 +1,195 @@
+"""The handshake of a peer connection: both sides prove that they know the cluster's token, which is
+never sent, and say who they are.
+
+    dialer                                         acceptor
+    OPEN       nonce d                ──────────►
+               ◄──────────                         CHALLENGE  nonce a
+    PROOF      proof of d, payload d  ──────────►
+               ◄──────────                         ANSWER     proof of a, payload a
+    READY                             ──────────►
+
+A proof is HMAC-SHA256 under the token over: the protocol's label and version, the role of the one
+who proves, both nonces, the dialer's payload and the acceptor's (none yet in the dialer's proof).
+With the roles in it, neither side's proof is of use to the other side or to whoever reflects it;
+with fresh nonces of both, none is of use again; with both payloads, nobody in between can change
+who the two are. The dialer proves first: whoever just connects learns nothing to guess the token
+from. Payloads are opaque here (`raft.tcp.hello`). What follows the handshake has checksums, not
+authentication: a network where others can change packets needs TLS (`raft.tcp.channel`) or a
+tunnel. Inside TLS a proof is also over the binding of its connection, so that nobody can pass it on
+to another one.
+
+`_STEPS` is all that may happen. Whatever else arrives is Refused, and REFUSED, which may come at
+any time, is Refused in the other side's words. Once PROVEN, the owner judges `payload` and either
+calls `agree` or ends the connection with `refusal_frame`. No I/O, clock or chance here.
+"""
+
+import enum
+import hmac
+from collections.abc import Callable
+from typing import Final, Self
+
+import msgspec
+
+from querator.model.limits import PEER_REFUSAL_CHARS_MAX
+from querator.raft.refusals import Code, Refused
+from querator.raft.tcp.frames import NONCE_BYTES, PROOF_BYTES, VERSION, Kind
+
+_LABEL: Final = b"querator peer handshake"
+
+Reply = tuple[Kind, bytes]
+
+
+class State(enum.Enum):
+    # Of the dialer.
+    OPENED = enum.auto()
+    PROVING = enum.auto()
+    # Of the acceptor.
+    LISTENING = enum.auto()
+    CHALLENGED = enum.auto()
+    ANSWERED = enum.auto()
+    # Of both.
+    PROVEN = enum.auto()
+    """The other side knows the token: its payload is to be judged."""
+    DONE = enum.auto()
+
+
+class _Told(msgspec.Struct, array_like=True):
+    code: str
+    reason: str
+
+
+_CODES: Final = {code.value: code for code in Code}
+_encode = msgspec.msgpack.Encoder().encode
+_decode_told = msgspec.msgpack.Decoder(_Told).decode
+
+
+class Handshake:
+    """One side of one handshake."""
+
+    __slots__ = (
+        "_dialer_nonce",
+        "_dials",
+        "_nonce",
+        "_own",
+        "_token",
+        "binding",
+        "payload",
+        "state",
+    )
+
+    def __init__(self, state: State, token: bytes, nonce: bytes, own: bytes) -> None:
+        assert token
+        assert len(nonce) == NONCE_BYTES
+        self.state = state
+        self.payload = b""
+        """What the other side has said and proven, from PROVEN on."""
+        self.binding = b""
+        """What names the connection to its two ends, if it has TLS; set before anything arrives."""
+        self._dials = state is State.OPENED
+        self._token = token
+        self._nonce = nonce
+        self._dialer_nonce = nonce
+        self._own = own
+
+    @classmethod
+    def dial(cls, token: bytes, nonce: bytes, payload: bytes) -> tuple[Self, Reply]:
+        """`nonce` is fresh: 32 random bytes."""
+        return cls(State.OPENED, token, nonce, payload), (Kind.OPEN, nonce)
+
+    @classmethod
+    def accept(cls, token: bytes, nonce: bytes) -> Self:
+        return cls(State.LISTENING, token, nonce, b"")
+
+    def receive(self, kind: Kind, body: bytes) -> Reply | None:
+        """What to send, if anything. Raises Refused and nothing else."""
+        if kind is Kind.REFUSED:
+            raise told(body)
+        step = _STEPS.get((self.state, kind))
+        if step is None:
+            raise Refused(Code.UNEXPECTED, f"{kind.name} has no place in a handshake here")
+        return step(self, body)
+
+    def agree(self, payload: bytes = b"") -> Reply:
+        """The other side is welcome. `payload` is the acceptor's."""
+        assert self.state is State.PROVEN
+        if self._dials:
+            self.state = State.DONE
+            return Kind.READY, b""
+        self.state = State.ANSWERED
+        nonces = (self._dialer_nonce, self._nonce)
+        proof = self._proof(b"acceptor", *nonces, self.payload, payload)
+        return Kind.ANSWER, proof + payload
+
+    # --- the dialer's steps ------------------------------------------------------------
+
+    def _challenged(self, body: bytes) -> Reply:
+        if len(body) != NONCE_BYTES or body == self._nonce:
+            raise Refused(Code.UNEXPECTED, "CHALLENGE has no nonce of its own")
+        self.state = State.PROVING
+        proof = self._proof(b"dialer", self._nonce, body, self._own, b"")
+        self._dialer_nonce, self._nonce = self._nonce, body
+        return Kind.PROOF, proof + self._own
+
+    def _answered(self, body: bytes) -> None:
+        payload = body[PROOF_BYTES:]
+        nonces = (self._dialer_nonce, self._nonce)
+        proof = self._proof(b"acceptor", *nonces, self._own, payload)
+        self._proven(proof, body, payload)
+
+    # --- the acceptor's steps ----------------------------------------------------------
+
+    def _opened(self, body: bytes) -> Reply:
+        if len(body) != NONCE_BYTES or body == self._nonce:
+            raise Refused(Code.UNEXPECTED, "OPEN has no nonce of its own")
+        self.state = State.CHALLENGED
+        self._dialer_nonce = body
+        return Kind.CHALLENGE, self._nonce
+
+    def _tried(self, body: bytes) -> None:
+        payload = body[PROOF_BYTES:]
+        nonces = (self._dialer_nonce, self._nonce)
+        self._proven(self._proof(b"dialer", *nonces, payload, b""), body, payload)
+
+    def _finished(self, _: bytes) -> None:
+        self.state = State.DONE
+
+    # --- both ----------------------------------------------------------------------------
+
+    def _proven(self, proof: bytes, body: bytes, payload: bytes) -> None:
+        if not hmac.compare_digest(proof, body[:PROOF_BYTES]):
+            raise Refused(Code.TOKEN, "it has another cluster token than this node")
+        self.state = State.PROVEN
+        self.payload = payload
+
+    def _proof(self, role: bytes, *parts: bytes) -> bytes:
+        mac = hmac.new(self._token, digestmod="sha256")
+        bound = (self.binding,) if self.binding else ()
+        for part in (_LABEL, VERSION.to_bytes(1, "big"), role, *parts, *bound):
+            # With its length in front, no part can lend bytes to the next.
+            mac.update(len(part).to_bytes(4, "big") + part)
+        return mac.digest()
+
+
+_STEPS: Final[dict[tuple[State, Kind], Callable[[Handshake, bytes], Reply | None]]] = {
+    (State.OPENED, Kind.CHALLENGE): Handshake._challenged,
+    (State.PROVING, Kind.ANSWER): Handshake._answered,
+    (State.LISTENING, Kind.OPEN): Handshake._opened,
+    (State.CHALLENGED, Kind.PROOF): Handshake._tried,
+    (State.ANSWERED, Kind.READY): Handshake._finished,
+}
+
+
+def refusal_frame(refused: Refused) -> Reply:
+    """What the other side is told. Its body is the same in every version of the protocol."""
+    return Kind.REFUSED, _encode(_Told(refused.code.value, refused.reason))
+
+
+def told(body: bytes) -> Refused:
+    """What a REFUSED frame says. Anybody may have sent it: it is bounded and printable."""
+    try:
+        said = _decode_told(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Refused(Code.UNEXPECTED, "it refuses, and the reason cannot be read", by_peer=True)
+    code = _CODES.get(said.code, Code.UNEXPECTED)
+    reason = "".join(char if char.isprintable() else "?" for char in said.reason)
+    return Refused(code, reason[:PEER_REFUSAL_CHARS_MAX], by_peer=True)

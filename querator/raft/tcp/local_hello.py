@@ -1,0 +1,145 @@
+"""What this node says of itself in handshakes, and how it judges what others say."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from querator.model.limits import PEER_DESCRIPTION_BYTES_MAX
+from querator.raft.refusals import Code, Refused
+from querator.raft.starts import StartMemory
+from querator.raft.tcp.connection import Connection
+from querator.raft.tcp.frames import NONCE_BYTES, Kind
+from querator.raft.tcp.handshake import Handshake, Reply
+from querator.raft.tcp.hello import (
+    Answer,
+    Hello,
+    KnownPeer,
+    PeerInfo,
+    Query,
+    decode_hello,
+    encode_hello,
+    judge,
+)
+
+NEWCOMERS_MAX: Final = 64
+"""Nodes without a cluster that are remembered; the others ask again."""
+
+
+class Greeter:
+    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may. Any
+    thread may read `old_copies`.
+    """
+
+    def __init__(self, own: PeerInfo, token: bytes, starts: StartMemory) -> None:
+        """`token` is not empty: that would prove nothing."""
+        assert token
+        self.own = own
+        self._starts = starts
+        self.known: Mapping[str, KnownPeer] = {}
+        self.old_copies: dict[str, str] = {}
+        """Why nodes were refused that came with an old copy of their data and have not come with
+        the newest since, by name."""
+        self._token = token
+        self._run = secrets.token_hex(16)
+        self._dials = 0
+        self._description = b""
+        self._newcomers: dict[str, PeerInfo] = {}
+        # What others would refuse is better found here.
+        decode_hello(encode_hello(self._hello(own.name, 0)))
+
+    def describe(self, description: bytes) -> None:
+        """What queries are answered from here on."""
+        assert len(description) <= PEER_DESCRIPTION_BYTES_MAX
+        self._description = description
+
+    def newcomers(self) -> tuple[PeerInfo, ...]:
+        """The nodes without a cluster that have asked since the last call."""
+        asked, self._newcomers = self._newcomers, {}
+        return tuple(asked.values())
+
+    def change(self, **fields: str | None) -> None:
+        """Fields of `own`."""
+        self.own = msgspec.structs.replace(self.own, **fields)
+
+    def dialed(self) -> dict[str, str]:
+        """Addresses of the nodes that this one dials, by name."""
+        if self.own.cluster_id is None:
+            return {}
+        known = self.known.items()
+        return {name: peer.address for name, peer in known if self.own.name < name}
+
+    def accept(self) -> Handshake:
+        return Handshake.accept(self._token, secrets.token_bytes(NONCE_BYTES))
+
+    def dial(self, name: str) -> tuple[Handshake, Reply]:
+        self._dials += 1
+        payload = encode_hello(self._hello(name, self._dials))
+        return Handshake.dial(self._token, secrets.token_bytes(NONCE_BYTES), payload)
+
+    def greet(
+        self, connection: Connection, handshake: Handshake, open_: Iterable[Connection]
+    ) -> tuple[Kind, bytes]:
+        """What to send to who has proven the token. `open_` are the connections that are open.
+        Raises Refused.
+        """
+        hello = decode_hello(handshake.payload)
+        if isinstance(hello, Query):
+            if connection.dialed is not None:
+                raise Refused(Code.UNEXPECTED, "it answers with a question")
+            if hello.info is not None:
+                self._look_at(hello.info)
+            return handshake.agree(self._description)
+        connection.hello = hello
+        self.judge(connection, hello, open_)
+        if connection.dialed is not None:
+            return handshake.agree()
+        return handshake.agree(encode_hello(self._hello(hello.info.name, hello.dial)))
+
+    def _look_at(self, info: PeerInfo) -> None:
+        """What one says of itself that asks a question. Raises Refused for an old copy: it must not
+        start.
+        """
+        if info.cluster_id is None:
+            if len(self._newcomers) < NEWCOMERS_MAX:
+                self._newcomers[info.name] = info
+        elif info.cluster_id == self.own.cluster_id:
+            self._judge_starts(info)
+
+    def _judge_starts(self, info: PeerInfo) -> None:
+        try:
+            self._starts.judge(info.key, info.starts)
+        except Refused as refused:
+            self.old_copies[info.name] = refused.reason
+            raise
+
+    def judge(self, connection: Connection, hello: Hello, open_: Iterable[Connection]) -> Answer:
+        """See `hellos.judge` and `StartMemory.judge`."""
+        name = hello.info.name
+        before = next((other.hello for other in open_ if other.name == name), None)
+        dialed = connection.dialed
+        # First: a copy that runs beside its original is to hear that it is one.
+        judge(hello, self.own, known=self.known, open_=None, dialed=dialed)
+        self._judge_starts(hello.info)
+        return judge(hello, self.own, known=self.known, open_=before, dialed=dialed)
+
+    def judge_again(self, open_: Iterable[Connection]) -> list[tuple[Connection, Refused]]:
+        """Of the connections that are open, those that may not stay so."""
+        refusals = []
+        for connection in open_:
+            assert connection.hello is not None
+            try:
+                self.judge(connection, connection.hello, ())
+            except Refused as refused:
+                refusals.append((connection, refused))
+        return refusals
+
+    def meet(self, info: PeerInfo) -> None:
+        """The connection to the node is open."""
+        self._starts.meet(info.key, info.starts)
+        self.old_copies.pop(info.name, None)
+
+    def _hello(self, to: str, dial: int) -> Hello:
+        own = msgspec.structs.replace(self.own, starts=self._starts.own)
+        return Hello(own, to, self._run, dial)

@@ -1,0 +1,523 @@
+"""The other nodes over TCP: one connection for each pair, for all groups. The real form of `Peers`.
+
+Of two nodes the one with the smaller name dials, so that two connections of one pair never compete;
+a later one of the same process takes the place of the one before it. A node that has no cluster id
+yet dials nobody and answers only queries (`raft.tcp.query`).
+
+    accepted ─► shaking ──► open ──► closed          what is wrong before `open` is Refused:
+    dialed ─► connecting ─┘                          one line in the log, and nothing else happens
+
+All sockets are in one epoll, whose descriptor is readable while there is something to do. Only
+`set_peers`, `set_cluster_id`, `set_description`, `connected`, `quiet`, `newcomers` and `old_copies`
+may be called by other threads.
+
+A connection ends when what arrives is damaged, when nothing arrives for PEER_SILENCE_MS_MAX (a node
+with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its
+node is `Quiet`: when nothing has arrived for PEER_QUIET_MS, and for three times the longest gap of
+late, so that a link that stutters does not make it so each time. The time that this node itself was
+held up does not count as silence: what has arrived is read first. It counts as a gap.
+
+Longer than 500 lines: how connections begin, go on and end stands side by side, for each of the
+three may end what another one began.
+"""
+
+import os
+import random
+import select
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from querator import telemetry
+from querator.model.limits import (
+    PEER_CONNECT_MS_MAX,
+    PEER_HANDSHAKE_MS_MAX,
+    PEER_SEND_BYTES_CAP,
+    PEER_SEND_BYTES_MAX,
+    PEER_UNPROVEN_MAX,
+)
+from querator.model.nodes import NodeKey
+from querator.raft.clock import Clock
+from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frames
+from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
+from querator.raft.refusals import TOLD, Code, RefusalLog, Refused
+from querator.raft.starts import StartMemory
+from querator.raft.tcp import dialing
+from querator.raft.tcp.channel import PeerTls
+from querator.raft.tcp.connection import PING_S, SILENCE_S, Connection, Phase, set_up
+from querator.raft.tcp.frames import OPEN_LIMITS, Kind
+from querator.raft.tcp.handshake import State, refusal_frame
+from querator.raft.tcp.hello import Answer, KnownPeer, PeerInfo
+from querator.raft.tcp.listening import Listener
+from querator.raft.tcp.local_hello import Greeter
+
+_CONNECT_S: Final = PEER_CONNECT_MS_MAX / 1000
+_HANDSHAKE_S: Final = PEER_HANDSHAKE_MS_MAX / 1000
+_GAP_KEPT: Final = 0.99
+"""Of the longest gap, at each look at the time."""
+_NEVER: Final = float("inf")
+
+_log = telemetry.logger(__name__)
+
+
+class TcpPeers:
+    def __init__(
+        self,
+        node: PeerInfo,
+        *,
+        listen: str,
+        token: bytes,
+        peers: Mapping[str, KnownPeer],
+        clock: Clock,
+        tls: PeerTls | None = None,
+        description: bytes = b"",
+        chance: random.Random | None = None,
+        resolve: dialing.Resolve = dialing.resolve,
+        starts: StartMemory | None = None,
+        on_old_copy: Callable[[str], None] | None = None,
+    ) -> None:
+        """Listens at `listen`, HOST:PORT; port 0 takes a free one. `peers` are the nodes that may
+        connect, by name; the own one among them does not matter. `node.peer_address` empty: the
+        address that was listened at. `tls` None: everything is said in the clear. `starts` is what
+        is remembered of nodes' starts (None: nothing); `on_old_copy` is told, on the thread that
+        calls `receive`, why another node says that this one's data is an old copy.
+
+        Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, Refused
+        when others could not read `node`.
+        """
+        self._clock = clock
+        self._tls = tls
+        self.starts = StartMemory(node.key, {}) if starts is None else starts
+        self._starts_judged = self.starts.version
+        self._on_old_copy = on_old_copy
+        self._greeter = Greeter(node, token, self.starts)
+        self._greeter.describe(description)
+        self._poll = select.epoll()
+        self._listener = Listener(listen, self._poll)
+        self.address = self._listener.address
+        """HOST:PORT, with the real port."""
+        if not node.peer_address:
+            self._greeter.change(peer_address=self.address)
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll.register(self._bell, select.EPOLLIN)
+        self._dialer = dialing.Dialer(
+            chance=chance if chance is not None else random.Random(),
+            wake=self._wake,
+            resolve=resolve,
+        )
+        self._connections: dict[int, Connection] = {}
+        self._open: dict[NodeKey, Connection] = {}
+        self._events: list[PeerEvent] = []
+        self._refusals = RefusalLog()
+        self._due_s = 0.0
+        """When timers are to be looked at: never later than the first of them."""
+        # Written by any thread under the lock, and taken over by `receive`.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._wanted: dict[str, KnownPeer] | None = None
+        self._cluster_id: str | None = node.cluster_id
+        self._connected: dict[NodeKey, PeerInfo] = {}
+        self._quiet: frozenset[NodeKey] = frozenset()
+        self.set_peers(peers)
+
+    # --- any thread ----------------------------------------------------------------------
+
+    def set_peers(self, peers: Mapping[str, KnownPeer]) -> None:
+        """Which nodes may connect from here on. Connections to others end."""
+        with self._lock:
+            self._wanted = dict(peers)
+        self._wake()
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """The node has become a member; it has been none before."""
+        with self._lock:
+            assert self._cluster_id in (None, cluster_id)
+            self._cluster_id = cluster_id
+        self._wake()
+
+    def set_description(self, description: bytes) -> None:
+        """What a query is answered from here on."""
+        self._greeter.describe(description)
+
+    def newcomers(self) -> tuple[PeerInfo, ...]:
+        """The nodes without a cluster that have asked for the description since the last call."""
+        return self._greeter.newcomers()
+
+    def connected(self) -> dict[NodeKey, PeerInfo]:
+        """The nodes whose connections are open, and what they said of themselves."""
+        return dict(self._connected)
+
+    def quiet(self) -> frozenset[NodeKey]:
+        """The connected nodes of which nothing is heard."""
+        return self._quiet
+
+    def old_copies(self) -> dict[str, str]:
+        """See `Greeter.old_copies`."""
+        return dict(self._greeter.old_copies)
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._closed:
+                os.eventfd_write(self._bell, 1)
+
+    # --- the raft thread: Peers --------------------------------------------------------------
+
+    def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
+        """See `Peers`. One message fits into a frame: replication bounds what it sends at once."""
+        connection = self._open.get(node)
+        if connection is None or not messages:
+            return
+        for body in encode_frames(list(messages)):
+            connection.put(Kind.MESSAGES, body)
+        if connection.queued_bytes > PEER_SEND_BYTES_CAP:
+            self._lose(connection, f"{connection.queued_bytes} bytes wait to be sent to it")
+
+    def room_bytes(self, node: NodeKey) -> int:
+        connection = self._open.get(node)
+        return 0 if connection is None else max(0, PEER_SEND_BYTES_MAX - connection.queued_bytes)
+
+    def flush(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for connection in list(self._open.values()):
+            # While the socket is full, the poll says when it takes more.
+            if connection.queued_bytes and not connection.watches_room:
+                self._send(connection, now_s)
+
+    # --- the raft thread: what drives it --------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Of an epoll that is readable while `receive` has something to do besides timers."""
+        return self._poll.fileno()
+
+    def wait_s(self) -> float | None:
+        """When `receive` is to be called even if the descriptor is not readable; None: never."""
+        if self._events:
+            return 0.0
+        if self._due_s == _NEVER:
+            return None
+        return max(0.0, self._due_s - self._clock.monotonic_s())
+
+    def receive(self) -> list[PeerEvent]:
+        """Everything that can be done without waiting: accepts, dials, shakes hands, reads and
+        sends. Events of one node are in the order in which they happened.
+        """
+        now_s = self._clock.monotonic_s()
+        if self.starts.version != self._starts_judged:
+            self._judge_again(now_s)
+        accepts = False
+        for descriptor, mask in self._poll.poll(0):
+            if descriptor == self._bell:
+                os.eventfd_read(self._bell)
+                self._take_over(now_s)
+            elif descriptor == self._listener.fileno():
+                accepts = True
+            elif (connection := self._connections.get(descriptor)) is not None:
+                self._on_ready(connection, mask, now_s)
+        # Last: a descriptor that was closed above comes back with a new connection.
+        if accepts:
+            self._accept(now_s)
+        if now_s >= self._due_s:
+            self._on_time(now_s)
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """Ends all connections without an event. After the last call of any other method, but for
+        those of other threads, which do nothing any more.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        self._connected = {}
+        self._listener.close()
+        self._poll.close()
+        os.close(self._bell)
+
+    # --- what is taken over from other threads ----------------------------------------------------
+
+    def _take_over(self, now_s: float) -> None:
+        with self._lock:
+            wanted, self._wanted = self._wanted, None
+            cluster_id = self._cluster_id
+        self._greeter.change(cluster_id=cluster_id)
+        if wanted is not None:
+            self._greeter.known = wanted
+        self._judge_again(now_s)
+        self._dialer.set_peers(self._greeter.dialed(), now_s)
+        self._due_s = now_s
+
+    def _judge_again(self, now_s: float) -> None:
+        """Those who are connected, by what is known by this time."""
+        self._starts_judged = self.starts.version
+        for connection, refused in self._greeter.judge_again(self._open.values()):
+            self._refuse(connection, refused, now_s)
+
+    # --- connections begin ------------------------------------------------------------------------
+
+    def _accept(self, now_s: float) -> None:
+        for sock, address in self._listener.accept(now_s):
+            self._make_room(now_s)
+            try:
+                set_up(sock)
+            except OSError:
+                sock.close()
+                continue
+            deadline_s = now_s + _HANDSHAKE_S
+            connection = Connection(sock, address, dialed=None, now_s=now_s, deadline_s=deadline_s)
+            if self._tls is not None:
+                connection.secure(self._tls.accept())
+            connection.handshake = self._greeter.accept()
+            self._begin(connection, select.EPOLLIN)
+        self._due_by(self._listener.due_s)
+
+    def _make_room(self, now_s: float) -> None:
+        """Of those who were let in and have proven nothing, the oldest gives way."""
+        unproven = [
+            connection
+            for connection in self._connections.values()
+            if connection.dialed is None and connection.phase is Phase.SHAKING
+        ]
+        if len(unproven) >= PEER_UNPROVEN_MAX:
+            reason = f"{PEER_UNPROVEN_MAX} connections have proven nothing yet: this is the oldest"
+            self._refuse(unproven[0], Refused(Code.CROWDED, reason), now_s)
+
+    def _dial(self, now_s: float) -> None:
+        for name, address, sock in self._dialer.dial(now_s):
+            connection = Connection(
+                sock, address, dialed=name, now_s=now_s, deadline_s=now_s + _CONNECT_S
+            )
+            self._begin(connection, select.EPOLLOUT)
+
+    def _begin(self, connection: Connection, mask: int) -> None:
+        descriptor = connection.socket.fileno()
+        self._connections[descriptor] = connection
+        self._poll.register(descriptor, mask)
+        self._due_by(connection.deadline_s)
+
+    def _on_connect(self, connection: Connection, now_s: float) -> None:
+        """The connect has ended, one way or the other."""
+        assert connection.dialed is not None
+        failure = connection.connect_error()
+        if failure:
+            self._lose(connection, os.strerror(failure))
+            return
+        connection.phase = Phase.SHAKING
+        connection.deadline_s = now_s + _HANDSHAKE_S
+        self._due_by(connection.deadline_s)
+        if self._tls is not None:
+            connection.secure(self._tls.dial())
+        connection.handshake, opening = self._greeter.dial(connection.dialed)
+        connection.put(*opening)
+        self._poll.modify(connection.socket, select.EPOLLIN)
+        self._send(connection, now_s)
+
+    # --- connections go on ------------------------------------------------------------------------
+
+    def _on_ready(self, connection: Connection, mask: int, now_s: float) -> None:
+        if connection.phase is Phase.CONNECTING:
+            self._on_connect(connection, now_s)
+            return
+        if mask & ~select.EPOLLOUT:
+            self._read(connection, now_s)
+        if mask & select.EPOLLOUT and connection.phase is not Phase.CLOSED:
+            self._send(connection, now_s)
+
+    def _read(self, connection: Connection, now_s: float) -> None:
+        messages: list[PeerMessage] = []
+        trouble: Refused | EOFError | OSError | None = None
+        try:
+            arrived = connection.receive(now_s)
+            if connection.quiet:
+                connection.quiet = False
+                self._publish()
+            while arrived:
+                self._take_frames(connection, messages, now_s)
+                arrived = connection.phase is not Phase.CLOSED and connection.more()
+            if connection.phase is Phase.SHAKING and connection.queued_bytes:
+                self._send(connection, now_s)
+        except (Refused, EOFError, OSError) as error:
+            trouble = error
+        if messages:
+            assert connection.key is not None
+            self._events.append(Received(connection.key, messages))
+        if isinstance(trouble, Refused):
+            self._refuse(connection, trouble, now_s)
+        elif trouble is not None:
+            self._on_end(connection, trouble, now_s)
+
+    def _take_frames(
+        self, connection: Connection, messages: list[PeerMessage], now_s: float
+    ) -> None:
+        """Raises Refused and OSError; `messages` has what came before."""
+        reader = connection.reader
+        # A handshake's last frame may not get through.
+        while connection.phase is not Phase.CLOSED and (arrived := reader.next()) is not None:
+            kind, body = arrived
+            if connection.phase is Phase.SHAKING:
+                self._shake(connection, kind, bytes(body), now_s)
+            elif kind is Kind.MESSAGES:
+                try:
+                    messages.extend(decode_frame(body))
+                except MessageError as error:
+                    raise Refused(Code.DAMAGED, str(error)) from error
+
+    def _on_end(self, connection: Connection, error: EOFError | OSError, now_s: float) -> None:
+        reason = "closed by the other side"
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        handshake = connection.handshake
+        begun = handshake is not None and handshake.state not in (State.LISTENING, State.ANSWERED)
+        if connection.phase is Phase.SHAKING and (begun or connection.reader.partial):
+            what = "TLS" if connection.awaits_tls else "the handshake"
+            refused = Refused(Code.CLOSED, f"it went away in the middle of {what}: {reason}")
+            self._refuse(connection, refused, now_s)
+        else:
+            self._lose(connection, reason)
+
+    def _shake(self, connection: Connection, kind: Kind, body: bytes, now_s: float) -> None:
+        handshake = connection.handshake
+        assert handshake is not None
+        handshake.binding = connection.binding
+        reply = handshake.receive(kind, body)
+        if handshake.state is State.PROVEN:
+            reply = self._greeter.greet(connection, handshake, self._open.values())
+        if reply is not None:
+            connection.put(*reply)
+        if handshake.state is State.DONE:
+            self._join(connection, now_s)
+        if connection.queued_bytes:
+            self._send(connection, now_s)
+
+    def _join(self, connection: Connection, now_s: float) -> None:
+        """The handshake is done: the connection is open. Raises Refused."""
+        hello = connection.hello
+        if hello is None:
+            raise Refused(Code.UNEXPECTED, "who asks a question has nothing more to say")
+        # Another of its name may have come first.
+        answer = self._greeter.judge(connection, hello, self._open.values())
+        if answer is Answer.REPLACES:
+            self._lose(self._open[hello.info.key], "it has connected again")
+        key = hello.info.key
+        connection.key = key
+        connection.phase = Phase.OPEN
+        connection.reader.limits = OPEN_LIMITS
+        connection.gap_s = 0.0
+        self._open[key] = connection
+        self._greeter.meet(hello.info)
+        self._publish()
+        if connection.dialed is not None:
+            self._dialer.opened(connection.dialed, now_s)
+        self._due_by(now_s + PING_S)
+        self._events.append(Connected(key))
+        _log.info("peers.connected", peer=key, address=connection.address)
+
+    def _send(self, connection: Connection, now_s: float) -> None:
+        try:
+            connection.send(now_s)
+        except OSError as error:
+            self._on_end(connection, error, now_s)
+            return
+        watches = connection.queued_bytes > 0
+        if watches is not connection.watches_room:
+            connection.watches_room = watches
+            mask = select.EPOLLIN | (select.EPOLLOUT if watches else 0)
+            self._poll.modify(connection.socket, mask)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _due_by(self, due_s: float) -> None:
+        self._due_s = min(self._due_s, due_s)
+
+    def _on_time(self, now_s: float) -> None:
+        self._listener.on_time(now_s)
+        for connection in list(self._connections.values()):
+            if connection.phase is Phase.OPEN:
+                self._look_after(connection, now_s)
+            elif now_s >= connection.deadline_s:
+                self._time_out(connection, now_s)
+        self._due_s = _NEVER
+        self._dial(now_s)
+        for connection in self._connections.values():
+            self._due_by(connection.due_s)
+        self._due_by(min(self._listener.due_s, self._dialer.due_s()))
+
+    def _look_after(self, connection: Connection, now_s: float) -> None:
+        if now_s >= connection.received_s + SILENCE_S:
+            self._lose(connection, f"it has been silent for {SILENCE_S:g} s")
+            return
+        connection.gap_s *= _GAP_KEPT
+        if not connection.quiet and now_s >= connection.quiet_s:
+            assert connection.key is not None
+            connection.quiet = True
+            self._publish()
+            self._events.append(Quiet(connection.key))
+        if connection.worn:
+            self._lose(connection, "its keys were used for long enough: it is made anew")
+        elif now_s >= connection.sent_s + PING_S and not connection.queued_bytes:
+            connection.put(Kind.PING)
+            self._send(connection, now_s)
+
+    def _time_out(self, connection: Connection, now_s: float) -> None:
+        if connection.phase is Phase.CONNECTING:
+            self._lose(connection, f"it does not answer within {_CONNECT_S:g} s")
+        else:
+            reason = f"its handshake was not done within {_HANDSHAKE_S:g} s"
+            self._refuse(connection, Refused(Code.TIMEOUT, reason), now_s)
+
+    # --- connections end --------------------------------------------------------------------------
+
+    def _refuse(self, connection: Connection, refused: Refused, now_s: float) -> None:
+        """Logs it, tells the other side what concerns it, and ends the connection."""
+        self._refusals.refused(
+            refused, address=connection.address, name=connection.name, now_s=now_s
+        )
+        if refused.by_peer and refused.code is Code.OLD_COPY and self._on_old_copy is not None:
+            self._on_old_copy(refused.reason)
+        if connection.phase is Phase.SHAKING:
+            if refused.code in TOLD and not refused.by_peer:
+                connection.put(*refusal_frame(refused))
+            try:
+                connection.send(now_s)
+            except OSError:
+                pass  # It has gone already.
+        self._drop(connection, now_s, refused.reason)
+
+    def _lose(self, connection: Connection, reason: str) -> None:
+        """A connection that was as it should be has ended."""
+        if connection.phase is Phase.OPEN:
+            _log.info(
+                "peers.disconnected",
+                peer=connection.key,
+                address=connection.address,
+                reason=reason,
+            )
+        self._drop(connection, self._clock.monotonic_s(), reason)
+
+    def _drop(self, connection: Connection, now_s: float, reason: str) -> None:
+        if connection.phase is Phase.CLOSED:
+            return
+        phase = connection.phase
+        del self._connections[connection.socket.fileno()]
+        connection.close()
+        if phase is Phase.OPEN:
+            assert connection.key is not None
+            del self._open[connection.key]
+            self._publish()
+            self._events.append(Disconnected(connection.key))
+        if connection.dialed is not None:
+            if phase is Phase.CONNECTING:
+                self._dialer.failed(connection.dialed, reason, now_s)
+            else:
+                self._dialer.ended(connection.dialed, now_s)
+            self._due_by(self._dialer.due_s())
+
+    def _publish(self) -> None:
+        self._connected = {
+            key: connection.hello.info
+            for key, connection in self._open.items()
+            if connection.hello is not None
+        }
+        self._quiet = frozenset(key for key, connection in self._open.items() if connection.quiet)

@@ -1,0 +1,75 @@
+"""What a turn does for the memory of nodes' starts (`raft.starts`): has it on disk in time, marks
+the own start, and tells the others.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from querator.model.limits import START_MARK_MS
+from querator.model.nodes import NodeKey
+from querator.raft.clock import Clock
+from querator.raft.messages import Meetings
+from querator.raft.peer_outbox import Mail
+from querator.raft.peers import Connected, Disconnected, PeerEvent
+from querator.raft.starts import StartMemory
+from querator.storage.environment import WriteTransaction
+
+_MARK_S: Final = START_MARK_MS / 1000
+
+
+class Meeting:
+    """Of a node's turns. Only the raft thread calls it."""
+
+    def __init__(self, starts: StartMemory, *, clock: Clock, mail: Mail) -> None:
+        self._starts = starts
+        self._clock = clock
+        self._mail = mail
+        self._connected: dict[NodeKey, None] = {}
+        self._new: list[NodeKey] = []
+        """Who has connected and is to be told everything."""
+        self._mark_s = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next turn has something to write."""
+        return self._starts.changed
+
+    @property
+    def due_s(self) -> float | None:
+        """When the own start is to be marked: while somebody is there to see it."""
+        return self._mark_s if self._connected and self._starts.own else None
+
+    def must_be_kept(self, events: Sequence[PeerEvent]) -> bool:
+        """Takes note of who has come and gone; whether something is to be on disk before anything
+        else happens.
+        """
+        for event in events:
+            if isinstance(event, Connected):
+                self._connected[event.node] = None
+                self._new.append(event.node)
+            elif isinstance(event, Disconnected):
+                self._connected.pop(event.node, None)
+        now_s = self._clock.monotonic_s()
+        if self._new or (self._connected and now_s >= self._mark_s):
+            self._starts.mark()
+            self._mark_s = now_s + _MARK_S
+        return self._starts.changed
+
+    def flush(self, txn: WriteTransaction) -> None:
+        self._starts.flush(txn)
+
+    def tell(self) -> None:
+        """What is on disk: all of it to who has connected, and what is new of it to the others."""
+        if self._new:
+            everything = Meetings(self._starts.all())
+            for node in self._new:
+                if node in self._connected and everything.met:
+                    self._mail.now(node, everything)
+        if news := self._starts.take_news():
+            for node in self._connected:
+                if node not in self._new:
+                    self._mail.now(node, Meetings(news))
+        self._new.clear()
+
+    def hear(self, message: Meetings) -> None:
+        self._starts.hear(message.met)

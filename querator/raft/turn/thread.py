@@ -1,0 +1,164 @@
+"""The raft thread: it sleeps until there is something to do, makes a turn, and hands over what came
+of it.
+
+`TurnLoop` is the seam between the host and whatever makes the turns: `RaftThread` is the real form,
+the simulator has another one, whose turns take virtual time.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from querator.model.limits import STOP_WAIT_MS_MAX
+from querator.model.nodes import NodeKey
+from querator.raft.clock import Clock
+from querator.raft.engine import library
+from querator.raft.peers import NoPeers, PeerLink
+from querator.raft.requests import Inbox, Outcome, Request, Stop
+from querator.raft.turn.liveness import Liveness
+from querator.raft.turn.turn import Turns
+from querator.storage.environment import Environment
+
+REQUESTS_TURN_MAX = 8_192
+"""Requests sorted in one turn, so that taking on never holds the turn up."""
+
+Deliver = Callable[[Outcome], None]
+Failed = Callable[[BaseException], None]
+
+
+class TurnLoop(Protocol):
+    """Makes the turns of a node's groups. Only the event loop calls it; `put` may be called before
+    `start`.
+    """
+
+    @property
+    def turns(self) -> Turns: ...
+
+    @property
+    def liveness(self) -> Liveness: ...
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody else can do what is to be done while it hangs: on a node of several."""
+        ...
+
+    def start(self, deliver: Deliver, failed: Failed) -> None:
+        """From here on turns are made, until a `Stop` is put. Both functions are called on the
+        running event loop: `deliver` with each outcome, in order; `failed` once, by what ended the
+        turns for good.
+        """
+        ...
+
+    def put(self, request: Request) -> None:
+        """Has the next turn take the request on."""
+        ...
+
+    async def ended(self) -> None:
+        """Returns when no turn is made any more, and none will be. May be called again."""
+        ...
+
+
+class RaftThread:
+    """A `TurnLoop` on a thread of its own."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        clock: Clock,
+        node: NodeKey,
+        peers: PeerLink | None,
+        chance: random.Random,
+        log_bytes_kept: int,
+    ) -> None:
+        self._clock = clock
+        self._peers = peers
+        self.watched = peers is not None
+        self.liveness = Liveness(clock)
+        self.turns = Turns(
+            environment,
+            clock=clock,
+            chance=chance,
+            node=node,
+            peers=NoPeers() if peers is None else peers,
+            log_bytes_kept=log_bytes_kept,
+            early=self._hand_over,
+            starts=None if peers is None else peers.starts,
+        )
+        self._inbox = Inbox() if peers is None else Inbox(peers.fileno())
+        self.put = self._inbox.put
+        self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deliver: Deliver | None = None
+        self._failed: Failed | None = None
+
+    # --- on the event loop -----------------------------------------------------------------
+
+    def start(self, deliver: Deliver, failed: Failed) -> None:
+        assert self._loop is None
+        self._loop = asyncio.get_running_loop()
+        self._deliver, self._failed = deliver, failed
+        self._clock.on_step(self._inbox.wake)
+        self._thread.start()
+
+    async def ended(self) -> None:
+        assert self._loop is not None
+        await self._loop.run_in_executor(None, self._thread.join)
+        self._inbox.close()
+
+    # --- the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        assert self._failed is not None
+        library.bind(self._clock)
+        try:
+            self._turn_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - the thread's top: nobody else would tell
+            self._loop.call_soon_threadsafe(self._failed, error)
+        finally:
+            self.liveness.begin_wait(None)
+
+    def _turn_until_stopped(self) -> None:
+        turns, inbox, peers = self.turns, self._inbox, self._peers
+        stop_s: float | None = None
+        while True:
+            self.liveness.begin_turn()
+            if peers is not None:
+                self._look_at_loop()
+            requests = inbox.take(REQUESTS_TURN_MAX)
+            if requests and isinstance(requests[-1], Stop):
+                stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
+                requests.pop()
+            outcome = turns.turn(requests, () if peers is None else peers.receive())
+            if outcome:
+                self._hand_over(outcome)
+            if stop_s is not None and (turns.answered or self._clock.monotonic_s() > stop_s):
+                return
+            if not inbox:
+                wait_s = self._wait_s(stop_s)
+                self.liveness.begin_wait(wait_s)
+                inbox.wait(wait_s)
+
+    def _look_at_loop(self) -> None:
+        assert self._loop is not None
+        watch = self.turns.loop_watch
+        if watch.look(self._clock.monotonic_s()):
+            self._loop.call_soon_threadsafe(watch.beat)
+
+    def _hand_over(self, outcome: Outcome) -> None:
+        assert self._loop is not None
+        assert self._deliver is not None
+        self._loop.call_soon_threadsafe(self._deliver, outcome)
+
+    def _wait_s(self, stop_s: float | None) -> float | None:
+        waits = [self.turns.wait_s()]
+        if self._peers is not None:
+            waits.append(self._peers.wait_s())
+            due_s = self.turns.loop_watch.due_s
+            waits.append(max(0.0, due_s - self._clock.monotonic_s()))
+        if stop_s is not None:
+            waits.append(max(0.0, stop_s - self._clock.monotonic_s()))
+        return min((wait for wait in waits if wait is not None), default=None)

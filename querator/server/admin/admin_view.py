@@ -1,0 +1,41 @@
+"""What the admin port looks at: the parts of a node as they come into being and go."""
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from querator.placement.placement import Placement
+    from querator.raft.host import Host
+    from querator.raft.tcp.tcp_peers import TcpPeers
+    from querator.server.calls.call_counts import CallCounts
+    from querator.server.incoming import Incoming
+    from querator.service.queue_service import QueueService
+    from querator.service.repair.conditions import Conditions
+    from querator.service.repair.scrub import Scrub
+    from querator.storage.environment import Environment
+    from querator.storage.identity import Identity
+
+
+@dataclass(slots=True)
+class Observed:
+    """The node sets what there is; None: not there yet, or no more. On the event loop."""
+
+    began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    """When the node was made."""
+    waits_for: str = ""
+    """What the start waits for, for people; empty: nothing in particular."""
+    identity: "Identity | None" = None
+    environment: "Environment | None" = None
+    peers: "TcpPeers | None" = None
+    """None also for a node that is alone."""
+    host: "Host | None" = None
+    placement: "Placement | None" = None
+    service: "QueueService | None" = None
+    conditions: "Conditions | None" = None
+    scrub: "Scrub | None" = None
+    calls: "CallCounts | None" = None
+    """There as soon as clients are served."""
+    incoming: "Incoming | None" = None
+    stopping: bool = False
+    failure: BaseException | None = None

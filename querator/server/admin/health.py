@@ -1,0 +1,96 @@
+"""Whether the node lives, and whether it can serve; if not, what is missing, for people.
+
+*Live* is what only a restart can mend: the raft thread hangs, or the node has failed and did not
+end. A node that waits for others, recovers, or has lost its majority is alive. *Ready* is whether
+clients should be sent here. A partition that is stopped, or is being made, takes only itself down.
+"""
+
+from itertools import islice
+from typing import Final
+
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacedGroup
+from querator.model.queues import QueueState
+from querator.raft.turn.liveness import STALLED_S_MAX
+from querator.server.admin.admin_view import Observed
+
+_NAMED_MAX: Final = 5
+"""Partitions that are named one by one."""
+
+
+class Health:
+    """Of one node. On the event loop."""
+
+    def __init__(self, observed: Observed, *, stalled_s_max: float = STALLED_S_MAX) -> None:
+        self._observed = observed
+        self._stalled_s_max = stalled_s_max
+        self._opened = False
+        """Whether all partitions have been open at the same time; later ones are no reason."""
+
+    def stalled_s(self) -> float:
+        """See `Liveness.stalled_s`; 0 while there is no raft thread."""
+        host = self._observed.host
+        return 0.0 if host is None else host.liveness.stalled_s()
+
+    def dead(self) -> list[str]:
+        """Why the node must be started again; empty: it lives."""
+        reasons = []
+        if self._observed.failure is not None:
+            reasons.append(f"the node has failed: {self._observed.failure!r}")
+        stalled_s = self.stalled_s()
+        if stalled_s > self._stalled_s_max:
+            reasons.append(
+                f"the raft thread has not ended its turn or wait for {stalled_s:.0f} s; "
+                f"the limit is {self._stalled_s_max:.0f} s"
+            )
+        return reasons
+
+    def missing(self) -> list[str]:
+        """What is missing before clients can be served; empty: nothing."""
+        observed = self._observed
+        missing = self.dead()
+        if observed.stopping:
+            missing.append("the node is stopping")
+        if observed.waits_for:
+            missing.append(f"the start waits for {observed.waits_for}")
+        if observed.environment is None:
+            missing.append("the storage is not open")
+        elif observed.placement is None or observed.host is None:
+            missing.append("the placement map is not known")
+        elif observed.calls is None:
+            missing.append("clients are not served yet")
+        missing += self._closed_partitions()
+        if self._is_cut_off():
+            missing.append("no group of this node knows a leader")
+        return missing
+
+    def _closed_partitions(self) -> list[str]:
+        observed = self._observed
+        if self._opened or observed.placement is None or observed.host is None:
+            return []
+        placed, host = observed.placement.map, observed.host
+        closed = (
+            f"{queue.name}/{partition}"
+            for queue in placed
+            if queue.state is QueueState.ACTIVE
+            for partition, group in enumerate(queue.groups)
+            if host.status(group) is None and _is_on(host.node, placed.placed(group))
+        )
+        named = list(islice(closed, _NAMED_MAX))
+        if not named:
+            self._opened = observed.calls is not None
+            return []
+        more = sum(1 for _ in closed)
+        also = f" and {more} more" if more else ""
+        return [f"partitions are not open: {', '.join(named)}{also}"]
+
+    def _is_cut_off(self) -> bool:
+        host = self._observed.host
+        if host is None or self._observed.calls is None:
+            return False
+        statuses = [host.status(group) for group in host.groups()]
+        return all(status is None or status.leader is None for status in statuses)
+
+
+def _is_on(node: NodeKey, group: PlacedGroup | None) -> bool:
+    return group is not None and group.replica_on(node) is not None

@@ -1,0 +1,163 @@
+"""Counts of a node's queues, read from its storage when somebody asks.
+
+A partition is read only when it has applied something since it was read last, so partitions at rest
+cost nothing. What has happened to items is counted in the replicated state of a partition, by all
+replicas alike and over every restart. A node counts what such a sum has grown by while it led the
+partition, so that the counters of all nodes add up, and do not jump when a leadership moves.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from querator.model.calls import PartitionStats
+from querator.model.ids import GroupId, QueueId
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import Queue
+from querator.partition import queries
+from querator.raft.status import GroupStatus
+from querator.server.admin.metric_catalogue import ITEM_COUNTS, ITEM_STATES
+from querator.storage.environment import Environment, StorageError
+
+SNAPSHOT_PARTITIONS_MAX: Final = 64
+"""Partitions that are read from one snapshot, for it pins pages."""
+
+_DAMAGE: Final = (StorageError, msgspec.MsgspecError, AssertionError)
+"""What reading a partition may end with whose rows are damaged, and whose node is not."""
+
+Statuses = Mapping[GroupId, GroupStatus]
+
+
+class QueueReading(msgspec.Struct):
+    """One queue on this node. Items, bytes and leases are those of partitions that it leads."""
+
+    queue: Queue
+    states: dict[str, int]
+    items: dict[str, int]
+    counts: Mapping[str, int]
+    bytes: int = 0
+    leases: int = 0
+    oldest_ready_at_ms: int = 0
+    oldest_batch_at_ms: int = 0
+    staged_bytes: int = 0
+    oldest_stage_at_ms: int = 0
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A partition as it was read last; `stats` None: it could not be read."""
+
+    applied_index: int
+    stats: PartitionStats | None
+
+
+class QueueMetrics:
+    """One thread at a time."""
+
+    def __init__(self, *, began_ms: int) -> None:
+        """`began_ms` is when the node was made: of queues that are younger nothing was missed."""
+        self._began_ms = began_ms
+        self._known: dict[GroupId, _Known] = {}
+        self._seen: dict[GroupId, PartitionStats] = {}
+        """What a partition's sums were last compared with."""
+        self._counts: dict[QueueId, dict[str, int]] = {}
+
+    def read(
+        self, environment: Environment | None, placed: PlacementMap, statuses: Statuses
+    ) -> list[QueueReading]:
+        """All queues of the map. Without an environment what was read before stands."""
+        self._forget(placed)
+        if environment is not None:
+            self._refresh(environment, placed, statuses)
+        return [self._reading(queue, statuses) for queue in placed]
+
+    def _forget(self, placed: PlacementMap) -> None:
+        for group in [group for group in self._known if placed.by_group(group) is None]:
+            del self._known[group]
+            self._seen.pop(group, None)
+        for queue_id in [queue_id for queue_id in self._counts if placed.get(queue_id) is None]:
+            del self._counts[queue_id]
+
+    def _refresh(self, environment: Environment, placed: PlacementMap, statuses: Statuses) -> None:
+        changed = (
+            (group, status.applied_index)
+            for group, status in statuses.items()
+            if placed.by_group(group) is not None and self._changed(group, status)
+        )
+        while some := list(islice(changed, SNAPSHOT_PARTITIONS_MAX)):
+            with environment.snapshot() as txn:
+                for group, applied_index in some:
+                    try:
+                        stats = queries.stats(txn, group)
+                    except _DAMAGE:
+                        stats = None
+                    # The snapshot may be ahead of the index. Then the index is ahead of this one
+                    # next time, and the partition is read again.
+                    self._known[group] = _Known(applied_index, stats)
+
+    def _changed(self, group: GroupId, status: GroupStatus) -> bool:
+        known = self._known.get(group)
+        return known is None or known.applied_index != status.applied_index
+
+    def _reading(self, queue: Queue, statuses: Statuses) -> QueueReading:
+        counts = self._counts.setdefault(queue.id, dict.fromkeys(ITEM_COUNTS, 0))
+        reading = QueueReading(queue, {}, dict.fromkeys(ITEM_STATES, 0), counts)
+        for group in queue.groups:
+            status = statuses.get(group)
+            known = self._known.get(group)
+            stats = None if known is None else known.stats
+            state = state_of(status)
+            if known is not None and stats is None:
+                state = "unreadable"
+            reading.states[state] = reading.states.get(state, 0) + 1
+            if stats is not None:
+                leads = status is not None and status.leads
+                self._count(queue, group, stats, counts, leads=leads)
+                if leads:
+                    _add_items(reading, stats)
+        return reading
+
+    def _count(
+        self,
+        queue: Queue,
+        group: GroupId,
+        stats: PartitionStats,
+        counts: dict[str, int],
+        *,
+        leads: bool,
+    ) -> None:
+        seen = self._seen.get(group)
+        self._seen[group] = stats
+        if not leads or (seen is None and queue.created_at_ms < self._began_ms):
+            return
+        for field in counts:
+            before = 0 if seen is None else getattr(seen, field)
+            counts[field] += max(0, getattr(stats, field) - before)
+
+
+def _add_items(reading: QueueReading, stats: PartitionStats) -> None:
+    for state in ITEM_STATES:
+        reading.items[state] += getattr(stats, state)
+    reading.bytes += stats.bytes
+    reading.leases += stats.leases
+    reading.oldest_ready_at_ms = _older(reading.oldest_ready_at_ms, stats.oldest_ready_at_ms)
+    reading.oldest_batch_at_ms = _older(reading.oldest_batch_at_ms, stats.oldest_batch_at_ms)
+    reading.oldest_stage_at_ms = _older(reading.oldest_stage_at_ms, stats.oldest_stage_at_ms)
+    reading.staged_bytes += stats.staged_bytes
+
+
+def _older(first_ms: int, second_ms: int) -> int:
+    """Of two instants, of which 0 is none."""
+    return min(first_ms or second_ms, second_ms or first_ms)
+
+
+def state_of(status: GroupStatus | None) -> str:
+    """One of PARTITION_STATES."""
+    if status is None:
+        return "absent"
+    if status.quarantined:
+        return "stopped"
+    if status.leads:
+        return "leader"
+    return "leaderless" if status.leader is None else "follower"

@@ -1,0 +1,1 @@
+"""The gRPC calls and streams of clients."""

@@ -1,0 +1,134 @@
+"""The calls of AdminService."""
+
+from collections.abc import Mapping
+
+from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
+from querator.service.admin_service import AdminService
+from querator.wire import queues
+
+
+class AdminCalls:
+    """Handlers; each reads its request, asks the service and writes the answer."""
+
+    def __init__(self, service: AdminService) -> None:
+        self._service = service
+
+    def by_method(self) -> Mapping[str, Unary]:
+        return {
+            "CreateQueue": self.create_queue,
+            "GetQueue": self.get_queue,
+            "ListQueues": self.list_queues,
+            "UpdateQueue": self.update_queue,
+            "DeleteQueue": self.delete_queue,
+            "GetQueueStats": self.get_queue_stats,
+            "PeekItems": self.peek_items,
+            "ListDeadLetters": self.list_dead_letters,
+            "RedriveDeadLetters": self.redrive_dead_letters,
+            "RepairTime": self.repair_time,
+            "GiveUpDamagedItems": self.give_up_damaged_items,
+        }
+
+    async def create_queue(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_create_queue(data)
+        queue, created = await self._service.create_queue(
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.settings,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_created_queue(queue, created=created)
+
+    async def get_queue(self, data: bytes, _: Context) -> bytes:
+        asked = queues.parse_get_queue(data)
+        return queues.encode_got_queue(await self._service.get_queue(asked.namespace, asked.name))
+
+    async def list_queues(self, data: bytes, _: Context) -> bytes:
+        asked = queues.parse_list_queues(data)
+        page = await self._service.list_queues(
+            asked.queue.namespace, asked.page_size, asked.page_token
+        )
+        return queues.encode_queue_page(page)
+
+    async def update_queue(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_update_queue(data)
+        queue = await self._service.update_queue(
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.settings,
+            asked.mask,
+            asked.expected_version,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_updated_queue(queue)
+
+    async def delete_queue(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_delete_queue(data)
+        await self._service.delete_queue(
+            asked.namespace, asked.name, timeout_ms=answer_within_ms(context)
+        )
+        return queues.encode_deleted_queue()
+
+    async def get_queue_stats(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_queue_stats(data)
+        stats = await self._service.queue_stats(
+            asked.queue.namespace,
+            asked.queue.name,
+            stale=asked.stale,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_queue_stats(stats)
+
+    async def peek_items(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_peek_items(data)
+        page = await self._service.peek_items(
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.state,
+            asked.page_size,
+            asked.page_token,
+            stale=asked.stale,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_peeked_items(page)
+
+    async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_list_dead_letters(data)
+        page = await self._service.list_dead_letters(
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.page_size,
+            asked.page_token,
+            stale=asked.stale,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_dead_letters(page)
+
+    async def redrive_dead_letters(self, data: bytes, context: Context) -> bytes:
+        asked = queues.parse_redrive(data)
+        count = await self._service.redrive_dead_letters(
+            asked.queue.namespace,
+            asked.queue.name,
+            asked.item_ids,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_redriven(count)
+
+    async def repair_time(self, data: bytes, context: Context) -> bytes:
+        queue, dry_run = queues.parse_repair_time(data)
+        found = await self._service.repair_time(
+            queue.namespace,
+            queue.name,
+            dry_run=dry_run,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_repaired_time(found)
+
+    async def give_up_damaged_items(self, data: bytes, context: Context) -> bytes:
+        queue, dry_run = queues.parse_give_up(data)
+        blocks, given_up = await self._service.give_up_damaged(
+            queue.namespace,
+            queue.name,
+            dry_run=dry_run,
+            timeout_ms=answer_within_ms(context),
+        )
+        return queues.encode_given_up(blocks, given_up)

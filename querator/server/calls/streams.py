@@ -1,0 +1,125 @@
+"""What both streams have in common: how they are read, how they are told to end, how they end.
+
+A stream ends by the client's half-close (then every request that was read is answered, and the
+status is OK), by a refusal that leaves nobody to answer, or by the node's drain (then it is not
+read any further, what was read is answered, and the status says why). When the client vanishes,
+gRPC cancels the handler's task, and the tasks inside of it with it.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from querator.model.errors import QueratorError
+from querator.server.calls.call_counts import CANCELLED, OK
+from querator.server.calls.grpc_calls import (
+    DRAINING,
+    Context,
+    LiveCalls,
+    abort,
+    log_broken,
+    log_call,
+    new_request_id,
+    refusal_of,
+)
+from querator.server.incoming import Messages
+from querator.service.admission import CONNECTION
+
+
+class Stream(Protocol):
+    """One stream while it lives."""
+
+    async def run(self) -> QueratorError | None:
+        """Lives until the stream ends; None: the client half-closed and has all its answers."""
+
+    def drain(self) -> None:
+        """Has `run` end soon with `DRAINING`."""
+
+
+Handler: TypeAlias = "Callable[[object, Context], Awaitable[None]]"
+
+
+class Streams:
+    """The live streams of a server."""
+
+    def __init__(self, live: LiveCalls) -> None:
+        self._calls = live
+        self._live: set[Stream] = set()
+
+    def drain(self) -> None:
+        """Has every live stream end soon."""
+        for stream in self._live:
+            stream.drain()
+
+    def handler(self, method: str, make: Callable[[Context, str, object], Stream]) -> Handler:
+        """A handler of stream calls: `make` gets the context, the request id of the call, and its
+        request: bytes, where only the answers are a stream.
+        """
+
+        counts = self._calls.counts
+
+        async def handle(request: object, context: Context) -> None:
+            request_id = new_request_id()
+            began_s = time.perf_counter()
+            if self._calls.draining:
+                self._calls.refused()
+                counts.refused(method, DRAINING, began_s)
+                await abort(context, DRAINING, request_id=request_id)
+            peer = context.peer()
+            CONNECTION.set(peer)
+            self._calls.incoming.got(peer, len(request) if isinstance(request, bytes) else 0)
+            stream = make(context, request_id, request)
+            self._live.add(stream)
+            counts.stream_began(method)
+            code = CANCELLED
+            with self._calls:
+                try:
+                    # Not with the first frame: a status cannot be sent beside a first frame whose
+                    # write was given up, and the client would wait for its end for ever.
+                    await context.send_initial_metadata(())
+                    ending = await stream.run()
+                    code = OK if ending is None else ending.code.name
+                except Exception as error:  # noqa: BLE001 - the top of the call's task
+                    if _is_broken(error, context):
+                        log_broken(method, request_id)
+                        return
+                    ending = refusal_of(error, request_id=request_id, method=method)
+                    code = ending.code.name
+                finally:
+                    self._live.discard(stream)
+                    counts.stream_ended(method)
+                    counts.ended(method, code, began_s)
+                    log_call(method, code, began_s, request_id)
+                if ending is not None:
+                    await abort(context, ending, request_id=request_id)
+
+        return handle
+
+
+def _is_broken(error: Exception, context: Context) -> bool:
+    """Whether the transport failed, which is no defect: what is written to a stream that the client
+    has left fails before the handler learns that it is cancelled.
+    """
+    if not (context.cancelled() or context.done()):
+        return False
+    if isinstance(error, ExceptionGroup):
+        return all(_is_broken(each, context) for each in error.exceptions)
+    return isinstance(error, (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError))
+
+
+class Readable(Protocol):
+    """The part of a context that is read."""
+
+    def read(self) -> Awaitable[object]: ...
+
+
+async def read_frame(context: Readable, messages: Messages) -> bytes | None:
+    """The next frame; None after the client's half-close."""
+    frame: object = await context.read()
+    if not isinstance(frame, bytes):
+        return None
+    messages.got(len(frame))
+    return frame

@@ -1,0 +1,100 @@
+"""Who may speak on a link: nodes of this cluster, which prove that they know its token.
+
+The handshake is that of peer connections (`raft.tcp.handshake`) with a key of its own, derived from
+the token, so that nothing proven on one port is of use on the other. What follows it is not
+authenticated frame by frame: a network where others can change packets needs TLS or a tunnel.
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+
+from querator.raft.refusals import Code, Refused
+from querator.raft.tcp.frames import NONCE_BYTES, Kind
+from querator.raft.tcp.handshake import Handshake, State, refusal_frame
+from querator.server.link.node_frames import (
+    LINK_VERSION,
+    FrameError,
+    LinkHello,
+    decode_hello,
+    encode_hello,
+)
+from querator.v1 import node_service_pb2
+
+HANDSHAKE_S = 2.0
+_BODY_BYTES_MAX = 8 * 1024
+_KINDS = {kind.value: kind for kind in Kind}
+
+Step = node_service_pb2.LinkHandshake
+Send = Callable[[Step], Awaitable[None]]
+Receive = Callable[[], Awaitable[Step]]
+"""Raises Refused when what comes is no step."""
+
+
+def link_key(token: bytes) -> bytes:
+    """The key of links of the cluster with this token."""
+    return hmac.digest(token, b"querator node link", "sha256")
+
+
+async def dial(key: bytes, own: LinkHello, send: Send, receive: Receive) -> None:
+    """Proves who this node is, and has the other prove the same. Raises Refused, TimeoutError."""
+    async with asyncio.timeout(HANDSHAKE_S):
+        shake, opening = Handshake.dial(key, secrets.token_bytes(NONCE_BYTES), encode_hello(own))
+        await send(_step(*opening))
+        await _until(shake, State.PROVEN, send, receive)
+        theirs = _hello(shake)
+        if theirs.name != own.to:
+            raise Refused(Code.WRONG_NODE, f"it is {theirs.name}, and not {own.to}")
+        await send(_step(*shake.agree()))
+
+
+async def accept(
+    key: bytes,
+    send: Send,
+    receive: Receive,
+    judge: Callable[[LinkHello], LinkHello],
+) -> LinkHello:
+    """Who has opened the link. `judge` gets what it says of itself and returns what this node does,
+    or raises Refused; so does this, and TimeoutError. Whoever is refused is told why.
+    """
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            shake = Handshake.accept(key, secrets.token_bytes(NONCE_BYTES))
+            await _until(shake, State.PROVEN, send, receive)
+            theirs = _hello(shake)
+            await send(_step(*shake.agree(encode_hello(judge(theirs)))))
+            await _until(shake, State.DONE, send, receive)
+            return theirs
+    except Refused as refused:
+        if not refused.by_peer:
+            await send(_step(*refusal_frame(refused)))
+        raise
+
+
+async def _until(shake: Handshake, state: State, send: Send, receive: Receive) -> None:
+    while shake.state is not state:
+        step = await receive()
+        kind = _KINDS.get(step.kind)
+        if kind is None or len(step.body) > _BODY_BYTES_MAX:
+            raise Refused(Code.UNEXPECTED, "it sends what is no step of a handshake")
+        answer = shake.receive(kind, step.body)
+        if answer is not None:
+            await send(_step(*answer))
+
+
+def _step(kind: Kind, body: bytes) -> Step:
+    return Step(kind=kind, body=body)
+
+
+def _hello(shake: Handshake) -> LinkHello:
+    try:
+        hello = decode_hello(shake.payload)
+    except FrameError as error:
+        raise Refused(Code.UNEXPECTED, "it does not say who it is") from error
+    if hello.version != LINK_VERSION:
+        raise Refused(
+            Code.VERSION,
+            f"it speaks version {hello.version} of links, and this node {LINK_VERSION}",
+        )
+    return hello

@@ -1,0 +1,370 @@
+"""What travels on a link between two nodes, as bytes: lists of asks one way, of answers the other.
+
+Commands keep the form that they have in the log; results travel with a number that says what they
+are. A mask can be wider than msgpack's integers, so leased segments travel without: what is leased
+comes with them. Whoever cannot read something ends the link: the two nodes have proven that they
+speak one version.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from querator.model.calls import BrowsedPage, DamagedBlock, LoadedItems, PartitionStats
+from querator.model.commands import (
+    Command,
+    Done,
+    ExtendResult,
+    LeasedSegment,
+    LeaseGrant,
+    Moved,
+    ProduceResult,
+    RedriveResult,
+    Refusal,
+    SettleResult,
+)
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.reader_calls import BatchPage, ReaderState
+from querator.model.readers import ReaderResult
+from querator.model.transactions import ProducerTotals, StageResult, TxnResult
+from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
+from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.reader_queries import Outlook
+from querator.partition.txn_steps import (
+    CommittedQuery,
+    ProducerQuery,
+    StagedPage,
+    StagedQuery,
+    TxnQuery,
+)
+from querator.placement.map import commands as placement
+from querator.service.routing.forwarder import (
+    AdvanceQuery,
+    BatchQuery,
+    BrowseQuery,
+    CarriedLease,
+    DamageQuery,
+    EpochQuery,
+    LettersQuery,
+    Payload,
+    PayloadQuery,
+    PeekQuery,
+    Query,
+    ReadersQuery,
+    ReadyQuery,
+    StatsQuery,
+    StreamLeasesQuery,
+)
+
+LINK_VERSION = 9
+"""Of what is in this module; two nodes talk only when they have the same."""
+
+
+class LinkHello(msgspec.Struct, frozen=True, array_like=True):
+    """What a side says of itself in the handshake. `to`: who it takes the other one for."""
+
+    version: int
+    cluster_id: str
+    name: str
+    to: str
+
+
+# --- asks --------------------------------------------------------------------------------
+
+
+class Propose(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="c"):
+    id: int
+    group: GroupId
+    command: msgspec.Raw
+    attachment: bytes = b""
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="q"):
+    id: int
+    query: Query
+
+
+class Demand(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="d"):
+    """Has no answer."""
+
+    queue: QueueId
+    waiters: int
+    items: int
+
+
+Ask = Propose | Question | Demand
+
+
+# --- answers -----------------------------------------------------------------------------
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="r"):
+    """Of a command; `kind` numbers its type."""
+
+    id: int
+    kind: int
+    result: msgspec.Raw
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="a"):
+    """To a question: its type follows from the question's."""
+
+    id: int
+    answer: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f"):
+    """A command or a question has no result."""
+
+    id: int
+    code: ErrorCode
+    message: str
+    field: str = ""
+    limit: str = ""
+    value: str = ""
+    retry_delay_ms: int | None = None
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
+    """So many items of a group are kept for this node for a moment."""
+
+    group: GroupId
+    items: int
+
+
+class Closing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="x"):
+    """The node stops: nothing more is taken on, what was is still answered."""
+
+
+Answer = Result | Reply | Failure | Offer | Closing
+
+
+# --- leases ------------------------------------------------------------------------------
+
+
+class _Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    first_seq: int
+    attempt: int
+    count: int
+    bytes: int
+    lease: int = 0
+    deadline_ms: int = 0
+
+
+class _Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`refusal` instead of everything else."""
+
+    lease: int
+    deadline_ms: int
+    repeated: bool
+    segments: tuple[_Segment, ...]
+    loaded: tuple[LoadedItems | None, ...]
+    refusal: Refusal | None = None
+
+
+class _Lease(msgspec.Struct, frozen=True, array_like=True):
+    now_ms: int
+    ready: int
+    grants: tuple[_Grant, ...]
+    elsewhere: tuple[GroupId, int] | None
+
+
+def _pack_lease(result: CarriedLease) -> _Lease:
+    grants = []
+    for grant, loaded in zip(result.grants, result.loaded, strict=True):
+        if isinstance(grant, Refusal):
+            grants.append(_Grant(0, 0, False, (), (), grant))
+            continue
+        segments = tuple(
+            _Segment(
+                each.first_seq,
+                each.attempt,
+                each.count,
+                each.bytes,
+                each.lease,
+                each.deadline_ms,
+            )
+            for each in grant.segments
+        )
+        grants.append(
+            _Grant(grant.lease, grant.deadline_ms, grant.repeated, segments, loaded, None)
+        )
+    return _Lease(result.now_ms, result.ready, tuple(grants), result.elsewhere)
+
+
+def _unpack_lease(lease: _Lease) -> CarriedLease:
+    grants = tuple(
+        LeaseGrant(
+            grant.lease,
+            grant.deadline_ms,
+            tuple(
+                LeasedSegment(
+                    each.first_seq,
+                    0,
+                    each.attempt,
+                    each.count,
+                    each.bytes,
+                    each.lease,
+                    each.deadline_ms,
+                )
+                for each in grant.segments
+            ),
+            grant.repeated,
+        )
+        if grant.refusal is None
+        else grant.refusal
+        for grant in lease.grants
+    )
+    loaded = tuple(grant.loaded for grant in lease.grants)
+    return CarriedLease(grants, lease.now_ms, loaded, lease.ready, lease.elsewhere)
+
+
+# --- to bytes and back -------------------------------------------------------------------
+
+_RESULTS: tuple[type, ...] = (
+    Refusal,
+    Done,
+    ProduceResult,
+    SettleResult,
+    ExtendResult,
+    RedriveResult,
+    ReaderResult,
+    placement.QueueCreated,
+    placement.QueueUpdated,
+    placement.QueueDeleted,
+    StageResult,
+    TxnResult,
+    Moved,
+)
+_LEASE = len(_RESULTS)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_asks = msgspec.msgpack.Decoder(list[Ask]).decode
+_decode_answers = msgspec.msgpack.Decoder(list[Answer]).decode
+_decode_hello = msgspec.msgpack.Decoder(LinkHello).decode
+_decode_command = msgspec.msgpack.Decoder(Command).decode
+_decode_change = msgspec.msgpack.Decoder(placement.Command).decode
+_decode_results: tuple[Callable[[Any], Any], ...] = tuple(
+    msgspec.msgpack.Decoder(kind).decode for kind in _RESULTS
+)
+_decode_lease = msgspec.msgpack.Decoder(_Lease).decode
+_kind_of = {kind: number for number, kind in enumerate(_RESULTS)}
+_REPLIES: dict[type, Any] = {
+    StatsQuery: msgspec.msgpack.Decoder(PartitionStats).decode,
+    PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
+    StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
+    ReadersQuery: msgspec.msgpack.Decoder(tuple[ReaderState, ...]).decode,
+    AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
+    BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
+    PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
+    DamageQuery: msgspec.msgpack.Decoder(tuple[DamagedBlock, ...]).decode,
+    ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
+    EpochQuery: msgspec.msgpack.Decoder(int).decode,
+    FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,
+    TxnQuery: msgspec.msgpack.Decoder(TxnResult).decode,
+    CommittedQuery: msgspec.msgpack.Decoder(tuple[int, ...]).decode,
+    ProducerQuery: msgspec.msgpack.Decoder(ProducerTotals).decode,
+    StagedQuery: msgspec.msgpack.Decoder(StagedPage).decode,
+    ClosureQuery: msgspec.msgpack.Decoder(Closure).decode,
+}
+
+
+T = TypeVar("T")
+
+
+class FrameError(Exception):
+    """The bytes are no frame of a link."""
+
+
+def encode_hello(hello: LinkHello) -> bytes:
+    return _encode(hello)
+
+
+def decode_hello(data: bytes) -> LinkHello:
+    """Raises FrameError."""
+    return _read(_decode_hello, data)
+
+
+def encode_asks(asks: Sequence[Ask]) -> bytes:
+    return _encode(asks)
+
+
+def decode_asks(data: bytes) -> list[Ask]:
+    """Raises FrameError."""
+    return _read(_decode_asks, data)
+
+
+def encode_answers(answers: Sequence[Answer]) -> bytes:
+    return _encode(answers)
+
+
+def decode_answers(data: bytes) -> list[Answer]:
+    """Raises FrameError."""
+    return _read(_decode_answers, data)
+
+
+def propose(id: int, group: GroupId, command: Any, attachment: bytes) -> Propose:
+    return Propose(id, group, msgspec.Raw(_encode(command)), attachment)
+
+
+def command_of(ask: Propose) -> Any:
+    """Raises FrameError."""
+    return _read(_decode_change if ask.group == PLACEMENT_GROUP else _decode_command, ask.command)
+
+
+def result(id: int, value: Any) -> Result:
+    if isinstance(value, CarriedLease):
+        return Result(id, _LEASE, msgspec.Raw(_encode(_pack_lease(value))))
+    return Result(id, _kind_of[type(value)], msgspec.Raw(_encode(value)))
+
+
+def value_of(answer: Result) -> Any:
+    """Raises FrameError."""
+    if answer.kind == _LEASE:
+        return _unpack_lease(_read(_decode_lease, answer.result))
+    if answer.kind > _LEASE:
+        raise FrameError(f"results of kind {answer.kind} are not known")
+    return _read(_decode_results[answer.kind], answer.result)
+
+
+def reply(id: int, value: Any) -> Reply:
+    return Reply(id, msgspec.Raw(_encode(value)))
+
+
+def reply_of(answer: Reply, query: Query) -> Any:
+    """Raises FrameError."""
+    return _read(_REPLIES[type(query)], answer.answer)
+
+
+def failure(id: int, error: QueratorError) -> Failure:
+    return Failure(
+        id,
+        error.code,
+        error.message,
+        error.field,
+        error.limit,
+        error.value,
+        error.retry_delay_ms,
+    )
+
+
+def error_of(answer: Failure) -> QueratorError:
+    return QueratorError(
+        answer.code,
+        answer.message,
+        field=answer.field,
+        limit=answer.limit,
+        value=answer.value,
+        retry_delay_ms=answer.retry_delay_ms,
+    )
+
+
+def _read(decode: Callable[[Any], T], data: Any) -> T:
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a frame of a link: {error}") from error

@@ -1,0 +1,1 @@
+"""What the nodes tell each other about waiting consumers and ready items."""

@@ -1,0 +1,128 @@
+"""What was leased for a consumer's former streams and did not reach it goes back.
+
+Leases are granted where a partition is led, and delivered by the node that the stream goes to. When
+that node dies, nobody knows of those on their way: they would lapse, late and at the price of an
+attempt. The consumer knows which leases it holds, and the partitions know which were granted to its
+streams (`model.ids.stream_request_id`); so when it opens its next stream, through any node, the
+difference is released politely.
+
+Each partition is asked twice, for lease requests of the lost node may still be on their way to the
+leader. One that has no leader, or does not answer, is asked again until the leases have lapsed.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from querator import telemetry
+from querator.model.calls import SubscribeCall
+from querator.model.commands import LeaseItems, Retry
+from querator.model.errors import QueratorError
+from querator.model.ids import LeaseNumber, parse_lease_id
+from querator.model.limits import REQUEST_LEASES_MAX
+from querator.partition.queries import LeasePage
+from querator.service.routing.forwarder import StreamLeasesQuery
+from querator.service.routing.outcomes import Accepted
+from querator.service.routing.router import Router
+from querator.service.routing.views import PartitionView
+
+ASKED_AT_ONCE_MAX = 16
+"""Partitions of one stream."""
+ANSWER_S = 2.0
+"""How long one answer is waited for."""
+LATE_S = 1.0
+"""Before a partition is asked the second time."""
+PAUSE_S = 0.1
+PAUSE_S_MAX = 1.0
+"""Before a partition that has not answered is asked again; doubled each time."""
+
+_log = telemetry.logger(__name__)
+
+
+class FormerStreams:
+    """Of the consumer of one stream. Made on its event loop, at work until `close`."""
+
+    def __init__(
+        self,
+        call: SubscribeCall,
+        views: Sequence[PartitionView],
+        *,
+        router: Router,
+        lease_timeout_ms: int,
+    ) -> None:
+        self._call = call
+        self._views = views
+        self._router = router
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + lease_timeout_ms / 1000
+        held = (parse_lease_id(text, field="held_lease_ids") for text in call.held_lease_ids)
+        self._held = {(group, lease) for group, _, lease in held}
+        self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        # Owned: `close` ends and awaits it.
+        self._task = self._loop.create_task(self._release_all())
+
+    async def close(self) -> None:
+        """What is being released is released all the same."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+    async def _release_all(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for view in self._views:
+                    tasks.create_task(self._release_twice(view))
+        except Exception as error:  # noqa: BLE001 - the top of the task: the stream goes on
+            _log.error("former_streams.failed", client_id=self._call.client_id, exc_info=error)
+
+    async def _release_twice(self, view: PartitionView) -> None:
+        await self._release(view)
+        await asyncio.sleep(LATE_S)
+        await self._release(view)
+
+    async def _release(self, view: PartitionView) -> None:
+        after_lease, pause_s = 0, PAUSE_S
+        while (now_s := self._loop.time()) < self._deadline:
+            page = await self._page(view, after_lease)
+            if page is None:
+                await view.pause(min(now_s + pause_s, self._deadline))
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+                continue
+            self._give_back(view, page)
+            if not page.after_lease:
+                return
+            after_lease = page.after_lease
+
+    async def _page(self, view: PartitionView, after_lease: int) -> LeasePage | None:
+        """None: nobody has answered."""
+        if not view.led:
+            return None
+        call = self._call
+        query = StreamLeasesQuery(
+            view.group,
+            call.client_id,
+            call.consumer_id,
+            call.stream_number,
+            after_lease,
+            REQUEST_LEASES_MAX,
+        )
+        async with self._room:
+            try:
+                deadline = min(self._loop.time() + ANSWER_S, self._deadline)
+                page = await self._router.read(view.group, query, deadline=deadline)
+            except QueratorError:
+                return None
+        assert isinstance(page, LeasePage)
+        return page
+
+    def _give_back(self, view: PartitionView, page: LeasePage) -> None:
+        leases = tuple(
+            LeaseItems(LeaseNumber(lease))
+            for lease in page.leases
+            if (view.group, lease) not in self._held
+        )
+        if leases:
+            command = Retry(leases, count_attempt=False)
+            self._router.post(view, command, then=_released, patient=True)
+
+
+def _released(_outcome: Accepted | QueratorError) -> None:
+    """A release that failed leaves the leases to lapse; nobody waits for it."""

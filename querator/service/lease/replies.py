@@ -1,0 +1,161 @@
+"""What a caller gets for its leases, read just when the reply is made.
+
+Payloads are not carried through memory from the grant to the reply: they are read from a snapshot,
+which the grant's commit precedes. (Another node's grant brings them with it.) A block that is gone
+by then (its lease has lapsed and the items were completed by somebody else) is left out. A lease
+that has less than half of its time left is not worth delivering: it is given back to be released
+politely. Nor is what cannot be read delivered, whose block is damaged (`service.repair.damage`);
+the other items are.
+
+A block is often leased in several pieces, one after the other, and is read and checked as a whole:
+the last ones read are kept, within PAYLOAD_CACHE_BYTES.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from querator.model.calls import LeasedBatch, LoadedItems
+from querator.model.commands import LeaseGrant
+from querator.model.ids import LeaseNumber, PartitionNumber, format_lease_id
+from querator.model.limits import PAYLOAD_CACHE_BYTES
+from querator.model.queues import Queue
+from querator.partition import queries
+from querator.service.lease.waiter import Grant
+from querator.service.repair.damage import Unread
+from querator.service.routing.views import PartitionView
+from querator.storage import attachments, generations
+from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
+
+
+class PayloadCache:
+    """The attachments of blocks that were read last. What a block refers to never changes, and
+    groups are never reused, so nothing has to be forgotten but for the room.
+    """
+
+    def __init__(self, bytes_max: int = PAYLOAD_CACHE_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._held: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
+
+    def read(self, txn: ReadTransaction, group: int, index: int, part: int) -> bytes | None:
+        """As `storage.attachments.read`."""
+        name = (group, index, part)
+        data = self._held.get(name)
+        if data is not None:
+            self._held.move_to_end(name)
+            return data
+        data = attachments.read(txn, group, index, part)
+        if data is None or len(data) > self._bytes_max:
+            return data
+        self._held[name] = data
+        self._bytes += len(data)
+        while self._bytes > self._bytes_max:
+            _, oldest = self._held.popitem(last=False)
+            self._bytes -= len(oldest)
+        return data
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The batches to deliver, the leases to release instead, and the items of the other leases that
+    are not among the batches.
+    """
+
+    batches: list[LeasedBatch]
+    late: list[Grant]
+    unread: list[Unread]
+
+
+def load_segments(
+    txn: ReadTransaction, view: PartitionView, grant: LeaseGrant | Grant, *, cache: PayloadCache
+) -> tuple[tuple[LoadedItems | None, ...], list[Unread]]:
+    """The items of each segment of a lease, None for those that cannot be read; and these.
+
+    `txn` is a view of the generation in use.
+    """
+    loaded: list[LoadedItems | None] = []
+    unread: list[Unread] = []
+    known = grant.loaded if isinstance(grant, Grant) else None
+    for place, segment in enumerate(grant.segments):
+        items, error = None, None
+        if known is not None:
+            items = known[place]
+        else:
+            try:
+                items = queries.load_segment(
+                    txn, view.group, segment.first_seq, segment.mask, read=cache.read
+                )
+            except StorageCorrupt as corrupt:
+                error = corrupt
+        loaded.append(items)
+        if items is None:
+            unread.append(
+                Unread(
+                    view,
+                    segment.lease or grant.lease,
+                    segment.first_seq,
+                    segment.mask,
+                    segment.count,
+                    segment.bytes,
+                    grant.repeated,
+                    error,
+                )
+            )
+    return tuple(loaded), unread
+
+
+def load(
+    environment: Environment,
+    cache: PayloadCache,
+    queue: Queue,
+    grants: Sequence[Grant],
+    *,
+    now_s: float,
+) -> Loaded:
+    """What is to be delivered of the grants. `now_s` by the monotonic clock. Batches of leases of
+    one answer are in the order of that answer.
+    """
+    batches: list[LeasedBatch] = []
+    late: list[Grant] = []
+    unread: list[Unread] = []
+    places: list[tuple[int, int]] = []
+    answers: dict[tuple[int, int], int] = {}
+    with environment.snapshot() as txn:
+        for grant in grants:
+            remaining_s = grant.expires_s - now_s
+            group = grant.view.group
+            is_late = remaining_s * 2 < grant.length_s and not grant.repeated
+            if is_late or remaining_s <= 0 or group not in queue.groups:
+                late.append(grant)
+                continue
+            view = generations.view(txn, group)
+            partition = PartitionNumber(queue.groups.index(group))
+            lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))
+            segments, left = load_segments(view, grant.view, grant, cache=cache)
+            unread += left
+            for place, segment in enumerate(grant.segments):
+                loaded = segments[place]
+                if loaded is None:
+                    continue
+                if grant.places:
+                    answer = answers.setdefault((group, grant.first), len(batches))
+                    places.append((answer, grant.places[place]))
+                else:
+                    places.append((len(batches), 0))
+                batches.append(
+                    LeasedBatch(
+                        lease_id,
+                        queue.name,
+                        partition,
+                        segment.attempt,
+                        grant.deadline_ms,
+                        max(0, int(remaining_s * 1000)),
+                        grant.repeated,
+                        loaded,
+                    )
+                )
+    if answers:
+        order = sorted(range(len(batches)), key=places.__getitem__)
+        batches = [batches[number] for number in order]
+    return Loaded(batches, late, unread)

@@ -1,0 +1,111 @@
+"""What partitions are asked for those who wait, and what their answers grant."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from querator.model.commands import LeaseCaller, LeaseGrant, LeaseResult
+from querator.model.limits import FORWARD_BYTES_MAX
+from querator.service.lease.allocation import allocate
+from querator.service.lease.fair_queue import Line
+from querator.service.lease.waiter import Grant, Waiter
+from querator.service.routing.forwarder import CarriedLease
+from querator.service.routing.views import PartitionView
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """What one partition is asked for one waiter: items, and bytes of them."""
+
+    waiter: Waiter
+    items: int
+    size: int
+
+    @property
+    def caller(self) -> LeaseCaller:
+        waiter = self.waiter
+        return LeaseCaller(
+            waiter.client_id, waiter.request_id, self.items, self.size, waiter.lease_timeout_ms
+        )
+
+
+def allot(ready: Iterable[PartitionView], line: Line, asks: dict[PartitionView, list[Ask]]) -> None:
+    """Allots what these partitions have ready to those in line, as far as either goes, and adds to
+    `asks` what each of them is asked for it.
+    """
+    views: list[PartitionView] = []
+    available = 0
+    for view in ready:
+        views.append(view)
+        available += view.ready
+        if available >= line.wanted:
+            break
+    waiters = line.next(available)
+    draws = allocate([view.ready for view in views], [waiter.items_max for waiter in waiters])
+    pieces = [0] * len(waiters)
+    given = [0] * len(waiters)
+    for draw in draws:
+        for caller, items in draw:
+            pieces[caller] += 1
+            given[caller] += items
+    for view, draw in zip(views, draws, strict=True):
+        for caller, items in draw:
+            waiter = waiters[caller]
+            if pieces[caller] == 1 and not view.kept:
+                # The partition may have more by now, and shares by the same rule.
+                ask = Ask(waiter, waiter.items_max, waiter.bytes_max)
+            else:
+                size = max(1, waiter.bytes_max * items // given[caller])
+                ask = Ask(waiter, items, size)
+            asks.setdefault(view, []).append(ask)
+
+
+def within_a_frame(asks: list[Ask]) -> list[Ask]:
+    """As many as may be answered together by another node; the others wait for the next turn."""
+    size = 0
+    for number, ask in enumerate(asks):
+        size += ask.size
+        if size > FORWARD_BYTES_MAX and number:
+            return asks[:number]
+    return asks
+
+
+def granted_by(
+    view: PartitionView,
+    waiter: Waiter,
+    grant: LeaseGrant,
+    result: LeaseResult,
+    *,
+    place: int,
+    asked_s: float,
+) -> list[Grant]:
+    """What the partition grants the waiter, who stood at this `place` of what it was asked at
+    `asked_s` by the monotonic clock; by lease.
+    """
+    # A repeat of this node's own has nobody at work on its first delivery.
+    repeated = grant.repeated and waiter.named
+    loaded = result.loaded[place] if isinstance(result, CarriedLease) else None
+    if not grant.segments[0].lease:
+        length_s = (grant.deadline_ms - result.now_ms) / 1000
+        expires_s = asked_s + length_s
+        return [
+            Grant(
+                view, grant.lease, grant.deadline_ms, expires_s, length_s, grant.segments,
+                repeated, loaded,
+            )
+        ]  # fmt: skip
+    by_lease: dict[int, list[int]] = {}
+    for number, segment in enumerate(grant.segments):
+        by_lease.setdefault(segment.lease, []).append(number)
+    found: list[Grant] = []
+    for lease, places in sorted(by_lease.items()):
+        segments = tuple(grant.segments[number] for number in places)
+        deadline_ms = segments[0].deadline_ms
+        length_s = (deadline_ms - result.now_ms) / 1000
+        its_items = None if loaded is None else tuple(loaded[number] for number in places)
+        found.append(
+            Grant(
+                view, lease, deadline_ms, asked_s + length_s, length_s, segments, repeated,
+                its_items, grant.lease, tuple(places),
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,124 @@
+"""One caller who waits for items, and what it is granted."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from querator.model.calls import LoadedItems
+from querator.model.commands import LeasedSegment
+from querator.model.errors import QueratorError
+from querator.service.routing.views import PartitionView
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A lease that a partition has granted. It ends at `expires_s` by the monotonic clock at the
+    earliest, if it is not extended, and lasts `length_s`.
+    """
+
+    view: PartitionView
+    lease: int
+    deadline_ms: int
+    expires_s: float
+    length_s: float
+    segments: tuple[LeasedSegment, ...]
+    repeated: bool
+    loaded: tuple[LoadedItems | None, ...] | None = None
+    """The items of each segment, None for those that are gone; None: this node has them."""
+    first: int = 0
+    places: tuple[int, ...] = ()
+    """Of a lease beside others of one answer, whose first is `first`: where each segment stands in
+    that answer.
+    """
+
+
+class Account:
+    """What a consumer has got, for whom one waiter after the other waits; see
+    `service.lease.fair_queue`.
+    """
+
+    __slots__ = ("owes",)
+
+    def __init__(self) -> None:
+        self.owes = 0.0
+        """Turns that it lets pass."""
+
+    def passes(self) -> bool:
+        """Whether it lets this turn pass, which pays for one."""
+        if self.owes < 1:
+            return False
+        self.owes -= 1
+        return True
+
+
+class Waiter:
+    """One caller who waits for items."""
+
+    __slots__ = (
+        "account",
+        "answer",
+        "asked",
+        "bytes_max",
+        "client_id",
+        "closed",
+        "error",
+        "grants",
+        "home",
+        "items_max",
+        "lease_timeout_ms",
+        "named",
+        "on_asked",
+        "over",
+        "patient",
+        "pinned",
+        "probe",
+        "rename",
+        "request_id",
+        "straggler",
+    )
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        items_max: int,
+        bytes_max: int,
+        answer: Callable[["Waiter"], None],
+        request_id: str = "",
+        rename: Callable[[], str] | None = None,
+        lease_timeout_ms: int = 0,
+        patient: bool = True,
+        pinned: PartitionView | None = None,
+        on_asked: Callable[[], None] | None = None,
+        account: Account | None = None,
+    ) -> None:
+        """`answer` is called once, when `grants` or `error` say what came of it. Not `patient`:
+        answered with nothing as soon as nothing can be had. `pinned`: only from this partition.
+        `rename`: makes another request id for this waiter. None: the request id is the client's
+        own, and the client may have been granted something under it.
+        `account`: of a consumer that waits again and again.
+        """
+        self.account = Account() if account is None else account
+        self.client_id = client_id
+        self.request_id = request_id
+        self.rename = rename
+        self.named = rename is None and bool(request_id)
+        self.items_max = items_max
+        self.bytes_max = bytes_max
+        self.lease_timeout_ms = lease_timeout_ms
+        self.patient = patient
+        self.answer = answer
+        self.on_asked = on_asked
+        self.home = pinned
+        self.pinned = pinned
+        """The one partition it asks; `home`, or one whose next item needs all of its bytes."""
+        self.probe = pinned is not None and self.named
+        """Whether the partition is asked even if nothing is ready."""
+        self.grants: list[Grant] = []
+        self.error: QueratorError | None = None
+        self.asked = 0
+        """Partitions that have not answered yet."""
+        self.over = False
+        """Whether the wait has ended while partitions were asked."""
+        self.closed = False
+        self.straggler: asyncio.TimerHandle | None = None

@@ -1,0 +1,1 @@
+"""Produce calls: split by partition, and stored there."""

@@ -1,0 +1,201 @@
+"""A produce call on its way: to the partitions that take it, and anew when those have changed.
+
+Which partition takes what is said in `service.produce.split`. A request that was cut or addressed
+by a number of partitions that is over is refused (ROUTING_CHANGED) and not executed: it waits for
+the map in which they have changed, and is cut again. Of one with keys only the refused parts are.
+"""
+
+import asyncio
+
+from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
+from querator.model.commands import ProduceResult
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import QueueId
+from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
+from querator.model.queues import Queue, QueueState
+from querator.model.txn_calls import StageCall
+from querator.service.admission import Sending
+from querator.service.produce import split as parts
+from querator.service.produce.chooser import Spread
+from querator.service.reading.queries import Reads
+from querator.service.routing.outcomes import each
+from querator.service.routing.router import Router
+from querator.service.validate import gone
+
+BEHIND_S = 0.2
+"""Before a request goes again to a partition that knows less than the map."""
+
+
+class Producing:
+    """The owner passes on each new map, when the router has it. Belongs to one event loop."""
+
+    def __init__(self, router: Router, reads: Reads, *, budget: Sending, durable: bool) -> None:
+        """`budget`: for what is on its way to partitions."""
+        self.budget = budget
+        self._router = router
+        self._reads = reads
+        self._durable = durable
+        self._loop = asyncio.get_running_loop()
+        self._spreads: dict[QueueId, Spread] = {}
+        self._moved = asyncio.Event()
+        """Set, and replaced, by each new map."""
+
+    def on_map(self) -> None:
+        # Partitions may have gone, and others come under their numbers.
+        self._spreads.clear()
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def produce(
+        self, queue: Queue, call: ProduceCall, *, deadline: float | None
+    ) -> ProduceReply:
+        """`deadline` by the loop's clock; None: there is none. Raises QueratorError."""
+        if call.slots:
+            return await self._keyed(queue, call, deadline)
+        until_s = self.until_rerouted(deadline)
+        while True:
+            partition = self._home(queue, call)
+            part = parts.whole(call, partition, routing=queue.routing)
+            batch = await self._store(queue, part, deadline)
+            if isinstance(batch, ProducedBatch):
+                leader = self._leader_address(queue, partition)
+                return ProduceReply((batch,), self._durable, leader)
+            if not self.was_rerouted(queue, batch):
+                raise batch
+            queue = await self.rerouted(queue, call, until_s, batch)
+
+    async def _keyed(self, queue: Queue, call: ProduceCall, deadline: float | None) -> ProduceReply:
+        batches: list[ProducedBatch] = []
+        errors: list[QueratorError] = []
+        until_s = self.until_rerouted(deadline)
+        left = [parts.whole(call, 0, routing=0)]
+        while left:
+            cut = [
+                part
+                for one in left
+                for part in parts.cut(
+                    one,
+                    home=self._home(queue, call),
+                    partitions=queue.shares,
+                    routing=queue.routing,
+                )
+            ]
+            left = []
+            refusals: list[QueratorError] = []
+            outcomes = await each([self._store(queue, part, deadline) for part in cut])
+            for part, outcome in zip(cut, outcomes, strict=True):
+                if isinstance(outcome, ProducedBatch):
+                    batches.append(outcome)
+                elif self.was_rerouted(queue, outcome):
+                    left.append(part)
+                    refusals.append(outcome)
+                else:
+                    errors.append(outcome)
+            if left:
+                try:
+                    queue = await self.rerouted(queue, call, until_s, *refusals)
+                except QueratorError as error:
+                    errors.append(error)
+                    break
+        if errors:
+            raise parts.merged_error(errors, stored=bool(batches))
+        return ProduceReply(tuple(batches), self._durable)
+
+    def until_rerouted(self, deadline: float | None) -> float:
+        return self._loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
+
+    def was_rerouted(self, queue: Queue, error: QueratorError) -> bool:
+        """Whether the partitions have changed since; the request was not executed."""
+        if error.code is ErrorCode.ROUTING_CHANGED:
+            return True
+        known = self._router.map.get(queue.id)
+        if error.code is not ErrorCode.QUEUE_DELETING or known is None:
+            return False
+        return known.state is QueueState.ACTIVE and known.groups != queue.groups
+
+    async def rerouted(
+        self,
+        queue: Queue,
+        call: ProduceCall | StageCall,
+        until_s: float,
+        *refusals: QueratorError,
+    ) -> Queue:
+        """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
+        too long, or DEADLINE_EXCEEDED.
+
+        A partition that was away when the queue went back to its old number is told of that when it
+        is there again, and the map stays as it is: after a refusal by such a one the queue is
+        returned after a pause.
+        """
+        behind_s = None
+        if any(_is_behind(queue, refusal) for refusal in refusals):
+            behind_s = min(until_s, self._loop.time() + BEHIND_S)
+        while True:
+            known = await self._reads.existing(
+                lambda: self._router.queue(call.namespace, call.queue)
+            )
+            if known.id != queue.id:
+                raise gone(None)
+            if (known.routing, known.settings.partitions, known.groups) != (
+                queue.routing,
+                queue.settings.partitions,
+                queue.groups,
+            ):
+                return known
+            moved = self._moved
+            try:
+                async with asyncio.timeout_at(until_s if behind_s is None else behind_s):
+                    await moved.wait()
+            except TimeoutError:
+                if self._loop.time() < until_s:
+                    return known
+                raise QueratorError(
+                    ErrorCode.DEADLINE_EXCEEDED if call.timeout_ms else ErrorCode.UNAVAILABLE,
+                    f"the partitions of queue {queue.name} are being changed; not executed",
+                    retry_delay_ms=OVERLOADED_RETRY_MS,
+                ) from None
+
+    def _home(self, queue: Queue, call: ProduceCall) -> int:
+        """The partition of a request without keys."""
+        partition = parts.identified_partition(call, queue.shares)
+        if partition is None:
+            spread = self._spreads.get(queue.id)
+            if spread is None or spread.partitions != queue.taking:
+                views = self._router.views(queue)[: queue.taking]
+                spread = self._spreads[queue.id] = Spread(views)
+            partition = spread.choose(len(call.lengths) // 4, len(call.items))
+        return partition
+
+    async def _store(
+        self, queue: Queue, part: parts.Part, deadline: float | None
+    ) -> ProducedBatch | QueratorError:
+        view = self._router.views(queue)[part.partition]
+        size = len(part.items)
+        view.produces += 1
+        view.produce_bytes += size
+        try:
+            result = await self._router.call(
+                view, part.command, part.items, deadline=deadline, budget=self.budget
+            )
+        except QueratorError as error:
+            return error
+        finally:
+            view.produces -= 1
+            view.produce_bytes -= size
+        assert isinstance(result, ProduceResult)
+        return parts.batch_of(part, result)
+
+    def _leader_address(self, queue: Queue, partition: int) -> str:
+        """Client address of the other node that leads the partition; empty when this one does."""
+        view = self._router.views(queue)[partition]
+        if view.local or not view.leader:
+            return ""
+        node = self._router.map.node(view.leader)
+        return "" if node is None else node.client_address
+
+
+def _is_behind(queue: Queue, refusal: QueratorError) -> bool:
+    """Whether the partition that refused has yet to be told what this node's map says."""
+    if refusal.code is not ErrorCode.ROUTING_CHANGED or not refusal.value.isdigit():
+        return False
+    return int(refusal.value) < queue.routing

@@ -1,0 +1,64 @@
+"""Which partition takes a request that may go to any: plain produces without identity or key.
+
+Requests that come one at a time go to the partitions in turn. Requests that come while others are
+under way stay together until they fill a block, for the partition stores what comes together as one
+block, and a block costs as much as an item. Then the next partition takes over, or the one behind
+it when that has fewer bytes under way. Partitions that this node leads come first, for the way to
+others is longer; those without a leader are passed over.
+"""
+
+from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
+from querator.service.routing.views import PartitionView
+
+
+class Spread:
+    """The turn-taking of one queue's partitions."""
+
+    __slots__ = ("_burst_bytes", "_burst_items", "_current", "_views")
+
+    def __init__(self, views: tuple[PartitionView, ...]) -> None:
+        assert views
+        self._views = views
+        self._current = len(views) - 1
+        self._burst_items = 0
+        self._burst_bytes = 0
+
+    @property
+    def partitions(self) -> int:
+        return len(self._views)
+
+    def choose(self, items: int, size: int) -> int:
+        """The partition for a request of so many items and bytes."""
+        if len(self._views) == 1:
+            return 0
+        view = self._views[self._current]
+        if (
+            view.produces
+            and view.led
+            and self._burst_items + items <= BLOCK_ITEMS_MAX
+            and self._burst_bytes + size <= BLOCK_BYTES_MAX
+        ):
+            self._burst_items += items
+            self._burst_bytes += size
+            return self._current
+        first = self._next(self._current)
+        second = self._next(first)
+        busier = self._views[first].produce_bytes > self._views[second].produce_bytes
+        self._current = second if busier else first
+        self._burst_items = items
+        self._burst_bytes = size
+        return self._current
+
+    def _next(self, position: int) -> int:
+        """The next partition that is led here, else elsewhere; simply the next one when none is."""
+        views = self._views
+        count = len(views)
+        elsewhere = -1
+        for step in range(1, count + 1):
+            candidate = (position + step) % count
+            if views[candidate].led:
+                if views[candidate].local:
+                    return candidate
+                if elsewhere < 0:
+                    elsewhere = candidate
+        return elsewhere if elsewhere >= 0 else (position + 1) % count

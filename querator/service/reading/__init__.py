@@ -1,0 +1,1 @@
+"""Reads of partitions: counts, scans, readers and their batches."""

@@ -1,0 +1,139 @@
+"""Scans of partitions by the page, made by the leader's node in threads of their own.
+
+    stream ──page──► router ──► leader's node: ReadIndex ──► scan thread ──► columns
+
+A page is read from a snapshot that ends with it, so a scan pins no pages of the storage, however
+slowly it is read. The thread may wait for the disk; the loop and the raft thread do not.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from querator.model.calls import BrowseCall, BrowsedPage
+from querator.model.commands import Refusal
+from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
+from querator.model.reader_calls import BatchPage
+from querator.partition.browse import Span, browse
+from querator.partition.reader_queries import batch_part
+from querator.service.admission import Slots
+from querator.service.routing.forwarder import BatchQuery, BrowseQuery
+from querator.service.routing.outcomes import refused, stopping_error
+from querator.service.routing.router import Router, deadline_after
+from querator.service.routing.views import PartitionView
+from querator.storage.environment import Environment
+from querator.wire.columns import encode_columns
+
+
+def scan_slots() -> Slots:
+    return Slots("scans", most=BROWSES_MAX, most_of_one=SCANS_CONNECTION_MAX)
+
+
+def batch_slots() -> Slots:
+    return Slots("reads of batches", most=BATCH_READS_MAX, most_of_one=SCANS_CONNECTION_MAX)
+
+
+class Scans:
+    """The pages that a node makes, of scans and of batches one at a time each, so that neither
+    waits for the other. On the event loop.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._browses = ThreadPoolExecutor(1, thread_name_prefix="browse")
+        self._batches = ThreadPoolExecutor(1, thread_name_prefix="batch")
+        self._closed = False
+
+    async def page(self, query: BrowseQuery) -> BrowsedPage:
+        """Raises UNAVAILABLE when it is closed."""
+        if self._closed:
+            raise stopping_error()
+        return await asyncio.get_running_loop().run_in_executor(self._browses, self._page, query)
+
+    async def batch(self, query: BatchQuery) -> BatchPage:
+        """Raises QueratorError: BATCH_RELEASED, BATCH_NOT_FOUND, READER_NOT_FOUND, …."""
+        if self._closed:
+            raise stopping_error()
+        loop = asyncio.get_running_loop()
+        page = await loop.run_in_executor(self._batches, self._batch, query)
+        if isinstance(page, Refusal):
+            raise refused(page)
+        return page
+
+    async def close(self) -> None:
+        """Returns when nobody reads the storage, nor will. Does nothing twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for thread in (self._browses, self._batches):
+            # What began before has ended when this one's turn comes.
+            await asyncio.get_running_loop().run_in_executor(thread, int)
+            thread.shutdown(wait=False)
+
+    def _page(self, query: BrowseQuery) -> BrowsedPage:
+        span = Span(
+            query.from_seq,
+            query.upto_seq,
+            query.states,
+            query.produced_from_ms,
+            query.produced_before_ms,
+        )
+        with self._environment.snapshot() as txn:
+            scanned = browse(txn, query.group, span)
+        columns = encode_columns(
+            query.partition,
+            scanned.runs,
+            with_value=query.with_value,
+            kinds=frozenset(query.kinds),
+        )
+        return BrowsedPage(columns.data, scanned.next_seq, scanned.upto_seq)
+
+    def _batch(self, query: BatchQuery) -> BatchPage | Refusal:
+        with self._environment.snapshot() as txn:
+            part = batch_part(
+                txn,
+                query.group,
+                query.reader_id,
+                query.batch_seq,
+                from_index=query.from_index,
+                upto_index=query.upto_index,
+            )
+        if isinstance(part, Refusal):
+            return part
+        columns = encode_columns(query.partition, part.runs, with_value=query.with_value)
+        return BatchPage(columns.data, part.next_index, part.upto_index)
+
+
+class Browsing:
+    """One scan of a partition. Its owner closes it, once."""
+
+    def __init__(
+        self, call: BrowseCall, view: PartitionView, *, router: Router, left: Callable[[], None]
+    ) -> None:
+        self._call = call
+        self._view = view
+        self._router = router
+        self._upto_seq = call.upto_seq
+        self._deadline = deadline_after(call.timeout_ms)
+        self.close = left
+
+    async def page(self, from_seq: int) -> BrowsedPage:
+        """The page that begins there. The first page fixes where the scan ends. Raises
+        QueratorError.
+        """
+        call = self._call
+        query = BrowseQuery(
+            self._view.group,
+            call.partition,
+            from_seq,
+            self._upto_seq,
+            call.states,
+            call.kinds,
+            call.produced_from_ms,
+            call.produced_before_ms,
+            call.with_value,
+        )
+        group = self._view.group
+        page: BrowsedPage = await self._router.read(group, query, deadline=self._deadline)
+        self._upto_seq = page.upto_seq
+        return page

@@ -1,0 +1,276 @@
+"""Readers of a queue: their calls are split by partition, and the answers merged.
+
+The call that is made again and again is in `advancing`. When it finds nothing to do, it costs the
+log nothing, however often it is repeated. When it waits, it does so at the leaders.
+
+Partition 0 says which epoch of a reader is the last: it is there as long as the queue is. A
+partition that has not heard of a reader (it is younger) hears of it when it is met.
+
+A partition that does not answer in time leaves the others what they are: it says why, and its open
+batch is given out by the next call.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import uuid_utils
+
+from querator.model.commands import Done
+from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.limits import OVERLOADED_RETRY_MS
+from querator.model.queues import Queue, QueueState
+from querator.model.reader_calls import (
+    AdvancedReader,
+    AdvanceReaderCall,
+    BatchPage,
+    OpenedReader,
+    OpenReaderCall,
+    ReadBatchCall,
+    Reader,
+    ReaderPosition,
+    ReaderState,
+    ReleasedReader,
+    ReleaseReaderCall,
+)
+from querator.model.readers import OpenReader, ReaderResult, ReleaseReader
+from querator.partition.readers import unknown_reader
+from querator.service.admission import Held
+from querator.service.reading.advancing import advance_reader
+from querator.service.reading.browsing import batch_slots
+from querator.service.reading.queries import Reads
+from querator.service.routing.forwarder import BatchQuery
+from querator.service.routing.outcomes import each, refused
+from querator.service.routing.router import Router, deadline_after
+from querator.service.routing.views import PartitionView
+from querator.service.validate import check_partition
+
+ROUND_S = 0.2
+"""Kept back of a call's time for what becomes ready at the last moment."""
+
+_OF_PARTITIONS_THAT_GO = (ErrorCode.QUEUE_DELETING, ErrorCode.ACK_MISMATCH)
+"""What they answer; one that is closed knows acknowledgements that the caller has given up."""
+
+T = TypeVar("T")
+
+
+class ReaderService:
+    """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
+
+    def __init__(self, *, router: Router, reads: Reads, calls: Held) -> None:
+        """`calls` counts what has been taken on and may wait."""
+        self._reading = batch_slots()
+        self._router = router
+        self._reads = reads
+        self._calls = calls
+
+    async def open(self, call: OpenReaderCall) -> OpenedReader:
+        if not call.request_id:
+            # The router may repeat the command, and what was given up may come late.
+            call = msgspec.structs.replace(call, request_id=str(uuid_utils.uuid7()))
+        queue = await self._queue(call.namespace, call.queue)
+        deadline = deadline_after(call.timeout_ms)
+        return await self._as_it_is(
+            queue, lambda it: open_reader(self._router, self._reads, it, call, deadline=deadline)
+        )
+
+    async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
+        queue = await self._queue(call.namespace, call.queue)
+        with self._calls.held():
+            deadline = deadline_after(call.timeout_ms)
+            until = asyncio.get_running_loop().time() + call.wait_ms / 1000
+            if deadline is not None:
+                until = min(until, deadline - ROUND_S)
+            return await self._as_it_is(
+                queue,
+                lambda it: advance_reader(
+                    self._router, self._reads, it, call, deadline=deadline, until=until
+                ),
+            )
+
+    async def read(self, call: ReadBatchCall, caller: str = "") -> "BatchReading":
+        """Opens a batch for reading by a connection, `caller`; its owner closes it."""
+        queue = await self._queue(call.namespace, call.queue, partition=call.partition)
+        check_partition(call.partition, queue)
+        view = self._router.views(queue)[call.partition]
+        return BatchReading(call, view, router=self._router, left=self._reading.enter(caller))
+
+    async def list(
+        self, namespace: str, name: str, *, stale: bool, timeout_ms: int = 0
+    ) -> tuple[Reader, ...]:
+        """By name."""
+        deadline = deadline_after(timeout_ms)
+        queue = await self._queue(namespace, name)
+        if not stale:
+            queue = await self._reads.whole(queue, deadline=deadline)
+        return await self._as_it_is(
+            queue, lambda it: list_readers(self._reads, it, stale=stale, deadline=deadline)
+        )
+
+    async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
+        queue = await self._queue(call.namespace, call.queue)
+        deadline = deadline_after(call.timeout_ms)
+        if call.partition is None:
+            queue = await self._reads.whole(queue, deadline=deadline)
+        else:
+            queue = await self._reads.certain_of(queue, call.partition, deadline=deadline)
+        return await self._as_it_is(
+            queue, lambda it: release_reader(self._router, self._reads, it, call, deadline=deadline)
+        )
+
+    async def _queue(self, namespace: str, name: str, *, partition: int = 0) -> Queue:
+        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+        return await self._reads.certain_of(queue, partition)
+
+    async def _as_it_is(self, queue: Queue, work: Callable[[Queue], Awaitable[T]]) -> T:
+        """What work that may be repeated comes to; begun anew when it meets a partition that has
+        gone, or has gone and come again, of which this node had not heard.
+        """
+        while True:
+            try:
+                return await work(queue)
+            except QueratorError as error:
+                if error.code not in _OF_PARTITIONS_THAT_GO:
+                    raise
+                before = queue.groups
+                queue = self._reads.newest(queue)
+                if queue.groups == before:
+                    queue, _ = await self._reads.reaching(queue, len(before))
+                if queue.groups == before or queue.state is QueueState.DELETING:
+                    raise
+
+
+class BatchReading:
+    """One part of a batch, by the page. Its owner closes it, once."""
+
+    def __init__(
+        self, call: ReadBatchCall, view: PartitionView, *, router: Router, left: Callable[[], None]
+    ) -> None:
+        self._call = call
+        self._view = view
+        self._router = router
+        self._deadline = deadline_after(call.timeout_ms)
+        self.close = left
+
+    async def page(self, from_index: int) -> BatchPage:
+        """The page that begins there. Raises QueratorError."""
+        call = self._call
+        query = BatchQuery(
+            self._view.group,
+            call.partition,
+            call.reader_id,
+            call.batch_seq,
+            from_index,
+            call.upto_index,
+            call.with_value,
+        )
+        group = self._view.group
+        page: BatchPage = await self._router.read(group, query, deadline=self._deadline)
+        return page
+
+
+async def open_reader(
+    router: Router, reads: Reads, queue: Queue, call: OpenReaderCall, *, deadline: float | None
+) -> OpenedReader:
+    """Every partition knows the epoch when this returns. Raises QueratorError."""
+    # One that cannot begin everywhere would end the run that goes on, and count as a replay.
+    await reads.readers(queue.groups, stale=False, deadline=deadline)
+    opening = OpenReader(call.reader_id, request_id=call.request_id)
+    first = await _opened(router, router.view(queue.groups[0]), opening, deadline)
+    queue, known = await reads.since(reads.newest(queue), first.routing, deadline=deadline)
+    if not known:
+        raise _behind(queue, first.routing)
+    views = router.views(queue)
+    command = OpenReader(call.reader_id, first.epoch)
+    others = await each([_opened(router, view, command, deadline) for view in views[1:]])
+    positions = []
+    for partition, result in enumerate([first, *others]):
+        if isinstance(result, QueratorError):
+            raise result
+        positions.append(
+            ReaderPosition(
+                partition, result.acked_seq, result.batch, result.position, result.dead_seq
+            )
+        )
+    return OpenedReader(first.epoch, tuple(positions))
+
+
+async def _opened(
+    router: Router, view: PartitionView, command: OpenReader, deadline: float | None
+) -> ReaderResult:
+    result = await router.call(view, command, deadline=deadline)
+    assert isinstance(result, ReaderResult)
+    return result
+
+
+def _behind(queue: Queue, routing: int) -> QueratorError:
+    return QueratorError(
+        ErrorCode.UNAVAILABLE,
+        f"this node knows the partitions of queue {queue.name} as of version {queue.routing} of "
+        f"their number, they were told version {routing}, and the placement group does not answer",
+        retry_delay_ms=OVERLOADED_RETRY_MS,
+    )
+
+
+async def list_readers(
+    reads: Reads, queue: Queue, *, stale: bool, deadline: float | None
+) -> tuple[Reader, ...]:
+    """By name. Raises QueratorError."""
+    found: dict[str, list[tuple[int, ReaderState]]] = {}
+    states_of = await reads.readers(queue.groups, stale=stale, deadline=deadline)
+    for partition, states in enumerate(states_of):
+        for state in states:
+            found.setdefault(state.reader_id, []).append((partition, state))
+    return tuple(Reader(reader_id, tuple(found[reader_id])) for reader_id in sorted(found))
+
+
+async def release_reader(
+    router: Router, reads: Reads, queue: Queue, call: ReleaseReaderCall, *, deadline: float | None
+) -> ReleasedReader:
+    """Releases what is open when the call comes, not what is given out meanwhile. Raises
+    QueratorError; a repeat then does the rest.
+    """
+    if call.partition is not None:
+        if call.remove:
+            raise invalid("partition", "must not be given when the reader is removed")
+        check_partition(call.partition, queue)
+    views = router.views(queue)
+    there: list[tuple[PartitionView, int]] = []
+    states = await reads.readers(queue.groups, stale=False, deadline=deadline)
+    known = False
+    for partition, of_partition in enumerate(states):
+        if call.partition not in (None, partition):
+            continue
+        for state in of_partition:
+            if state.reader_id == call.reader_id:
+                known = True
+                seq = 0 if state.batch is None else state.batch.seq
+                if call.batch_seq not in (0, seq):
+                    seq = 0
+                if seq or call.remove:
+                    there.append((views[partition], seq))
+    if not known:
+        raise refused(unknown_reader(call.reader_id))
+    # Partition 0 first: a reader that it does not know is made known nowhere else, and one that it
+    # keeps, for it still reads, goes on everywhere.
+    items: list[int] = []
+    for some in (there[:1], there[1:]):
+        results = await each([_release(router, call, *one, deadline) for one in some])
+        items += [_items(result) for result in results]
+    return ReleasedReader(sum(1 for _, seq in there if seq), sum(items))
+
+
+def _items(result: Done | QueratorError) -> int:
+    if isinstance(result, QueratorError):
+        raise result
+    return result.changed
+
+
+async def _release(
+    router: Router, call: ReleaseReaderCall, view: PartitionView, seq: int, deadline: float | None
+) -> Done:
+    command = ReleaseReader(call.reader_id, seq, call.remove, call.dead)
+    result = await router.call(view, command, deadline=deadline)
+    assert isinstance(result, Done)
+    return result

@@ -1,0 +1,1 @@
+"""Damaged payload, stopped partitions, and the conditions that operators see."""

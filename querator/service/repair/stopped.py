@@ -1,0 +1,92 @@
+"""Partitions that a defect or damage has stopped: a queue with one of them is not changed.
+
+A change of a queue needs every partition. One without a leader gets one before long, and follows
+then. One that is stopped does so only when an operator has repaired it. So the partitions are asked
+before the change is decided, and a change that one of them could not follow is refused as a whole:
+nothing of it is stored.
+
+A replica that is stopped says so to whoever asks it. Replicas are asked when the partition does not
+answer within LOOK_S: as long as others are a majority, they go on without the stopped one.
+"""
+
+import asyncio
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.nodes import node_name
+from querator.model.queues import Queue
+from querator.partition.facts import ClosureQuery
+from querator.service.reading.queries import NOT_OPEN
+from querator.service.routing.outcomes import each
+from querator.service.routing.router import Router
+
+LOOK_S = 1.0
+"""How long a partition may take to answer, and its replicas after that."""
+
+_STOPPED = (ErrorCode.INTERNAL, ErrorCode.STORAGE_FAILED)
+
+
+async def check_running(router: Router, queue: Queue, *, deadline: float | None) -> None:
+    """Raises STORAGE_FAILED when partitions of the queue are stopped; within half of the time until
+    the deadline.
+    """
+    answers = await each(
+        [
+            router.read(group, ClosureQuery(group), deadline=_latest(deadline))
+            for group in queue.groups
+        ]
+    )
+    silent = [number for number, answer in enumerate(answers) if isinstance(answer, QueratorError)]
+    reasons = await each(
+        [_why_stopped(router, queue.groups[number], _latest(deadline)) for number in silent]
+    )
+    stopped = {
+        number: reason
+        for number, reason in zip(silent, reasons, strict=True)
+        if isinstance(reason, str) and reason
+    }
+    if stopped:
+        raise _refusal(queue, stopped)
+
+
+def _latest(deadline: float | None) -> float:
+    now_s = asyncio.get_running_loop().time()
+    return now_s + LOOK_S if deadline is None else min(now_s + LOOK_S, (now_s + deadline) / 2)
+
+
+async def _why_stopped(router: Router, group: GroupId, latest: float) -> str:
+    """What the replicas of a partition say that are stopped; empty: none says so."""
+    nodes = [node_name(replica.node) for replica in router.map.replicas(group)]
+    answers = await each([_ask(router, node, group, latest) for node in nodes])
+    return "; ".join(
+        f"node {node}: {answer.message}"
+        for node, answer in zip(nodes, answers, strict=True)
+        if isinstance(answer, QueratorError)
+        and (answer.code in _STOPPED or answer.field == NOT_OPEN)
+    )
+
+
+async def _ask(router: Router, node: str, group: GroupId, latest: float) -> None:
+    """Raises QueratorError."""
+    query = ClosureQuery(group)
+    try:
+        async with asyncio.timeout_at(latest):
+            if node == router.name:
+                await router.answers(query)
+            elif router.forwarder is not None:
+                await router.forwarder.query(node, query)
+    except TimeoutError:
+        raise QueratorError(ErrorCode.UNAVAILABLE, f"node {node} does not answer") from None
+
+
+def _refusal(queue: Queue, stopped: dict[int, str]) -> QueratorError:
+    numbers = ", ".join(map(str, stopped))
+    reasons = "; ".join(f"partition {number} ({reason})" for number, reason in stopped.items())
+    return QueratorError(
+        ErrorCode.STORAGE_FAILED,
+        f"queue {queue.name} was not changed, because a partition of it is stopped and would not "
+        f"follow: {reasons}. The log of that node says more: check its data with querator verify, "
+        "replace it with querator node replace, and repeat the request",
+        field="partition",
+        value=numbers,
+    )

@@ -1,0 +1,1 @@
+"""Transactional produce: the calls of clients, and the driver that finishes transactions."""

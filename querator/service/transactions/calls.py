@@ -1,0 +1,338 @@
+"""Transactional produce, as its users ask for it: stage, commit, abort, list.
+
+    Stage        cut like a produce, one part for each partition; any number of requests, tasks and
+                 attempts at them
+    CommitTxn    one call for a batch, with the attempts that count: Begin at the coordinator, the
+                 first partition of the queue, then a wait for what is decided there
+    AbortTxn     before that
+
+Whoever carries a transaction out is not the call that began it (`service.transactions.driver`): a
+call that is repeated, after a crash or because its answer got lost, meets the transaction as it is
+by then.
+"""
+
+import asyncio
+from zlib import crc32
+
+from querator.model.calls import ProduceCall
+from querator.model.commands import Done
+from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
+from querator.model.limits import (
+    COMMIT_WAIT_MS_MAX,
+    TXN_CLAIMS_MAX,
+    TXN_LIST_MAX,
+)
+from querator.model.queues import Queue
+from querator.model.transactions import (
+    AbortTxn,
+    Begin,
+    DropStages,
+    Participant,
+    ProducerTotals,
+    Stage,
+    StageClaim,
+    StagedBatch,
+    StageResult,
+    TxnResult,
+    TxnState,
+)
+from querator.model.txn_calls import (
+    AbortCall,
+    AbortReply,
+    CommitCall,
+    CommitReply,
+    StageCall,
+    StagedPart,
+    StageReply,
+    TxnList,
+)
+from querator.partition.txn_steps import (
+    CommittedQuery,
+    ProducerQuery,
+    StagedPage,
+    StagedQuery,
+    TxnQuery,
+)
+from querator.service.produce import split as parts
+from querator.service.produce.calls import Producing
+from querator.service.routing.outcomes import each
+from querator.service.routing.router import Router
+from querator.service.routing.views import PartitionView
+
+DECISION_WAIT_MS = 2_000
+"""For which the coordinator is asked at once: it may lose its office meanwhile."""
+
+
+class Transactions:
+    """Belongs to one event loop. Every method raises QueratorError; deadlines are by the loop's
+    clock, None: there is none.
+    """
+
+    def __init__(self, router: Router, producing: Producing, *, durable: bool) -> None:
+        self._router = router
+        self._producing = producing
+        self._durable = durable
+        self._loop = asyncio.get_running_loop()
+
+    # --- stage -------------------------------------------------------------------------------
+
+    async def stage(self, queue: Queue, call: StageCall, *, deadline: float | None) -> StageReply:
+        """Stores the items of a request invisibly; a repeat changes nothing."""
+        if call.sequence == 1 and call.batch <= await self._committed(queue, call, deadline):
+            return StageReply((), self._durable, committed=True)
+        until_s = self._producing.until_rerouted(deadline)
+        while True:
+            outcomes = await each(
+                [self._store(queue, call, part, deadline) for part in self._cut(queue, call)]
+            )
+            stored = [one for one in outcomes if isinstance(one, StagedPart)]
+            errors = [one for one in outcomes if isinstance(one, QueratorError)]
+            if len(stored) + len(errors) < len(outcomes):
+                return StageReply((), self._durable, committed=True)
+            if not errors:
+                return StageReply(tuple(stored), self._durable)
+            other = [one for one in errors if not self._producing.was_rerouted(queue, one)]
+            for error in other:
+                if error.code is ErrorCode.TRANSACTION_ABORTED:
+                    # The attempt is lost: a repeat of the request would not help.
+                    raise error
+            if other:
+                raise parts.merged_error(other, stored=bool(stored))
+            queue = await self._producing.rerouted(queue, call, until_s, *errors)
+
+    def _cut(self, queue: Queue, call: StageCall) -> list[parts.Part]:
+        """As a produce. A repeat goes where the request went, unless partitions have changed."""
+        if call.partition is None:
+            home = (crc32(call.attempt) + call.sequence) % queue.shares
+        elif call.partition < queue.shares:
+            home = call.partition
+        else:
+            raise invalid(
+                "partition",
+                f"is {call.partition}; queue {queue.name} has {queue.shares} partitions",
+                value=call.partition,
+            )
+        whole = parts.whole(
+            ProduceCall(
+                call.namespace,
+                call.queue,
+                call.items,
+                call.lengths,
+                specials=call.specials,
+                slots=call.slots,
+            ),
+            home,
+            routing=queue.routing,
+        )
+        if not call.slots:
+            return [whole]
+        return parts.cut(whole, home=home, partitions=queue.shares, routing=queue.routing)
+
+    async def _store(
+        self, queue: Queue, call: StageCall, part: parts.Part, deadline: float | None
+    ) -> StagedPart | QueratorError | None:
+        """None: the batch is committed."""
+        checksum = crc32(part.items)
+        command = Stage(
+            call.producer,
+            call.batch,
+            call.task,
+            call.attempt,
+            call.sequence,
+            checksum,
+            part.command.lengths,
+            part.command.specials,
+            part.command.routing,
+            part.command.slots,
+        )
+        view = self._router.views(queue)[part.partition]
+        try:
+            result = await self._router.call(
+                view, command, part.items, deadline=deadline, budget=self._producing.budget
+            )
+        except QueratorError as error:
+            return error
+        assert isinstance(result, StageResult)
+        if result.committed:
+            return None
+        count = len(part.command.lengths) >> 2
+        return StagedPart(part.partition, count, checksum, result.repeated)
+
+    async def _committed(
+        self, queue: Queue, call: StageCall | CommitCall, deadline: float | None
+    ) -> int:
+        """The last batch of the producer that was committed; -1: none is known."""
+        group = queue.groups[0]
+        query = CommittedQuery(group, (call.producer,))
+        [committed] = await self._router.read(group, query, deadline=deadline)
+        return int(committed)
+
+    # --- commit ------------------------------------------------------------------------------
+
+    async def commit(
+        self, queue: Queue, call: CommitCall, *, deadline: float | None
+    ) -> CommitReply:
+        """Answered when it is decided; items become visible partition by partition from then on.
+
+        Raises TRANSACTION_ABORTED when a stage is not there or not what the call says, and when the
+        number of partitions has changed since; QUEUE_FULL; TOO_MANY_DEDUP_KEYS;
+        OUTCOME_UNKNOWN when there is no decision in time: repeat the call.
+        """
+        try:
+            begin = Begin(call.producer, call.batch, participants(queue, call))
+        except QueratorError as error:
+            gone = error.code is ErrorCode.TRANSACTION_ABORTED
+            if gone and call.batch <= await self._committed(queue, call, deadline):
+                return CommitReply(True, self._durable)
+            raise
+        view = self._router.views(queue)[0]
+        latest = self._loop.time() + COMMIT_WAIT_MS_MAX / 1000 if deadline is None else deadline
+        while True:
+            begun = await self._router.call(view, begin, deadline=latest)
+            assert isinstance(begun, TxnResult)
+            if begun.state is TxnState.COMMITTED:
+                return CommitReply(True, self._durable)
+            decided = await self._decision(view, call, begun, latest)
+            if decided.state is TxnState.COMMITTED:
+                return CommitReply(not begun.mine, self._durable)
+            if begun.mine:
+                raise _aborted(call, decided)
+
+    async def _decision(
+        self, view: PartitionView, call: CommitCall, begun: TxnResult, latest: float
+    ) -> TxnResult:
+        """What becomes of a transaction; of another one, when it is out of the way."""
+        while True:
+            left_ms = int((latest - self._loop.time()) * 1000)
+            query = TxnQuery(
+                view.group,
+                begun.txn,
+                call.producer,
+                call.batch,
+                max(1, min(left_ms, DECISION_WAIT_MS)),
+                finished=not begun.mine,
+            )
+            cause: QueratorError | None = None
+            try:
+                result: TxnResult = await self._router.read(view.group, query, deadline=latest)
+            except QueratorError as error:
+                cause = error
+            else:
+                if not query.waits(result):
+                    return result
+            if cause is not None or self._loop.time() >= latest:
+                raise QueratorError(
+                    ErrorCode.OUTCOME_UNKNOWN,
+                    f"the commit of batch {call.batch} was taken on and is not decided; repeat it",
+                    field="batch",
+                    value=str(call.batch),
+                ) from cause
+
+    # --- abort and list ----------------------------------------------------------------------
+
+    async def abort(self, queue: Queue, call: AbortCall, *, deadline: float | None) -> AbortReply:
+        """Drops what is staged of the batch, unless it is committed. Repeats do no harm."""
+        view = self._router.views(queue)[0]
+        command = AbortTxn(call.producer, call.batch)
+        result = await self._router.call(view, command, deadline=deadline)
+        assert isinstance(result, TxnResult)
+        if result.state is TxnState.COMMITTED:
+            return AbortReply(True, 0)
+        views = self._router.views(queue)
+        dropped = await each([self._drop(one, call, deadline) for one in views])
+        stages = 0
+        for one, count in zip(views, dropped, strict=True):
+            if not isinstance(count, QueratorError):
+                stages += count
+            elif not self._router.has_left(queue, one.group, count):
+                raise count
+        return AbortReply(False, stages)
+
+    async def _drop(self, view: PartitionView, call: AbortCall, deadline: float | None) -> int:
+        stages = 0
+        while True:
+            command = DropStages(call.producer, call.batch)
+            result = await self._router.call(view, command, deadline=deadline)
+            assert isinstance(result, Done)
+            if not result.changed:
+                return stages
+            stages += result.changed
+
+    async def staged(self, queue: Queue, *, deadline: float | None) -> TxnList:
+        """What is staged, and what is being committed, by batch."""
+        pages = await each(
+            [
+                self._router.read(group, StagedQuery(group, TXN_LIST_MAX), deadline=deadline)
+                for group in queue.groups
+            ]
+        )
+        batches: dict[tuple[str, int], StagedBatch] = {}
+        more = False
+        for group, page in zip(queue.groups, pages, strict=True):
+            if isinstance(page, QueratorError):
+                if self._router.has_left(queue, group, page):
+                    continue
+                raise page
+            assert isinstance(page, StagedPage)
+            more = more or page.more
+            for one in page.batches:
+                key = (one.producer, one.batch)
+                batches[key] = batches[key].joined(one) if key in batches else one
+        ordered = sorted(batches.values(), key=lambda one: (one.begun_ms, one.producer, one.batch))
+        return TxnList(tuple(ordered[:TXN_LIST_MAX]), more or len(ordered) > TXN_LIST_MAX)
+
+    async def totals(
+        self, queue: Queue, producer: str, *, deadline: float | None
+    ) -> ProducerTotals:
+        """What the queue has counted of a producer's batches."""
+        group = queue.groups[0]
+        query = ProducerQuery(group, producer)
+        totals: ProducerTotals = await self._router.read(group, query, deadline=deadline)
+        return totals
+
+
+def last_partition(call: CommitCall) -> int:
+    """The last one that a commit names; 0: it names none."""
+    return max((part.partition for one in call.attempts for part in one.parts), default=0)
+
+
+def participants(queue: Queue, call: CommitCall) -> tuple[Participant, ...]:
+    """By partition. Raises QueratorError: INVALID_ARGUMENT, LIMIT_EXCEEDED, TRANSACTION_ABORTED."""
+    claims: dict[int, list[StageClaim]] = {}
+    tasks: set[int] = set()
+    count = 0
+    for position, attempt in enumerate(call.attempts):
+        if attempt.task in tasks:
+            raise invalid(
+                f"stages[{position}].task",
+                f"names task {attempt.task} again: one attempt at a task counts",
+                value=attempt.task,
+            )
+        tasks.add(attempt.task)
+        for part in attempt.parts:
+            claims.setdefault(part.partition, []).append(
+                StageClaim(attempt.task, attempt.attempt, part.count, part.checksum)
+            )
+            count += 1
+    if count > TXN_CLAIMS_MAX:
+        raise over_limit("stages", value=count, limit=TXN_CLAIMS_MAX, unit="stages")
+    gone = [partition for partition in claims if partition >= len(queue.groups)]
+    if gone:
+        raise QueratorError(
+            ErrorCode.TRANSACTION_ABORTED,
+            f"batch {call.batch} was staged in partition {gone[0]}, which queue {queue.name} does "
+            "not have (any more); stage its tasks again",
+            field="stages",
+            value=str(gone[0]),
+        )
+    return tuple(
+        Participant(partition, queue.groups[partition], tuple(claims[partition]))
+        for partition in sorted(claims)
+    )
+
+
+def _aborted(call: CommitCall, decided: TxnResult) -> QueratorError:
+    code = decided.code or ErrorCode.TRANSACTION_ABORTED
+    reason = decided.message or "the reason is not remembered"
+    message = f"batch {call.batch} of producer {call.producer} is not committed: {reason}"
+    return QueratorError(code, message, field="stages", value=str(call.batch))

@@ -1,0 +1,274 @@
+"""Transactions that this node's partitions coordinate are carried out, whoever began them.
+
+The coordinator's tables say what is to be done (`partition.txn_steps`), and each step may be done
+any number of times. So the carrier may die at any point; the next leader of the coordinator finds
+what is open and goes on. One task for each open transaction:
+
+    PREPARING    all participants are asked to prepare ─► Decide
+    COMMITTED    all are told to publish, until there is nothing left ─► Finish
+    ABORTED      all are told to let go ─► Finish
+
+A participant that cannot be reached holds up its transaction and no other one. One that is gone for
+ever (its partition has closed) has nothing of it: it refuses to prepare, and has let go.
+
+Whoever leads a partition with stages asks the coordinator now and then. What is pinned for a
+transaction that is finished is let go. What is staged for a batch that is committed is dropped, and
+the partition remembers the batch: so an attempt that goes on after the commit holds no room there,
+and is told, also in a partition that no commit has named.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from querator import telemetry
+from querator.model.commands import Done, Refusal
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.limits import STAGES_ASK_MS, STAGES_MAX
+from querator.model.queues import QueueState
+from querator.model.transactions import (
+    Discard,
+    DropStages,
+    Finish,
+    Prepare,
+    Publish,
+    TxnResult,
+    TxnState,
+)
+from querator.partition.txn_steps import (
+    CommittedQuery,
+    OpenTxn,
+    TransactionQuery,
+    TxnQuery,
+    answer,
+    open_batches,
+    open_numbers,
+    open_txn,
+    pinned_txns,
+    verdict,
+)
+from querator.service.reading.queries import Reads
+from querator.service.routing.outcomes import as_answer, each
+from querator.service.routing.router import Router
+from querator.service.routing.views import PartitionView
+from querator.storage.environment import Environment
+
+PAUSE_S_MIN = 0.02
+PRODUCERS_ASKED_MAX = 500
+"""Whose batches one question is about."""
+PAUSE_S_MAX = 5.0
+"""Pause of a transaction after a failure, doubled each time."""
+
+_log = telemetry.logger(__name__)
+
+
+class Committer:
+    """Carries the transactions of all partitions that this node leads. On the event loop."""
+
+    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
+        self._router = router
+        self._environment = environment
+        self._reads = reads
+        self._loop = asyncio.get_running_loop()
+        self._carried: dict[tuple[PartitionView, int], asyncio.Task[None]] = {}
+        self._asking: dict[PartitionView, asyncio.Task[None]] = {}
+        self._changes: dict[int, asyncio.Event] = {}
+        """By group: set, and dropped, when something may have been decided."""
+        self._stopped = False
+        reads.transactions = self.answer
+
+    def look(self, view: PartitionView) -> None:
+        """The partition has applied something, or this node leads it from here on."""
+        change = self._changes.pop(view.group, None)
+        if change is not None:
+            change.set()
+        if self._stopped or not view.local:
+            return
+        if view.stages and view not in self._asking:
+            # Owned: it ends when nothing is staged, or `stop` cancels it.
+            self._asking[view] = self._loop.create_task(self._ask(view))
+        if view.txns and view.txns > sum(1 for carried, _ in self._carried if carried is view):
+            self._begin(view)
+
+    def _begin(self, view: PartitionView) -> None:
+        with self._environment.snapshot() as txn:
+            numbers = open_numbers(txn, view.group)
+        for number in numbers:
+            key = (view, number)
+            if key not in self._carried:
+                # Owned: it ends with the transaction or the office, or `stop` cancels it.
+                task = self._loop.create_task(self._carry(view, number))
+                self._carried[key] = task
+                task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: tuple[PartitionView, int], task: "asyncio.Task[None]") -> None:
+        del self._carried[key]
+        if not task.cancelled():
+            task.result()
+            self.look(key[0])
+
+    async def stop(self) -> None:
+        """What is under way is left to the next leader."""
+        self._stopped = True
+        tasks = [*self._carried.values(), *self._asking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one transaction ---------------------------------------------------------------------
+
+    async def _carry(self, view: PartitionView, number: int) -> None:
+        pause_s = PAUSE_S_MIN
+        while view.local and not self._gone(view.group):
+            try:
+                with self._environment.snapshot() as txn:
+                    found = open_txn(txn, view.group, number)
+                if found is None:
+                    return
+                await self._step(view, found)
+                pause_s = PAUSE_S_MIN
+            except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
+                error = as_answer(defect, "carrying out a transaction")
+                if pause_s == PAUSE_S_MAX:
+                    _log.warning("txns.stuck", group=view.group, txn=number, error=str(error))
+                await view.pause(self._loop.time() + pause_s)
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    async def _step(self, view: PartitionView, txn: OpenTxn) -> None:
+        """Raises QueratorError; then again."""
+        answers = await each([self._tell(GroupId(group), step) for group, step in txn.steps])
+        refused = [one for one in answers if isinstance(one, Refusal)]
+        for one in answers:
+            if isinstance(one, QueratorError) and not refused:
+                raise one
+        if txn.state is TxnState.PREPARING:
+            decided = await self._router.call(view, verdict(txn.number, refused))
+            assert isinstance(decided, TxnResult)
+            _log.debug("txns.decided", group=view.group, txn=txn.number, state=decided.state.name)
+        else:
+            assert not refused, "what is decided is not refused"
+            await self._router.call(view, Finish(txn.number))
+
+    async def _tell(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
+        """Until the participant has done all of the step, or has refused it."""
+        while True:
+            try:
+                result: Done | Refusal = await self._router.propose(group, step)
+            except QueratorError:
+                if await self._is_nowhere(group):
+                    return _of_nobody(step)
+                raise
+            if isinstance(result, Refusal):
+                if result.code is ErrorCode.UNAVAILABLE:
+                    raise QueratorError(result.code, result.message)
+                return result
+            if isinstance(step, Prepare) or not result.changed:
+                return result
+
+    async def _is_nowhere(self, group: GroupId) -> bool:
+        """Whether a group that was there has left the map for ever. A map that is behind may not
+        have it yet.
+        """
+        if self._router.map.by_group(group) is not None or not await self._reads.catch_up():
+            return False
+        return self._router.map.by_group(group) is None
+
+    def _gone(self, group: GroupId) -> bool:
+        """Whether the group's queue has been deleted, or is being."""
+        owner = self._router.map.by_group(group)
+        return owner is None or owner[0].state is QueueState.DELETING
+
+    # --- what is staged ----------------------------------------------------------------------
+
+    async def _ask(self, view: PartitionView) -> None:
+        try:
+            while True:
+                await view.pause(self._loop.time() + STAGES_ASK_MS / 1000)
+                if not view.local or not view.stages or self._gone(view.group):
+                    return
+                try:
+                    await self._let_go(view)
+                    await self._drop_committed(view)
+                except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
+                    error = as_answer(defect, "letting go of what is staged")
+                    _log.info("txns.unanswered", group=view.group, error=str(error))
+        finally:
+            del self._asking[view]
+
+    async def _let_go(self, view: PartitionView) -> None:
+        """Lets go of what is pinned for transactions that are finished."""
+        owner = self._router.map.by_group(view.group)
+        if owner is None:
+            return
+        with self._environment.snapshot() as txn:
+            pinned = pinned_txns(txn, view.group)
+        for one in pinned:
+            # The first partition of a queue never closes.
+            coordinator = owner[0].groups[0]
+            query = TxnQuery(coordinator, one.txn, one.producer, one.batch)
+            if not (await self._router.read(coordinator, query)).txn:
+                _log.info("txns.let_go", group=view.group, txn=one.txn)
+                step = Discard(one.txn, producer=one.producer, batch=one.batch)
+                await self._tell(view.group, step)
+
+    async def _drop_committed(self, view: PartitionView) -> None:
+        """Drops what is staged for batches that are committed."""
+        owner = self._router.map.by_group(view.group)
+        if owner is None:
+            return
+        with self._environment.snapshot() as txn:
+            found = open_batches(txn, view.group, STAGES_MAX)
+        coordinator = owner[0].groups[0]
+        producers = sorted({one.producer for one in found})
+        committed: dict[str, int] = {}
+        for start in range(0, len(producers), PRODUCERS_ASKED_MAX):
+            chunk = tuple(producers[start : start + PRODUCERS_ASKED_MAX])
+            numbers = await self._router.read(coordinator, CommittedQuery(coordinator, chunk))
+            committed.update(zip(chunk, numbers, strict=True))
+        for one in found:
+            last = committed[one.producer]
+            if one.batch <= last:
+                _log.info("txns.dropped", group=view.group, batch=one.batch)
+                await self._drop(view, DropStages(one.producer, one.batch, last))
+
+    async def _drop(self, view: PartitionView, command: DropStages) -> None:
+        while True:
+            result = await self._router.call(view, command)
+            assert isinstance(result, Done)
+            if not result.changed:
+                return
+
+    # --- questions ---------------------------------------------------------------------------
+
+    async def answer(self, query: TransactionQuery) -> Any:
+        """At the leader, which has confirmed its office."""
+        result = self._read(query)
+        if not isinstance(query, TxnQuery) or not query.wait_ms:
+            return result
+        until_s = self._loop.time() + query.wait_ms / 1000
+        try:
+            async with asyncio.timeout_at(until_s):
+                while query.waits(result):
+                    change = self._changes.setdefault(query.group, asyncio.Event())
+                    result = self._read(query)
+                    if query.waits(result):
+                        await change.wait()
+        except TimeoutError:
+            pass
+        return result
+
+    def _read(self, query: TransactionQuery) -> Any:
+        with self._environment.snapshot() as txn:
+            return answer(txn, query)
+
+
+def _of_nobody(step: Prepare | Publish | Discard) -> Done | Refusal:
+    """What a partition that is gone would say."""
+    if isinstance(step, Prepare):
+        return Refusal(
+            ErrorCode.TRANSACTION_ABORTED,
+            "a partition with stages of the batch has closed",
+            field="stages",
+        )
+    return Done()
