@@ -134,6 +134,7 @@ class Rooms:
         self.admin = AdminService(
             placement=placement,
             router=self.service.router,
+            directory=self.service.directory,
             reads=self.service.reads,
             durable=environment.durable,
             clock=clock,
@@ -203,6 +204,9 @@ class Rooms:
 
     def on_hang(self, hangs: bool) -> None:
         self.service.on_hang(hangs)
+
+    def on_damage(self, group: GroupId, index: int, part: int) -> None:
+        self.service.damage.unsendable(group, index, part)
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         """One partition is down and the node goes on; without group 0, on the map as it is."""

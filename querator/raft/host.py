@@ -95,6 +95,10 @@ class HostEvents(Protocol):
         """The raft thread hangs, or goes on. Only of a node of several."""
         ...
 
+    def on_damage(self, group: GroupId, index: int, part: int) -> None:
+        """An attachment is damaged on this node that another replica is to have from it."""
+        ...
+
 
 class Host:
     """All Raft groups of a node. Every method is called on the event loop that called `start`."""
@@ -150,8 +154,6 @@ class Host:
         """
         self._led: set[GroupId] = set()
         self._leaders: dict[GroupId, NodeKey] = {}
-        self.on_damage: Callable[[GroupId, int, int], None] | None = None
-        """Told of an attachment (group, index, part) that cannot be sent to another replica."""
         self._closed: QueratorError | None = None
         """Why nothing more is taken on; None while it is."""
 
@@ -476,8 +478,7 @@ class Host:
                 self._opened.pop(group, None)
                 self._events.on_quarantine(group, error)
             case Damaged(group, index, part):
-                if self.on_damage is not None:
-                    self.on_damage(group, index, part)
+                self._events.on_damage(group, index, part)
 
     def _fail(self, error: BaseException) -> None:
         """The raft thread has ended by `error`."""

@@ -39,6 +39,7 @@ from querator.partition.rows import ItemState
 from querator.service.reading import paging
 from querator.service.reading.queries import Reads
 from querator.service.repair.stopped import check_running
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import LettersQuery, PeekQuery
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import (
@@ -79,12 +80,14 @@ class AdminService:
         *,
         placement: "Placement",
         router: Router,
+        directory: QueueDirectory,
         reads: Reads,
         durable: bool,
         clock: "Clock",
     ) -> None:
         self._placement = placement
         self._router = router
+        self._directory = directory
         self._reads = reads
         self._durable = durable
         self._clock = clock
@@ -102,13 +105,13 @@ class AdminService:
 
     async def get_queue(self, namespace: str, name: str) -> Queue:
         """In whatever state it is."""
-        return await self._reads.newly(lambda: self._existing(namespace, name))
+        return await self._directory.newly(lambda: self._existing(namespace, name))
 
     async def list_queues(self, namespace: str, page_size: int, page_token: str) -> QueuePage:
         """By name."""
         limit = page_items(page_size)
         check_name(namespace, field="namespace")
-        placed = await self._reads.newly(lambda: self._map_with(namespace))
+        placed = await self._directory.newly(lambda: self._map_with(namespace))
         scope = f"queues/{namespace}"
         after = paging.decode(scope, page_token).decode() if page_token else ""
         later = [queue for queue in placed.queues(namespace) if queue.name > after]
@@ -133,7 +136,7 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         check_update_mask(mask)
         check_between(expected_version, 0, 2**63 - 1, field="expected_version")
-        queue = await self._reads.existing(
+        queue = await self._directory.existing(
             lambda: self._existing(namespace, name), deadline=deadline
         )
         changes = {field: getattr(settings, field) for field in mask}
@@ -151,7 +154,7 @@ class AdminService:
         have not answered within DELETE_WAIT_MS_MAX.
         """
         deadline = deadline_after(min(timeout_ms or DELETE_WAIT_MS_MAX, DELETE_WAIT_MS_MAX))
-        await self._reads.existing(lambda: self._existing(namespace, name), deadline=deadline)
+        await self._directory.existing(lambda: self._existing(namespace, name), deadline=deadline)
         await self._placement.delete_queue(namespace, name, deadline=deadline)
 
     def _existing(self, namespace: str, name: str) -> Queue:
@@ -172,7 +175,7 @@ class AdminService:
                 raise deleting(name)
             return queue
 
-        return await self._reads.existing(look)
+        return await self._directory.existing(look)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         if not stale:
-            queue = await self._reads.whole(queue, deadline=deadline)
+            queue = await self._directory.whole(queue, deadline=deadline)
         queue, stats = await self._stats(queue, stale=stale, deadline=deadline)
         counts = tuple(
             msgspec.structs.replace(each, partition=partition)
@@ -199,9 +202,9 @@ class AdminService:
             try:
                 return queue, await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
             except QueratorError as error:
-                if not any(self._router.has_left(queue, group, error) for group in queue.groups):
+                if not any(self._directory.has_left(queue, group, error) for group in queue.groups):
                     raise
-                queue = self._reads.newest(queue)
+                queue = self._directory.newest(queue)
 
     async def peek_items(
         self,
@@ -243,7 +246,7 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         if not stale:
-            queue = await self._reads.whole(queue, deadline=deadline)
+            queue = await self._directory.whole(queue, deadline=deadline)
         limit = page_items(page_size)
         origin = name if queue.settings.dead_queue else None
         dead = await self._live(namespace, queue.settings.dead_queue) if origin else queue
@@ -274,7 +277,7 @@ class AdminService:
             try:
                 page = await self._reads.page(asked, deadline=deadline)
             except QueratorError as error:
-                if not self._router.has_left(queue, group, error):
+                if not self._directory.has_left(queue, group, error):
                     raise
                 page = ItemPage((), 0)
             items += [(group, partition, item) for item in page.items]
@@ -285,7 +288,7 @@ class AdminService:
             partition += 1
             if partition == len(queue.groups) and not stale:
                 # Before it says that there is no more.
-                queue = await self._reads.whole(queue, deadline=deadline)
+                queue = await self._directory.whole(queue, deadline=deadline)
         more = partition < len(queue.groups)
         token = paging.encode_item(scope, partition, after_seq) if more else ""
         return PeekedPage(tuple(items), token)
@@ -299,7 +302,7 @@ class AdminService:
         node's, or far behind them; those partitions. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
-        queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
+        queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
         found = []
         queue, counts = await self._stats(queue, stale=False, deadline=deadline)
         for partition, stats in enumerate(counts):
@@ -311,7 +314,7 @@ class AdminService:
                 try:
                     done = await self._router.call(view, RepairTime(), deadline=deadline)
                 except QueratorError as error:
-                    if not self._router.has_left(queue, view.group, error):
+                    if not self._directory.has_left(queue, view.group, error):
                         raise
                     continue
                 assert isinstance(done, Done)
@@ -333,7 +336,7 @@ class AdminService:
         were given up. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
-        queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
+        queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
         found: list[DamagedBlock] = []
         given_up = 0
         for partition, group in enumerate(queue.groups):
@@ -344,7 +347,7 @@ class AdminService:
                 if not dry_run:
                     given_up += await self._give_up(queue, partition, lost, deadline)
             except QueratorError as error:
-                if not self._router.has_left(queue, group, error):
+                if not self._directory.has_left(queue, group, error):
                     raise
         return tuple(found), given_up
 
@@ -381,7 +384,7 @@ class AdminService:
         not sent twice.
         """
         deadline = deadline_after(timeout_ms)
-        queue = await self._reads.whole(await self._live(namespace, name), deadline=deadline)
+        queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
         if not queue.settings.dead_queue:
             raise invalid("queue", f"{name} has no dead queue", value=name)
         dead = await self._live(namespace, queue.settings.dead_queue)
@@ -393,7 +396,7 @@ class AdminService:
             each: list[tuple[GroupId, tuple[int, ...]]] = [(group, ()) for group in dead.groups]
         else:
             by_partition = _by_partition(item_ids)
-            dead, known = await self._reads.reaching(dead, max(by_partition), deadline=deadline)
+            dead, known = await self._directory.reaching(dead, max(by_partition), deadline=deadline)
             _check_partitions(item_ids, dead, known=known)
             each = [
                 (dead.groups[partition], tuple(seqs))
@@ -404,7 +407,7 @@ class AdminService:
             try:
                 redriven += await self._redrive(group, name, homes, seqs, deadline)
             except QueratorError as error:
-                if not self._router.has_left(dead, group, error):
+                if not self._directory.has_left(dead, group, error):
                     raise
         return redriven
 

@@ -16,7 +16,7 @@ from querator import telemetry
 from querator.model.commands import Done, ForgetGroups
 from querator.model.queues import QueueState
 from querator.partition.departed import departed
-from querator.service.reading.queries import Reads
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import as_answer
 from querator.service.routing.router import Router
 from querator.service.routing.views import PartitionView
@@ -33,10 +33,10 @@ _log = telemetry.logger(__name__)
 class Departed:
     """On the event loop."""
 
-    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
+    def __init__(self, router: Router, directory: QueueDirectory, environment: Environment) -> None:
         self._router = router
         self._environment = environment
-        self._reads = reads
+        self._directory = directory
         self._views: dict[PartitionView, None] = {}
         """To be looked at."""
         self._task: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class Departed:
                 del views[view]
             if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        if not found or not await self._reads.catch_up():
+        if not found or not await self._directory.catch_up():
             return
         living = self._living()
         for view in found:

@@ -34,7 +34,8 @@ from querator.model.limits import MOVE_BATCH_ITEMS_MAX, MOVE_PAUSE_MS_MAX, MOVE_
 from querator.model.queues import QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
-from querator.service.reading.queries import Reads
+from querator.service.repair.damage import Damage
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import Accepted, as_answer
 from querator.service.routing.router import Router
 from querator.service.routing.views import PartitionView
@@ -84,9 +85,12 @@ class _Source:
 class Mover:
     """Carries the moves of all partitions that this node leads."""
 
-    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
+    def __init__(
+        self, router: Router, directory: QueueDirectory, environment: Environment, damage: Damage
+    ) -> None:
         self._router = router
-        self._reads = reads
+        self._directory = directory
+        self._damage = damage
         self._asking: set[asyncio.Task[None]] = set()
         self._environment = environment
         self._loop = asyncio.get_running_loop()
@@ -152,7 +156,7 @@ class Mover:
                     most = source.batch_max.get(free[0], MOVE_BATCH_ITEMS_MAX)
                     batch = outbox_batch(txn, view.group, free[0], items_max=most)
         except BlockDamaged as damaged:
-            self._failed(source, free[0], self._reads.damaged(damaged))
+            self._failed(source, free[0], self._damage.refusal(damaged))
             return
         except Exception as error:  # noqa: BLE001 - the other targets go on, this one later
             failed = as_answer(error, "reading what is to be moved")
@@ -178,7 +182,7 @@ class Mover:
     async def _return(self, source: _Source, target: GroupId) -> None:
         """Takes back what was meant for a target that is gone, once that is certain."""
         try:
-            known = await self._reads.catch_up()
+            known = await self._directory.catch_up()
         except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
             self._failed(source, target, as_answer(defect, "asking for the map"))
             return

@@ -63,7 +63,10 @@ from querator.service.produce.calls import Producing
 from querator.service.reading.browsing import Browsing, scan_slots
 from querator.service.reading.queries import Reads, check_waited, leaderless
 from querator.service.reading.readers import ReaderService
+from querator.service.repair.aside import AsideBlocks
 from querator.service.repair.damage import Damage
+from querator.service.routing.answers import QueryAnswers
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.router import Router, deadline_after
 from querator.service.transactions.calls import Transactions, last_partition
@@ -116,13 +119,35 @@ class QueueService:
         self._environment = environment
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        aside, answers = AsideBlocks(), QueryAnswers()
         self._router = Router(
-            host, lambda: placement.map, forwarder, out_of_reach=out_of_reach, born=born
+            host,
+            lambda: placement.map,
+            forwarder,
+            answers=answers,
+            amend=aside.amend,
+            out_of_reach=out_of_reach,
+            born=born,
         )
-        self._reads = Reads(host=host, router=self._router, environment=environment)
-        self._mover = Mover(self._router, environment, self._reads)
-        self._departed = Departed(self._router, environment, self._reads)
-        self._committer = Committer(self._router, environment, self._reads)
+        self._directory = QueueDirectory(lambda: placement.map, self._router)
+        self.damage = Damage(
+            host,
+            self._router,
+            aside=aside,
+            environment=environment,
+            on_effects=self._on_effects,
+        )
+        self._committer = Committer(self._router, self._directory, environment)
+        self._reads = Reads(
+            host=host,
+            router=self._router,
+            environment=environment,
+            damage=self.damage,
+            transactions=self._committer.answer,
+            answers=answers,
+        )
+        self._mover = Mover(self._router, self._directory, environment, self.damage)
+        self._departed = Departed(self._router, self._directory, environment)
         self._cache = PayloadCache()
         self._durable = environment.durable
         self._produces = Held(
@@ -133,15 +158,14 @@ class QueueService:
         self._browses = scan_slots()
         producing = Sending("produces", calls_max=produces_max, bytes_max=produce_bytes_max)
         self._settling = Sending("settles", calls_max=settles_max)
-        self._readers = ReaderService(router=self._router, reads=self._reads, calls=self._leases)
-        self.damage = Damage(
-            host, self._router, self._reads, environment=environment, on_effects=self._on_effects
+        self._readers = ReaderService(
+            router=self._router, directory=self._directory, reads=self._reads, calls=self._leases
         )
         self._producing = Producing(
-            self._router, self._reads, budget=producing, durable=environment.durable
+            self._router, self._directory, budget=producing, durable=environment.durable
         )
         self._transactions = Transactions(
-            self._router, self._producing, durable=environment.durable
+            self._router, self._directory, self._producing, durable=environment.durable
         )
         self._desks: dict[QueueId, LeaseDesk] = {}
         self._subscriptions: dict[Subscription, QueueId] = {}
@@ -155,6 +179,8 @@ class QueueService:
                 environment=environment,
                 cache=self._cache,
                 damage=self.damage,
+                aside=aside,
+                answers=answers,
                 desks=self._desks,
             )
         )
@@ -162,6 +188,10 @@ class QueueService:
     @property
     def router(self) -> Router:
         return self._router
+
+    @property
+    def directory(self) -> QueueDirectory:
+        return self._directory
 
     @property
     def mover(self) -> Mover:
@@ -189,7 +219,7 @@ class QueueService:
         """Who is in the cluster, and who leads the partitions of the queue, if one is named."""
         leaders: tuple[str, ...] = ()
         if name:
-            queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+            queue = await self._directory.find(namespace, name)
             leaders = tuple(
                 self._router.name if view.local else view.leader
                 for view in self._router.views(queue)[: queue.shares]
@@ -200,8 +230,7 @@ class QueueService:
 
     async def _queue(self, call: _Named, *, partition: int = 0) -> Queue:
         """The queue that the call names, with the partition if it has it. Raises QueratorError."""
-        queue = await self._reads.existing(lambda: self._router.queue(call.namespace, call.queue))
-        return await self._reads.certain_of(queue, partition)
+        return await self._directory.find(call.namespace, call.queue, partition)
 
     # --- produce -----------------------------------------------------------------------------
 
@@ -236,14 +265,14 @@ class QueueService:
 
     async def staged(self, namespace: str, name: str, *, timeout_ms: int = 0) -> TxnList:
         deadline = deadline_after(timeout_ms)
-        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+        queue = await self._directory.find(namespace, name)
         return await self._transactions.staged(queue, deadline=deadline)
 
     async def producer_totals(
         self, namespace: str, name: str, producer: str, *, timeout_ms: int = 0
     ) -> ProducerTotals:
         deadline = deadline_after(timeout_ms)
-        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
+        queue = await self._directory.find(namespace, name)
         return await self._transactions.totals(queue, producer, deadline=deadline)
 
     # --- lease -------------------------------------------------------------------------------
@@ -376,7 +405,7 @@ class QueueService:
         with self._settles.held():
             return await settle.settle(
                 self._router,
-                self._reads,
+                self._directory,
                 queue,
                 call,
                 budget=self._settling,
@@ -394,7 +423,7 @@ class QueueService:
         with self._settles.held():
             return await settle.extend(
                 self._router,
-                self._reads,
+                self._directory,
                 queue,
                 call,
                 clock=self._clock,
@@ -469,7 +498,7 @@ class QueueService:
             assert queue is not None
             desk.follow(self._router.views(queue))
         self._producing.on_map()
-        self._reads.on_map()
+        self._directory.on_map()
         self._mover.on_map()
         self._departed.on_map()
         self.damage.on_map()

@@ -47,7 +47,7 @@ from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.service.admission import Sending
 from querator.service.produce.split import merged_error
-from querator.service.reading.queries import Reads
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
 from querator.service.routing.router import Router
 
@@ -99,7 +99,12 @@ def share_out(queue: Queue, leases: Sequence[LeaseRef], *, field: str) -> list[S
 
 
 async def _shares(
-    reads: Reads, queue: Queue, leases: Sequence[LeaseRef], *, field: str, deadline: float | None
+    directory: QueueDirectory,
+    queue: Queue,
+    leases: Sequence[LeaseRef],
+    *,
+    field: str,
+    deadline: float | None,
 ) -> tuple[Queue, list[Share], frozenset[int]]:
     """As `share_out`, of the queue as it is; and the positions of leases of which it is not certain
     that they are lost, for the map could not catch up.
@@ -111,7 +116,7 @@ async def _shares(
     groups = [parse_lease_id(ref.lease_id, field=field)[0] for ref in leases]
     if all(group <= newest for group in groups):
         return queue, shares, frozenset()
-    queue, known = await reads.reaching(queue, len(queue.groups), deadline=deadline)
+    queue, known = await directory.reaching(queue, len(queue.groups), deadline=deadline)
     shares = share_out(queue, leases, field=field)
     if known:
         return queue, shares, frozenset()
@@ -161,7 +166,7 @@ def extended(
 
 async def settle(
     router: Router,
-    reads: Reads,
+    directory: QueueDirectory,
     queue: Queue,
     call: CompleteCall | RetryCall,
     *,
@@ -172,7 +177,7 @@ async def settle(
     that is named fails.
     """
     queue, shares, unheard = await _shares(
-        reads, queue, call.leases, field="leases[{}].lease_id", deadline=deadline
+        directory, queue, call.leases, field="leases[{}].lease_id", deadline=deadline
     )
     answers = await _ask(router, queue, shares, command_of(call), budget, deadline)
     outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
@@ -202,7 +207,7 @@ async def settle(
 
 async def extend(
     router: Router,
-    reads: Reads,
+    directory: QueueDirectory,
     queue: Queue,
     call: ExtendCall,
     *,
@@ -216,7 +221,7 @@ async def extend(
     if call.lease_ids:
         refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
         queue, shares, unheard = await _shares(
-            reads, queue, refs, field="lease_ids[{}]", deadline=deadline
+            directory, queue, refs, field="lease_ids[{}]", deadline=deadline
         )
         if unheard:
             raise _unheard(refs[min(unheard)])
@@ -233,7 +238,7 @@ async def extend(
     else:
         # The leases in partitions that are known do not wait for those that are not.
         async with asyncio.TaskGroup() as group:
-            catching_up = group.create_task(reads.whole(queue, deadline=deadline))
+            catching_up = group.create_task(directory.whole(queue, deadline=deadline))
             known = await _ask(router, queue, shares, command, budget, deadline)
         newest = catching_up.result()
         same = _in_common(queue.groups, newest.groups)

@@ -18,7 +18,9 @@ from querator.service.exchange.demands import Demands
 from querator.service.exchange.offers import Offers, Push
 from querator.service.lease.dispatcher import LeaseDesk
 from querator.service.lease.replies import PayloadCache, load_segments
+from querator.service.repair.aside import AsideBlocks
 from querator.service.repair.damage import Damage, Unread
+from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
     CarriedLease,
     Forwarder,
@@ -53,6 +55,8 @@ class Neighbours:
         environment: Environment,
         cache: PayloadCache,
         damage: Damage,
+        aside: AsideBlocks,
+        answers: QueryAnswers,
         desks: Mapping[QueueId, LeaseDesk],
     ) -> None:
         self._forwarder = forwarder
@@ -61,6 +65,8 @@ class Neighbours:
         self._environment = environment
         self._cache = cache
         self._damage = damage
+        self._aside = aside
+        self._answers = answers
         self._desks = desks
         self._cut_off: set[LeaseDesk] = set()
         """Desks for which there was nobody when it was looked last."""
@@ -270,7 +276,7 @@ class Neighbours:
         self, node: str, group: GroupId, command: Any, attachment: bytes
     ) -> "asyncio.Future[Any]":
         """The future of the result, or of a QueratorError; give the result to `carried`."""
-        return self._host.propose(group, self._router.amend(group, command), attachment)
+        return self._host.propose(group, self._aside.amend(group, command), attachment)
 
     def carried(self, node: str, group: GroupId, command: Any, result: Any) -> Any:
         """The result as the node gets it: a lease with what is leased."""
@@ -323,7 +329,7 @@ class Neighbours:
             return self.ready(node, query.queue)
         if isinstance(query, PayloadQuery):
             return self._damage.payload(query)
-        return await self._router.answers(query)
+        return await self._answers.answer(query)
 
     def ready(self, node: str, queue_id: QueueId) -> tuple[tuple[GroupId, int], ...]:
         """What the node could have of the queue just now, by the groups that are led here."""

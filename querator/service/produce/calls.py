@@ -17,7 +17,7 @@ from querator.model.txn_calls import StageCall
 from querator.service.admission import Sending
 from querator.service.produce import split as parts
 from querator.service.produce.chooser import Spread
-from querator.service.reading.queries import Reads
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
 from querator.service.routing.router import Router
 from querator.service.validate import gone
@@ -29,11 +29,13 @@ BEHIND_S = 0.2
 class Producing:
     """The owner passes on each new map, when the router has it. Belongs to one event loop."""
 
-    def __init__(self, router: Router, reads: Reads, *, budget: Sending, durable: bool) -> None:
+    def __init__(
+        self, router: Router, directory: QueueDirectory, *, budget: Sending, durable: bool
+    ) -> None:
         """`budget`: for what is on its way to partitions."""
         self.budget = budget
         self._router = router
-        self._reads = reads
+        self._directory = directory
         self._durable = durable
         self._loop = asyncio.get_running_loop()
         self._spreads: dict[QueueId, Spread] = {}
@@ -131,9 +133,7 @@ class Producing:
         if any(_is_behind(queue, refusal) for refusal in refusals):
             behind_s = min(until_s, self._loop.time() + BEHIND_S)
         while True:
-            known = await self._reads.existing(
-                lambda: self._router.queue(call.namespace, call.queue)
-            )
+            known = await self._directory.find(call.namespace, call.queue)
             if known.id != queue.id:
                 raise gone(None)
             if (known.routing, known.settings.partitions, known.groups) != (

@@ -27,7 +27,7 @@ from querator.model.reader_calls import (
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult
 from querator.partition.lease import fair_shares
 from querator.partition.reader_queries import Outlook
-from querator.service.reading.queries import Reads
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import AdvanceQuery
 from querator.service.routing.outcomes import each, refused
 from querator.service.routing.router import Router
@@ -47,7 +47,7 @@ class _Piece(msgspec.Struct, frozen=True):
 
 async def advance_reader(
     router: Router,
-    reads: Reads,
+    directory: QueueDirectory,
     queue: Queue,
     call: AdvanceReaderCall,
     *,
@@ -60,7 +60,7 @@ async def advance_reader(
     bounded = any(ack.ready_upto for ack in call.acks)
     acks = {ack.partition: ack for ack in call.acks}
     told = 0
-    queue, known = await reads.reaching(queue, max(acks, default=0), deadline=deadline)
+    queue, known = await directory.reaching(queue, max(acks, default=0), deadline=deadline)
     while True:
         pieces = [
             _Piece(partition, view, acks.get(partition, ReaderAck(partition, 0)))
@@ -73,16 +73,16 @@ async def advance_reader(
         given = any(one.batch for one in progress)
         if not given and look.routing > max(told, queue.routing):
             told = look.routing
-            queue, known = await reads.since(reads.newest(queue), told, deadline=deadline)
+            queue, known = await directory.since(directory.newest(queue), told, deadline=deadline)
             continue
         waits = not (bounded or call.acknowledge_only or given)
-        if not (waits and await _until_ready(router, reads, queue, call, pieces, told, until)):
+        if not (waits and await _until_ready(router, directory, queue, call, pieces, told, until)):
             return AdvancedReader((*progress, *_beyond(queue, acks, known=known)))
-        newest = reads.newest(queue)
+        newest = directory.newest(queue)
         if newest.groups != queue.groups:
             told = 0
             last = max(acks, default=0)
-            queue, known = await reads.reaching(newest, last, deadline=deadline)
+            queue, known = await directory.reaching(newest, last, deadline=deadline)
 
 
 def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list[ReaderProgress]:
@@ -245,7 +245,7 @@ def _failed(piece: _Piece, error: QueratorError) -> ReaderProgress:
 
 async def _until_ready(
     router: Router,
-    reads: Reads,
+    directory: QueueDirectory,
     queue: Queue,
     call: AdvanceReaderCall,
     pieces: Sequence[_Piece],
@@ -261,7 +261,7 @@ async def _until_ready(
     # Owned: ended before this returns.
     told = max(told, queue.routing)
     tasks = [loop.create_task(_ready(router, call, piece, told, until)) for piece in pieces]
-    tasks.append(loop.create_task(reads.other_partitions(queue, until)))
+    tasks.append(loop.create_task(directory.other_partitions(queue, until)))
     try:
         for first in asyncio.as_completed(tasks):
             if await first:

@@ -6,9 +6,8 @@ read began. A stale one is answered from whatever replica is at hand, as of its 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -26,6 +25,8 @@ from querator.partition.reader_queries import Outlook
 from querator.partition.rows import ItemState
 from querator.partition.txn_steps import TransactionQuery
 from querator.service.reading.browsing import Scans
+from querator.service.repair.damage import Damage
+from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
     AdvanceQuery,
     BatchQuery,
@@ -46,41 +47,48 @@ from querator.storage.environment import Environment
 if TYPE_CHECKING:
     from querator.raft.host import Host
 
-CATCH_UP_S = 2.0
-"""How long the map of this node may take to become as new as the leader's."""
-
 NOT_OPEN = "replica"
 """The field of the error of a node that cannot open its replica: another may lead the group."""
 
-_OF_THE_MAP = (
-    ErrorCode.QUEUE_NOT_FOUND,
-    ErrorCode.NAMESPACE_NOT_FOUND,
-    ErrorCode.QUEUE_DELETING,
-)
-
 PartitionQuery = StatsQuery | PeekQuery | LettersQuery | ReadersQuery
-T = TypeVar("T")
+_ANSWERED = (
+    EpochQuery,
+    BatchQuery,
+    BrowseQuery,
+    StreamLeasesQuery,
+    FactsQuery,
+    ClosureQuery,
+    *get_args(TransactionQuery),
+    DamageQuery,
+    AdvanceQuery,
+    StatsQuery,
+    PeekQuery,
+    LettersQuery,
+    ReadersQuery,
+)
 
 
 class Reads:
     """Of one node. On the event loop."""
 
-    def __init__(self, *, host: "Host", router: Router, environment: Environment) -> None:
+    def __init__(
+        self,
+        *,
+        host: "Host",
+        router: Router,
+        environment: Environment,
+        damage: Damage,
+        transactions: Callable[[TransactionQuery], Awaitable[Any]],
+        answers: QueryAnswers,
+    ) -> None:
+        """`transactions` answers questions about transactions of a group that this node leads."""
         self._host = host
         self._router = router
         self._environment = environment
+        self._damage = damage
+        self._transactions = transactions
         self._scans = Scans(environment)
-        self._catching_up: asyncio.Task[bool] | None = None
-        self._newer = asyncio.Event()
-        router.answers = self.answer
-        self.damaged: Callable[[BlockDamaged], QueratorError] = _unexplained
-        """What whoever reads a damaged block is told."""
-        self.damaged_items: Callable[[GroupId], int] = lambda group: 0
-        """Items of a group that cannot be read here."""
-        self.damaged_blocks: Callable[[GroupId], Awaitable[tuple[DamagedBlock, ...]]] | None = None
-        """What answers questions about them."""
-        self.transactions: Callable[[TransactionQuery], Awaitable[Any]] | None = None
-        """What answers questions about transactions."""
+        answers.register(self.answer, *_ANSWERED)
 
     # --- anywhere ------------------------------------------------------------------------------
 
@@ -132,141 +140,8 @@ class Reads:
             try:
                 return self._read(query)
             except BlockDamaged as error:
-                raise self.damaged(error) from error
+                raise self._damage.refusal(error) from error
         return await self._router.read(query.group, query, deadline=deadline)
-
-    # --- the map -------------------------------------------------------------------------------
-
-    async def catch_up(self) -> bool:
-        """Waits until this node's map is at least as new as what has been acknowledged anywhere.
-        False: the placement group did not answer in time, and the map is what it is.
-        """
-        if self._router.forwarder is None:
-            return True
-        if self._catching_up is not None:
-            # It may have asked before what this caller knows of was acknowledged.
-            await asyncio.shield(self._catching_up)
-        if self._catching_up is None:
-            # Owned: whoever has waited for the one before shares it, and awaits it.
-            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
-            self._catching_up.add_done_callback(self._caught_up)
-        return await asyncio.shield(self._catching_up)
-
-    def _caught_up(self, _: "asyncio.Task[bool]") -> None:
-        self._catching_up = None
-
-    async def _catch_up(self) -> bool:
-        deadline = asyncio.get_running_loop().time() + CATCH_UP_S
-        try:
-            async with asyncio.timeout_at(deadline):
-                epoch = await self._router.read(PLACEMENT_GROUP, EpochQuery(), deadline=deadline)
-                while self._router.map.epoch < epoch:
-                    await self._newer.wait()
-        except (QueratorError, TimeoutError):
-            return False
-        return True
-
-    async def existing(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
-        """What `look` returns. When it does not find what it looks for, or finds it unfinished or
-        being deleted, it looks once more as `newly` does: another node may have made it just now.
-        """
-        try:
-            return look()
-        except QueratorError as error:
-            if self._router.forwarder is None or not _is_perhaps_old(error):
-                raise
-        return await self.newly(look, deadline=deadline)
-
-    async def newly(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
-        """What `look` returns after the map has caught up, as far as that comes in time (see
-        `whole`). When the map has not, and has no such queue or one that is being deleted, it is
-        UNAVAILABLE: the queue, or another one of that name, may have been made since.
-        """
-        known = await self._catch_up_by(deadline)
-        try:
-            return look()
-        except QueratorError as error:
-            if known or error.code not in _OF_THE_MAP:
-                raise
-            raise QueratorError(
-                ErrorCode.UNAVAILABLE,
-                f"{error.message}, as far as this node knows, whose map may be old; not executed",
-                field=error.field,
-                value=error.value,
-                retry_delay_ms=OVERLOADED_RETRY_MS,
-            ) from error
-
-    async def reaching(
-        self, queue: Queue, partition: int, *, deadline: float | None = None
-    ) -> tuple[Queue, bool]:
-        """The queue and whether it is certain which partitions it has: when this one has no such
-        partition, as the map has it that has caught up, if that comes in time (see `whole`).
-        """
-        if partition < len(queue.groups):
-            return queue, True
-        known = await self._catch_up_by(deadline)
-        return self.newest(queue), known
-
-    async def certain_of(
-        self, queue: Queue, partition: int, *, deadline: float | None = None
-    ) -> Queue:
-        """As `reaching`. Raises QueratorError: UNAVAILABLE when it is not certain that the queue
-        has no such partition.
-        """
-        queue, known = await self.reaching(queue, partition, deadline=deadline)
-        if known or partition < len(queue.groups):
-            return queue
-        raise QueratorError(
-            ErrorCode.UNAVAILABLE,
-            f"partition is {partition}; as far as this node knows, whose map may be old, queue "
-            f"{queue.name} has partitions 0 to {len(queue.groups) - 1}; not executed",
-            field="partition",
-            value=str(partition),
-            retry_delay_ms=OVERLOADED_RETRY_MS,
-        )
-
-    async def since(
-        self, queue: Queue, routing: int, *, deadline: float | None = None
-    ) -> tuple[Queue, bool]:
-        """As `reaching`, for who knows that its partitions were told this version of their number:
-        they are before the map is.
-        """
-        if routing <= queue.routing:
-            return queue, True
-        known = await self._catch_up_by(deadline)
-        return self.newest(queue), known
-
-    async def whole(self, queue: Queue, *, deadline: float | None = None) -> Queue:
-        """The queue with all partitions that it has, as far as that is known in time: in half of
-        what is left until the deadline, for the other half is for what follows.
-        """
-        await self._catch_up_by(deadline)
-        return self.newest(queue)
-
-    async def _catch_up_by(self, deadline: float | None) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        latest = now_s + CATCH_UP_S if deadline is None else (now_s + deadline) / 2
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(latest):
-                return await self.catch_up()
-        return False
-
-    async def other_partitions(self, queue: Queue, until: float) -> bool:
-        """Waits until this node's map has other partitions of the queue; False: not until then."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                while self.newest(queue).groups == queue.groups:
-                    await self._newer.wait()
-                return True
-        return False
-
-    def newest(self, queue: Queue) -> Queue:
-        """As this node's map has it."""
-        return self._router.map.get(queue.id) or queue
-
-    def on_map(self) -> None:
-        newer, self._newer = self._newer, asyncio.Event()
-        newer.set()
 
     async def close(self) -> None:
         """Returns when no scan reads the storage."""
@@ -281,7 +156,7 @@ class Reads:
         try:
             return await self._answer(query)
         except BlockDamaged as error:
-            raise self.damaged(error) from error
+            raise self._damage.refusal(error) from error
 
     async def _answer(self, query: Any) -> Any:
         if isinstance(query, EpochQuery):
@@ -302,13 +177,11 @@ class Reads:
             with self._environment.snapshot() as txn:
                 return facts.answer(txn, query)
         if isinstance(query, TransactionQuery):
-            assert self.transactions is not None
             await self._host.confirm_read(GroupId(query.group))
-            return await self.transactions(query)
+            return await self._transactions(query)
         if isinstance(query, DamageQuery):
-            assert self.damaged_blocks is not None
             await self._host.confirm_read(query.group)
-            return await self.damaged_blocks(query.group)
+            return await self._damage.unmended(query.group)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
         assert isinstance(query, StatsQuery | PeekQuery | LettersQuery | ReadersQuery)
@@ -368,7 +241,7 @@ class Reads:
                     status = self._host.status(group)
                     return msgspec.structs.replace(
                         queries.stats(txn, group),
-                        damaged=self.damaged_items(group),
+                        damaged=self._damage.items(group)[1],
                         behind_ms=0 if status is None else status.behind_ms,
                     )
                 case ReadersQuery():
@@ -416,15 +289,3 @@ def check_waited(
     asked = views if call.partition is None else views[call.partition : call.partition + 1]
     if call.wait_ms and not any(view.led for view in asked):
         raise leaderless(router, queue)
-
-
-def _unexplained(error: BlockDamaged) -> QueratorError:
-    return QueratorError(ErrorCode.UNAVAILABLE, str(error))
-
-
-def _is_perhaps_old(error: QueratorError) -> bool:
-    """Whether a newer map may answer otherwise. Of the refusals as UNAVAILABLE, that of a queue
-    that is being created names a field.
-    """
-    unfinished = error.code is ErrorCode.UNAVAILABLE and error.field == "queue"
-    return unfinished or error.code in _OF_THE_MAP

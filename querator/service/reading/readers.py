@@ -40,6 +40,7 @@ from querator.service.admission import Held
 from querator.service.reading.advancing import advance_reader
 from querator.service.reading.browsing import batch_slots
 from querator.service.reading.queries import Reads
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import BatchQuery
 from querator.service.routing.outcomes import each, refused
 from querator.service.routing.router import Router, deadline_after
@@ -58,10 +59,13 @@ T = TypeVar("T")
 class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
 
-    def __init__(self, *, router: Router, reads: Reads, calls: Held) -> None:
+    def __init__(
+        self, *, router: Router, directory: QueueDirectory, reads: Reads, calls: Held
+    ) -> None:
         """`calls` counts what has been taken on and may wait."""
         self._reading = batch_slots()
         self._router = router
+        self._directory = directory
         self._reads = reads
         self._calls = calls
 
@@ -69,14 +73,17 @@ class ReaderService:
         if not call.request_id:
             # The router may repeat the command, and what was given up may come late.
             call = msgspec.structs.replace(call, request_id=str(uuid_utils.uuid7()))
-        queue = await self._queue(call.namespace, call.queue)
+        queue = await self._directory.find(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
         return await self._as_it_is(
-            queue, lambda it: open_reader(self._router, self._reads, it, call, deadline=deadline)
+            queue,
+            lambda it: open_reader(
+                self._router, self._directory, self._reads, it, call, deadline=deadline
+            ),
         )
 
     async def advance(self, call: AdvanceReaderCall) -> AdvancedReader:
-        queue = await self._queue(call.namespace, call.queue)
+        queue = await self._directory.find(call.namespace, call.queue)
         with self._calls.held():
             deadline = deadline_after(call.timeout_ms)
             until = asyncio.get_running_loop().time() + call.wait_ms / 1000
@@ -85,13 +92,13 @@ class ReaderService:
             return await self._as_it_is(
                 queue,
                 lambda it: advance_reader(
-                    self._router, self._reads, it, call, deadline=deadline, until=until
+                    self._router, self._directory, it, call, deadline=deadline, until=until
                 ),
             )
 
     async def read(self, call: ReadBatchCall, caller: str = "") -> "BatchReading":
         """Opens a batch for reading by a connection, `caller`; its owner closes it."""
-        queue = await self._queue(call.namespace, call.queue, partition=call.partition)
+        queue = await self._directory.find(call.namespace, call.queue, call.partition)
         check_partition(call.partition, queue)
         view = self._router.views(queue)[call.partition]
         return BatchReading(call, view, router=self._router, left=self._reading.enter(caller))
@@ -101,27 +108,23 @@ class ReaderService:
     ) -> tuple[Reader, ...]:
         """By name."""
         deadline = deadline_after(timeout_ms)
-        queue = await self._queue(namespace, name)
+        queue = await self._directory.find(namespace, name)
         if not stale:
-            queue = await self._reads.whole(queue, deadline=deadline)
+            queue = await self._directory.whole(queue, deadline=deadline)
         return await self._as_it_is(
             queue, lambda it: list_readers(self._reads, it, stale=stale, deadline=deadline)
         )
 
     async def release(self, call: ReleaseReaderCall) -> ReleasedReader:
-        queue = await self._queue(call.namespace, call.queue)
+        queue = await self._directory.find(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
         if call.partition is None:
-            queue = await self._reads.whole(queue, deadline=deadline)
+            queue = await self._directory.whole(queue, deadline=deadline)
         else:
-            queue = await self._reads.certain_of(queue, call.partition, deadline=deadline)
+            queue = await self._directory.certain_of(queue, call.partition, deadline=deadline)
         return await self._as_it_is(
             queue, lambda it: release_reader(self._router, self._reads, it, call, deadline=deadline)
         )
-
-    async def _queue(self, namespace: str, name: str, *, partition: int = 0) -> Queue:
-        queue = await self._reads.existing(lambda: self._router.queue(namespace, name))
-        return await self._reads.certain_of(queue, partition)
 
     async def _as_it_is(self, queue: Queue, work: Callable[[Queue], Awaitable[T]]) -> T:
         """What work that may be repeated comes to; begun anew when it meets a partition that has
@@ -134,9 +137,9 @@ class ReaderService:
                 if error.code not in _OF_PARTITIONS_THAT_GO:
                     raise
                 before = queue.groups
-                queue = self._reads.newest(queue)
+                queue = self._directory.newest(queue)
                 if queue.groups == before:
-                    queue, _ = await self._reads.reaching(queue, len(before))
+                    queue, _ = await self._directory.reaching(queue, len(before))
                 if queue.groups == before or queue.state is QueueState.DELETING:
                     raise
 
@@ -171,14 +174,20 @@ class BatchReading:
 
 
 async def open_reader(
-    router: Router, reads: Reads, queue: Queue, call: OpenReaderCall, *, deadline: float | None
+    router: Router,
+    directory: QueueDirectory,
+    reads: Reads,
+    queue: Queue,
+    call: OpenReaderCall,
+    *,
+    deadline: float | None,
 ) -> OpenedReader:
     """Every partition knows the epoch when this returns. Raises QueratorError."""
     # One that cannot begin everywhere would end the run that goes on, and count as a replay.
     await reads.readers(queue.groups, stale=False, deadline=deadline)
     opening = OpenReader(call.reader_id, request_id=call.request_id)
     first = await _opened(router, router.view(queue.groups[0]), opening, deadline)
-    queue, known = await reads.since(reads.newest(queue), first.routing, deadline=deadline)
+    queue, known = await directory.since(directory.newest(queue), first.routing, deadline=deadline)
     if not known:
         raise _behind(queue, first.routing)
     views = router.views(queue)

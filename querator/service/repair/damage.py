@@ -26,7 +26,7 @@ import msgspec
 
 from querator import telemetry
 from querator.model.calls import DamagedBlock
-from querator.model.commands import Lease, LeaseItems, PartitionEffects, Retry
+from querator.model.commands import LeaseItems, PartitionEffects, Retry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, LeaseNumber
 from querator.model.limits import (
@@ -41,7 +41,7 @@ from querator.model.nodes import node_name
 from querator.partition import payloads, queries
 from querator.partition.payloads import BlockDamaged
 from querator.partition.rows import ItemState
-from querator.service.reading.queries import Reads
+from querator.service.repair.aside import AsideBlock, AsideBlocks
 from querator.service.routing.forwarder import Payload, PayloadQuery
 from querator.service.routing.outcomes import Accepted, as_answer, defect_error
 from querator.service.routing.router import Router
@@ -98,17 +98,6 @@ class DamageStats(msgspec.Struct, frozen=True):
     aside: dict[GroupId, int]
 
 
-class _Block:
-    __slots__ = ("again_s", "damaged", "pause_ms")
-
-    def __init__(self, damaged: BlockDamaged | None) -> None:
-        self.damaged = damaged
-        """None: what is damaged is not the payload, which is all that can be mended."""
-        self.pause_ms = MEND_PAUSE_MS_MIN
-        self.again_s = 0.0
-        """When it is asked for, by the loop's clock."""
-
-
 class Damage:
     """Of one node. On the event loop."""
 
@@ -116,8 +105,8 @@ class Damage:
         self,
         host: "Host",
         router: Router,
-        reads: Reads,
         *,
+        aside: AsideBlocks,
         environment: Environment,
         on_effects: Callable[[GroupId, PartitionEffects], None],
     ) -> None:
@@ -127,8 +116,8 @@ class Damage:
         self._environment = environment
         self._on_effects = on_effects
         self._loop = asyncio.get_running_loop()
-        self._blocks: dict[GroupId, dict[int, _Block]] = {}
-        self._rows: dict[GroupId, dict[tuple[int, int], _Block]] = {}
+        self._blocks = aside.by_group
+        self._rows: dict[GroupId, dict[tuple[int, int], AsideBlock]] = {}
         """By index and part: what could not be sent to another replica."""
         self._recounts: dict[GroupId, asyncio.TimerHandle] = {}
         self._uncounted: set[GroupId] = set()
@@ -138,11 +127,6 @@ class Damage:
         self._wake = asyncio.Event()
         self._found = self._mended = 0
         self._stopped = False
-        router.amend = self._amended
-        reads.damaged = self.refusal
-        host.on_damage = self.unsendable
-        reads.damaged_items = lambda group: self.items(group)[1]
-        reads.damaged_blocks = self.unmended
 
     def stats(self) -> DamageStats:
         return DamageStats(
@@ -193,7 +177,7 @@ class Damage:
         if self._stopped or first_seq in blocks or len(blocks) >= DAMAGED_BLOCKS_MAX:
             return
         damaged = error if isinstance(error, BlockDamaged) else None
-        self._blocks.setdefault(group, blocks)[first_seq] = _Block(damaged)
+        self._blocks.setdefault(group, blocks)[first_seq] = AsideBlock(damaged)
         self._found += 1
         _log.error("damage.found", block=first_seq, **self._names(group), error=str(error))
         self._begin_mending()
@@ -214,7 +198,7 @@ class Damage:
         rows = self._rows.get(group, {})
         if self._stopped or (index, part) in rows or len(rows) >= DAMAGED_BLOCKS_MAX:
             return
-        self._rows.setdefault(group, rows)[index, part] = _Block(None)
+        self._rows.setdefault(group, rows)[index, part] = AsideBlock(None)
         self._found += 1
         _log.error(event, **self._names(group), index=index, part=part)
         self._begin_mending()
@@ -310,13 +294,6 @@ class Damage:
         if effects is not None:
             self._on_effects(group, effects)
 
-    def _amended(self, group: GroupId, command: Any) -> Any:
-        """The command as it is proposed here, where the group is led."""
-        blocks = self._blocks.get(group)
-        if not blocks or not isinstance(command, Lease):
-            return command
-        return msgspec.structs.replace(command, aside=tuple(sorted(blocks)[:ASIDE_BLOCKS_MAX]))
-
     # --- mended ------------------------------------------------------------------------------
 
     def payload(self, query: PayloadQuery) -> Payload:
@@ -337,7 +314,7 @@ class Damage:
             raise QueratorError(ErrorCode.UNAVAILABLE, message, field=field, value=value)
         return Payload(checksum(ATTACHMENTS.key(group, index, part), data), data)
 
-    def _due(self) -> Iterator[tuple[float, GroupId, _Block, Callable[[], Awaitable[None]]]]:
+    def _due(self) -> Iterator[tuple[float, GroupId, AsideBlock, Callable[[], Awaitable[None]]]]:
         for group, blocks in self._blocks.items():
             for first_seq, block in blocks.items():
                 yield block.again_s, group, block, partial(self._mend, group, first_seq, block)
@@ -382,11 +359,11 @@ class Damage:
         if not rows:
             self._rows.pop(group, None)
 
-    async def _mend(self, group: GroupId, first_seq: int, block: _Block) -> None:
+    async def _mend(self, group: GroupId, first_seq: int, block: AsideBlock) -> None:
         async with self._mending:
             await self._mend_block(group, first_seq, block)
 
-    async def _mend_block(self, group: GroupId, first_seq: int, block: _Block) -> None:
+    async def _mend_block(self, group: GroupId, first_seq: int, block: AsideBlock) -> None:
         damaged = block.damaged
 
         def is_wanted(txn: ReadTransaction) -> bool:

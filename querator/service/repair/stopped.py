@@ -71,10 +71,7 @@ async def _ask(router: Router, node: str, group: GroupId, latest: float) -> None
     query = ClosureQuery(group)
     try:
         async with asyncio.timeout_at(latest):
-            if node == router.name:
-                await router.answers(query)
-            elif router.forwarder is not None:
-                await router.forwarder.query(node, query)
+            await router.query(node, query)
     except TimeoutError:
         raise QueratorError(ErrorCode.UNAVAILABLE, f"node {node} does not answer") from None
 

@@ -21,7 +21,7 @@ order of calls and the rules of repeats above.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from querator.model.queues import Queue, QueueState
 from querator.partition.facts import ClosureQuery
 from querator.raft.host import Host
 from querator.service.admission import Sending, Ticket
+from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.call_errors import Reasons
 from querator.service.routing.forwarder import Forwarder, Query
 from querator.service.routing.outcomes import (
@@ -51,7 +52,6 @@ from querator.service.routing.outcomes import (
 )
 from querator.service.routing.refusals import FULL, Refusals
 from querator.service.routing.views import PartitionView
-from querator.service.validate import usable
 
 _ELSEWHERE = frozenset(NOT_EXECUTED)
 """What another node says when a third one may do better; not executed."""
@@ -81,12 +81,16 @@ class Router:
         placed: Callable[[], PlacementMap],
         forwarder: Forwarder | None = None,
         *,
+        answers: QueryAnswers,
+        amend: Callable[[GroupId, Any], Any],
         out_of_reach: Callable[[], Collection[str]] = frozenset,
         born: str = "",
     ) -> None:
-        """`forwarder` None: a node that is alone. `out_of_reach` names the nodes that this node's
-        raft room cannot reach, or does not hear. `born` is in the names that it gives to leases,
-        and unlike that of any other start of any node; empty: one is made.
+        """`forwarder` None: a node that is alone. `answers` answers queries about groups that this
+        node leads; `amend` returns a command as it is proposed for such a group. `out_of_reach`
+        names the nodes that this node's raft room cannot reach, or does not hear. `born` is in the
+        names that it gives to leases, and unlike that of any other start of any node; empty: one is
+        made.
         """
         self._host = host
         self._placed = placed
@@ -98,10 +102,8 @@ class Router:
         self._stopping = False
         self.refusals = Refusals()
         """Of calls for partitions."""
-        self.answers: Callable[[Any], Coroutine[Any, Any, Any]] = _nothing
-        """What this node answers to a query about a group it leads."""
-        self.amend: Callable[[GroupId, Any], Any] = lambda group, command: command
-        """What this node proposes of a command for a group that it leads."""
+        self._answers = answers
+        self._amend = amend
         self._born = born or uuid_utils.uuid7().hex
         self._numbers = itertools.count(1)
 
@@ -123,26 +125,6 @@ class Router:
     @property
     def stopping(self) -> bool:
         return self._stopping
-
-    def queue(self, namespace: str, name: str) -> Queue:
-        """The queue if it can be used; raises NAMESPACE_NOT_FOUND, QUEUE_NOT_FOUND, QUEUE_DELETING,
-        UNAVAILABLE while it is being created or the node stops.
-        """
-        if self._stopping:
-            raise stopping_error()
-        return usable(self._placed(), namespace, name)
-
-    def has_left(self, queue: Queue, group: GroupId, error: QueratorError) -> bool:
-        """Whether the error says no more than that a partition, which was closing and empty, has
-        left the queue since.
-        """
-        known = self._placed().get(queue.id)
-        return (
-            error.code is ErrorCode.QUEUE_DELETING
-            and known is not None
-            and known.state is QueueState.ACTIVE
-            and group not in known.groups
-        )
 
     def view(self, group: GroupId) -> PartitionView:
         view = self._views.get(group)
@@ -378,11 +360,17 @@ class Router:
         """Has a query answered on the node that leads the group."""
         return await self._carry_out(self.view(group), query, b"", deadline, send=self._ask)
 
+    async def query(self, node: str, query: Query) -> Any:
+        """Has a query answered on this node or another one, by its name. Raises QueratorError."""
+        if node == self.name or self._forwarder is None:
+            return await self._answers.answer(query)
+        return await self._forwarder.query(node, query)
+
     def _ask(self, view: PartitionView, node: str, query: Query, _: bytes) -> "asyncio.Future[Any]":
         if node and self._forwarder is not None:
             return self._forwarder.query(node, query)
         # Owned by the caller, who awaits it.
-        return asyncio.get_running_loop().create_task(self.answers(query))
+        return asyncio.get_running_loop().create_task(self._answers.answer(query))
 
     async def _carry_out(
         self,
@@ -529,7 +517,7 @@ class Router:
     ) -> "asyncio.Future[Any]":
         """To the raft room, or to another node."""
         if not node:
-            return self._host.propose(view.group, self.amend(view.group, command), attachment)
+            return self._host.propose(view.group, self._amend(view.group, command), attachment)
         assert self._forwarder is not None
         future = self._forwarder.propose(node, view.group, command, attachment)
         view.forwards[future] = (node, repeatable(command))
@@ -645,7 +633,3 @@ def _asked(view: PartitionView, node: str, question: "asyncio.Future[Any]") -> N
     if not question.cancelled():
         # Those that asked may have been cancelled.
         question.exception()
-
-
-async def _nothing(query: Any) -> Any:
-    raise AssertionError(f"nobody answers {query}")

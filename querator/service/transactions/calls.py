@@ -55,6 +55,7 @@ from querator.partition.txn_steps import (
 )
 from querator.service.produce import split as parts
 from querator.service.produce.calls import Producing
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
 from querator.service.routing.router import Router
 from querator.service.routing.views import PartitionView
@@ -68,8 +69,11 @@ class Transactions:
     clock, None: there is none.
     """
 
-    def __init__(self, router: Router, producing: Producing, *, durable: bool) -> None:
+    def __init__(
+        self, router: Router, directory: QueueDirectory, producing: Producing, *, durable: bool
+    ) -> None:
         self._router = router
+        self._directory = directory
         self._producing = producing
         self._durable = durable
         self._loop = asyncio.get_running_loop()
@@ -244,7 +248,7 @@ class Transactions:
         for one, count in zip(views, dropped, strict=True):
             if not isinstance(count, QueratorError):
                 stages += count
-            elif not self._router.has_left(queue, one.group, count):
+            elif not self._directory.has_left(queue, one.group, count):
                 raise count
         return AbortReply(False, stages)
 
@@ -270,7 +274,7 @@ class Transactions:
         more = False
         for group, page in zip(queue.groups, pages, strict=True):
             if isinstance(page, QueratorError):
-                if self._router.has_left(queue, group, page):
+                if self._directory.has_left(queue, group, page):
                     continue
                 raise page
             assert isinstance(page, StagedPage)

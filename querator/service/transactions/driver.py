@@ -48,7 +48,7 @@ from querator.partition.txn_steps import (
     pinned_txns,
     verdict,
 )
-from querator.service.reading.queries import Reads
+from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import as_answer, each
 from querator.service.routing.router import Router
 from querator.service.routing.views import PartitionView
@@ -66,17 +66,16 @@ _log = telemetry.logger(__name__)
 class Committer:
     """Carries the transactions of all partitions that this node leads. On the event loop."""
 
-    def __init__(self, router: Router, environment: Environment, reads: Reads) -> None:
+    def __init__(self, router: Router, directory: QueueDirectory, environment: Environment) -> None:
         self._router = router
         self._environment = environment
-        self._reads = reads
+        self._directory = directory
         self._loop = asyncio.get_running_loop()
         self._carried: dict[tuple[PartitionView, int], asyncio.Task[None]] = {}
         self._asking: dict[PartitionView, asyncio.Task[None]] = {}
         self._changes: dict[int, asyncio.Event] = {}
         """By group: set, and dropped, when something may have been decided."""
         self._stopped = False
-        reads.transactions = self.answer
 
     def look(self, view: PartitionView) -> None:
         """The partition has applied something, or this node leads it from here on."""
@@ -170,7 +169,7 @@ class Committer:
         """Whether a group that was there has left the map for ever. A map that is behind may not
         have it yet.
         """
-        if self._router.map.by_group(group) is not None or not await self._reads.catch_up():
+        if self._router.map.by_group(group) is not None or not await self._directory.catch_up():
             return False
         return self._router.map.by_group(group) is None
 

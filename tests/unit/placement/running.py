@@ -51,6 +51,8 @@ class Running:
         self.failed.set()
         self.placement.end()
 
+    def on_damage(self, group: GroupId, index: int, part: int) -> None: ...
+
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         self.on_failure(error)
 

@@ -178,6 +178,8 @@ class Owner:
         self.failures.append(error)
         self._wake()
 
+    def on_damage(self, group: GroupId, index: int, part: int) -> None: ...
+
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         self.quarantined.append((group, error))
         self._wake()

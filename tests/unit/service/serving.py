@@ -68,6 +68,7 @@ class Node:
         self.admin = AdminService(
             placement=self.placement,
             router=self.queues.router,
+            directory=self.queues.directory,
             reads=self.queues.reads,
             durable=environment.durable,
             clock=clock,
@@ -94,6 +95,8 @@ class Node:
         self.failures.append(error)
         self.placement.end()
         self._changed.set()
+
+    def on_damage(self, group: GroupId, index: int, part: int) -> None: ...
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
         self.failures.append(error)

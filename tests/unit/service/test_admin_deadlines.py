@@ -9,7 +9,7 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.service.admin_service import AdminService
-from querator.service.reading import queries
+from querator.service.routing import directory
 from tests.unit.service.serving import LONG_MS, code, refusal, serving
 from tests.unit.service.stage import staged
 
@@ -37,13 +37,14 @@ async def test_a_placement_group_that_does_not_answer_ends_the_call_at_its_deadl
 
 
 async def test_a_map_that_cannot_catch_up_ends_a_deletion_at_its_deadline(monkeypatch):
-    monkeypatch.setattr(queries, "CATCH_UP_S", LONG_MS / 1000)
+    monkeypatch.setattr(directory, "CATCH_UP_S", LONG_MS / 1000)
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, None)
         service = stage.members["a"]
         admin = AdminService(
             placement=cast(Any, stage.maps["a"]),
             router=service.router,
+            directory=service.directory,
             reads=service.reads,
             durable=False,
             clock=stage.base.clock,

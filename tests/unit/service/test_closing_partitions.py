@@ -137,6 +137,7 @@ async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
         admin = AdminService(
             placement=cast(Any, stage.maps["a"]),
             router=service.router,
+            directory=service.directory,
             reads=service.reads,
             durable=False,
             clock=stage.base.clock,

@@ -20,7 +20,7 @@ from querator.model.reader_calls import (
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import invariants
 from querator.service.queue_service import QueueService
-from querator.service.reading import queries
+from querator.service.routing import directory
 from querator.v1 import items_pb2
 from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
 from tests.unit.service.stage import Stage, staged
@@ -476,7 +476,7 @@ async def test_a_partition_that_a_node_has_not_heard_of_is_not_gone():
 
 
 async def test_nobody_is_told_that_a_partition_is_gone_while_the_map_cannot_catch_up(monkeypatch):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         lake = Driver()
         await lake.open(stage.members["b"])

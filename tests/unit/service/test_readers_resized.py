@@ -8,7 +8,7 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.model.reader_calls import OpenReaderCall, ReaderProgress
-from querator.service.reading import queries
+from querator.service.routing import directory
 from tests.unit.service.serving import LONG_MS, refusal
 from tests.unit.service.stage import Stage, staged
 from tests.unit.service.test_forwarding import rounds, start
@@ -73,7 +73,7 @@ async def test_a_waiting_advance_meets_partitions_that_come():
 
 
 async def test_what_is_ready_is_given_out_while_the_map_cannot_catch_up(monkeypatch):
-    monkeypatch.setattr(queries, "CATCH_UP_S", LONG_MS / 1000)
+    monkeypatch.setattr(directory, "CATCH_UP_S", LONG_MS / 1000)
     async with staged("a", "b") as stage:
         lake = await grown(stage, ready=1)
         stage.lead(PLACEMENT_GROUP, None)
@@ -84,7 +84,7 @@ async def test_what_is_ready_is_given_out_while_the_map_cannot_catch_up(monkeypa
 
 
 async def test_partitions_that_could_not_be_asked_are_named(monkeypatch):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         lake = await grown(stage)
         stage.lead(PLACEMENT_GROUP, None)
@@ -93,7 +93,7 @@ async def test_partitions_that_could_not_be_asked_are_named(monkeypatch):
 
 
 async def test_an_advance_waits_until_the_map_has_caught_up(monkeypatch):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         lake = await grown(stage)
         stage.lead(PLACEMENT_GROUP, None)
@@ -116,7 +116,7 @@ async def test_a_reader_is_opened_in_partitions_that_its_node_has_not_heard_of()
 
 
 async def test_a_reader_is_not_opened_while_its_partitions_are_not_known(monkeypatch):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         await grown(stage)
         stage.lead(PLACEMENT_GROUP, None)
@@ -149,7 +149,7 @@ async def hear_when_asked(stage: Stage) -> None:
 @pytest.mark.parametrize("seed", range(25))
 async def test_a_run_that_ends_with_an_empty_advance_has_read_everything_once(seed, monkeypatch):
     """A fuzz: any node is asked, some are behind, the number of partitions changes meanwhile."""
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.02)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.02)
     chance = Random(seed)
     async with staged("a", "b", "c") as stage:
         stage.lead(PLACEMENT_GROUP, "a")

@@ -17,8 +17,8 @@ from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.model.reader_calls import ReadBatchCall, ReleaseReaderCall
 from querator.raft.clock import Clock, SimulatedClock
 from querator.service.admin_service import AdminService
-from querator.service.reading import queries
 from querator.service.reading.readers import list_readers
+from querator.service.routing import directory
 from querator.service.routing.forwarder import LettersQuery, PeekQuery
 from tests.unit.service.serving import LONG_MS, code, lease_call, refusal
 from tests.unit.service.stage import Stage, staged
@@ -37,6 +37,7 @@ def admin_of(stage: Stage, name: str, clock: Clock | None = None) -> AdminServic
     return AdminService(
         placement=cast(Any, stage.maps[name]),
         router=service.router,
+        directory=service.directory,
         reads=service.reads,
         durable=False,
         clock=clock or stage.base.clock,
@@ -193,7 +194,7 @@ def deletion(stage: Stage) -> Awaitable[Any]:
 async def test_nobody_is_told_that_there_is_no_queue_while_the_map_cannot_catch_up(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[Stage], Awaitable[Any]], leader: str | None
 ):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, leader)
         stage.maps["b"].fall_behind()
@@ -211,7 +212,7 @@ async def test_a_queue_that_was_made_anew_is_not_taken_for_the_one_that_was_dele
 ):
     """The node's map has the former queue of that name, being deleted."""
     if not catches_up:
-        monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+        monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, "a")
         before = stage.maps["b"].map
@@ -236,7 +237,7 @@ async def test_a_queue_that_was_made_anew_is_not_taken_for_the_one_that_was_dele
 async def test_nobody_is_told_that_there_is_no_namespace_while_the_map_cannot_catch_up(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, "a")
         stage.maps["b"].fall_behind()
@@ -276,7 +277,7 @@ async def test_who_asks_while_another_question_is_under_way_finds_what_was_made_
 async def test_without_the_placement_group_known_queues_can_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
         stage.lead(PLACEMENT_GROUP, None)
         await stage.produce("b", b"x")
@@ -380,7 +381,7 @@ async def test_letters_are_sent_home_through_an_old_map_from_all_partitions(ids)
 async def test_nobody_is_told_that_there_is_no_partition_while_the_map_cannot_catch_up(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.1)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
     async with staged("a", "b") as stage:
         await stage.base.create("home", dead_queue="q")
         admin = admin_of(stage, "a")
@@ -396,7 +397,7 @@ async def test_a_call_that_names_a_partition_of_which_an_old_map_does_not_know_i
     monkeypatch: pytest.MonkeyPatch, door: str
 ):
     """A commit was refused for good, and so its tasks were staged anew."""
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.1)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
     async with staged("a", "b") as stage:
         await stage.grow(2, behind="a", leader="b")
         attempt = await fill(stage.members["b"], (b"x",), partition=1)

@@ -8,7 +8,7 @@ from querator.model.calls import CompleteCall, ExtendCall, LeaseRef
 from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
 from querator.raft.clock import SimulatedClock
-from querator.service.reading import queries
+from querator.service.routing import directory
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import LONG_MS, code, payloads, refusal, seqs, serving, whole
@@ -236,7 +236,7 @@ async def test_leases_that_a_node_cannot_have_heard_of_are_not_said_to_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The queue has a second partition, and nobody tells the node."""
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.1)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
     async with staged("a", "b") as stage:
         await stage.grow(2, behind="a", leader="b")
         for number in range(2):
@@ -277,7 +277,7 @@ async def test_all_leases_of_a_client_are_extended_through_an_old_map():
 async def test_leases_of_a_client_are_extended_while_the_map_cannot_catch_up(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(queries, "CATCH_UP_S", 0.1)
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
     async with staged("a", "b") as stage:
         await stage.produce("a", b"x")
         [batch] = (await stage.lease("a", client_id="me")).batches

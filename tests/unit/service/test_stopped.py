@@ -100,7 +100,7 @@ async def test_a_partition_without_a_leader_is_waited_for_unless_a_replica_says_
         async def fails(_: object) -> None:
             raise QueratorError(ErrorCode.INTERNAL, "it is stopped")
 
-        stage.members["b"].router.answers = fails
+        monkeypatch.setattr(stage.members["b"].router._answers, "answer", fails)
         error = await refusal(
             stopped.check_running(stage.members["a"].router, queue, deadline=None)
         )
