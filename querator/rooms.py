@@ -28,9 +28,9 @@ from querator.raft.peers import PeerLink
 from querator.raft.turn.thread import TurnLoop
 from querator.server.link.forwarding import Forwarding
 from querator.service.admin_service import AdminService
+from querator.service.assembly import assemble
 from querator.service.cluster_service import ClusterService
-from querator.service.queue_service import QueueService
-from querator.service.repair.conditions import Conditions
+from querator.service.conditions import Conditions
 from querator.service.repair.scrub import Scrub
 from querator.storage.environment import Environment
 
@@ -119,7 +119,7 @@ class Rooms:
         )
         if forwarding is not None:
             placement.watch(forwarding.on_map)
-        self.service = QueueService(
+        self.service = assemble(
             host=self.host,
             placement=placement,
             environment=environment,
@@ -128,7 +128,7 @@ class Rooms:
             out_of_reach=self._out_of_reach,
             born=born,
         )
-        placement.watch(self.service.on_map)
+        placement.watch(self.service.events.on_map)
         if vicinity is not None:
             placement.watch(vicinity.on_map)
         self.admin = AdminService(
@@ -194,16 +194,16 @@ class Rooms:
             self.placement.on_effects(effects)
         else:
             self.placement.on_partition(group, effects)
-            self.service.on_effects(group, effects)
+            self.service.events.on_effects(group, effects)
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
-        self.service.on_leader(group, node)
+        self.service.events.on_leader(group, node)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
-        self.service.on_leadership(group, leads)
+        self.service.events.on_leadership(group, leads)
 
     def on_hang(self, hangs: bool) -> None:
-        self.service.on_hang(hangs)
+        self.service.events.on_hang(hangs)
 
     def on_damage(self, group: GroupId, index: int, part: int) -> None:
         self.service.damage.unsendable(group, index, part)

@@ -84,7 +84,7 @@ class ClusterPending(msgspec.Struct, frozen=True):
 
 class ClusterCondition(msgspec.Struct, frozen=True):
     """What makes items late or copies doubtful on the node that tells. `kind` is one of
-    `service.repair.conditions.KINDS`; `about` names the queue or the node that it is about.
+    `service.conditions.KINDS`; `about` names the queue or the node that it is about.
     """
 
     kind: str

@@ -256,11 +256,11 @@ class GrpcServer:
         return LeaseStream(context, request_id, self._queue_service, self._calls.counts, messages)
 
     def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:
-        neighbours = self._queue_service.neighbours
-        assert neighbours is not None
+        exchange = self._queue_service.exchange
+        assert exchange is not None
         assert self._forwarding is not None
         messages = self.incoming.of(context.peer())
-        return NodeCalls(context, request_id, neighbours, self._forwarding, messages)
+        return NodeCalls(context, request_id, exchange, self._forwarding, messages)
 
     def _stream(
         self, method: str, make: Callable[[Context, str, object], Stream]

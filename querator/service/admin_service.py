@@ -38,10 +38,10 @@ from querator.partition.queries import ItemPage
 from querator.partition.rows import ItemState
 from querator.service.reading import paging
 from querator.service.reading.queries import Reads
-from querator.service.repair.stopped import check_running
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import LettersQuery, PeekQuery
 from querator.service.routing.router import Router, deadline_after
+from querator.service.stopped import check_running
 from querator.service.validate import (
     check_between,
     check_name,
@@ -310,11 +310,11 @@ class AdminService:
             if ahead_ms <= CLOCK_SKEW_MS_MAX and not stats.behind_ms:
                 continue
             if not dry_run:
-                view = self._router.view(queue.groups[partition])
+                route = self._router.route(queue.groups[partition])
                 try:
-                    done = await self._router.call(view, RepairTime(), deadline=deadline)
+                    done = await self._router.call(route, RepairTime(), deadline=deadline)
                 except QueratorError as error:
-                    if not self._directory.has_left(queue, view.group, error):
+                    if not self._directory.has_left(queue, route.group, error):
                         raise
                     continue
                 assert isinstance(done, Done)
@@ -356,10 +356,10 @@ class AdminService:
     ) -> int:
         """How many items of the blocks were given up."""
         given_up = 0
-        view = self._router.view(queue.groups[partition])
+        route = self._router.route(queue.groups[partition])
         for start in range(0, len(lost), GIVE_UP_BLOCKS_MAX):
             blocks = tuple(lost[start : start + GIVE_UP_BLOCKS_MAX])
-            done = await self._router.call(view, GiveUp(blocks), deadline=deadline)
+            done = await self._router.call(route, GiveUp(blocks), deadline=deadline)
             assert isinstance(done, Done)
             given_up += done.changed
             _log.warning(
@@ -422,7 +422,7 @@ class AdminService:
         redriven = after_seq = 0
         while True:
             command = Redrive(name, homes, seqs, after_seq)
-            result = await self._router.call(self._router.view(group), command, deadline=deadline)
+            result = await self._router.call(self._router.route(group), command, deadline=deadline)
             assert isinstance(result, RedriveResult)
             redriven += result.redriven
             after_seq = result.next_seq

@@ -18,8 +18,8 @@ from querator.model.queues import QueueState
 from querator.partition.departed import departed
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import as_answer
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 
 LOOK_S: Final = 10.0
@@ -37,22 +37,22 @@ class Departed:
         self._router = router
         self._environment = environment
         self._directory = directory
-        self._views: dict[PartitionView, None] = {}
+        self._routes: dict[PartitionRoute, None] = {}
         """To be looked at."""
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
-    def look(self, view: PartitionView) -> None:
+    def look(self, route: PartitionRoute) -> None:
         """This node leads the partition from here on, or not any more."""
-        if view.local and not self._stopped:
-            self._views[view] = None
+        if route.local and not self._stopped:
+            self._routes[route] = None
             if self._task is None:
                 # Owned: it ends when nothing is left to be looked at, or `stop` cancels it.
                 self._task = asyncio.get_running_loop().create_task(self._run())
 
     def on_map(self) -> None:
-        for view in self._router.known():
-            self.look(view)
+        for route in self._router.known():
+            self.look(route)
 
     async def stop(self) -> None:
         self._stopped = True
@@ -62,50 +62,50 @@ class Departed:
 
     async def _run(self) -> None:
         try:
-            while self._views:
+            while self._routes:
                 await asyncio.sleep(LOOK_S)
-                views, self._views = self._views, {}
+                routes, self._routes = self._routes, {}
                 try:
-                    await self._forget(views)
+                    await self._forget(routes)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
                     error = as_answer(defect, "forgetting groups that have left the map")
                     _log.info("departed.unanswered", error=str(error))
-                self._views |= views
+                self._routes |= routes
         finally:
             self._task = None
 
-    async def _forget(self, views: dict[PartitionView, None]) -> None:
-        """Takes out of `views` those that are done. Raises QueratorError."""
+    async def _forget(self, routes: dict[PartitionRoute, None]) -> None:
+        """Takes out of `routes` those that are done. Raises QueratorError."""
         found = []
         living = self._living()
-        for number, view in enumerate(list(views)):
-            if self._named(view, living):
-                found.append(view)
+        for number, route in enumerate(list(routes)):
+            if self._named(route, living):
+                found.append(route)
             else:
-                del views[view]
+                del routes[route]
             if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
         if not found or not await self._directory.catch_up():
             return
         living = self._living()
-        for view in found:
-            while ranges := self._named(view, living):
-                done = await self._router.call(view, ForgetGroups(ranges))
+        for route in found:
+            while ranges := self._named(route, living):
+                done = await self._router.call(route, ForgetGroups(ranges))
                 assert isinstance(done, Done)
                 if not done.changed:
                     # It was forgotten elsewhere, and this replica is behind.
                     break
-                _log.debug("departed.forgotten", group=view.group, rows=done.changed)
+                _log.debug("departed.forgotten", group=route.group, rows=done.changed)
             else:
-                del views[view]
+                del routes[route]
 
     def _living(self) -> set[int]:
         return {group for queue in self._router.map for group in queue.groups}
 
-    def _named(self, view: PartitionView, living: set[int]) -> tuple[tuple[int, int], ...]:
+    def _named(self, route: PartitionRoute, living: set[int]) -> tuple[tuple[int, int], ...]:
         """What the partition may forget, if all others than the `living` are gone."""
-        owner = self._router.map.by_group(view.group)
-        if not view.local or owner is None or owner[0].state is QueueState.DELETING:
+        owner = self._router.map.by_group(route.group)
+        if not route.local or owner is None or owner[0].state is QueueState.DELETING:
             return ()
         with self._environment.snapshot() as txn:
-            return departed(txn, view.group, living)
+            return departed(txn, route.group, living)

@@ -37,8 +37,8 @@ from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
 from querator.service.repair.damage import Damage
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import Accepted, as_answer
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 
 PAUSE_S_MIN = MOVE_PAUSE_MS_MIN / 1000
@@ -66,10 +66,10 @@ class Waiting(msgspec.Struct, frozen=True):
 class _Source:
     """A partition with moves to send."""
 
-    __slots__ = ("active", "batch_max", "full", "pauses", "timer", "view", "waits")
+    __slots__ = ("active", "batch_max", "full", "pauses", "route", "timer", "waits")
 
-    def __init__(self, view: PartitionView) -> None:
-        self.view = view
+    def __init__(self, route: PartitionRoute) -> None:
+        self.route = route
         self.active = False
         """Whether a step is under way."""
         self.pauses: dict[GroupId, _Pause] = {}
@@ -94,18 +94,18 @@ class Mover:
         self._asking: set[asyncio.Task[None]] = set()
         self._environment = environment
         self._loop = asyncio.get_running_loop()
-        self._sources: dict[PartitionView, _Source] = {}
+        self._sources: dict[PartitionRoute, _Source] = {}
         self.full: dict[GroupId, set[_Source]] = {}
         """Sources that wait for room in a target that this node leads."""
         self._stopped = False
 
-    def look(self, view: PartitionView) -> None:
+    def look(self, route: PartitionRoute) -> None:
         """The partition has moves to send, or may send them now."""
-        if self._stopped or not view.outbox or not view.local:
+        if self._stopped or not route.effects.outbox or not route.local:
             return
-        source = self._sources.get(view)
+        source = self._sources.get(route)
         if source is None:
-            source = self._sources[view] = _Source(view)
+            source = self._sources[route] = _Source(route)
         if not source.active and source.timer is None:
             source.active = True
             self._loop.call_soon(self._step, source)
@@ -121,7 +121,7 @@ class Mover:
     def on_map(self) -> None:
         """Targets may have gone: what waits for one is looked at again."""
         for source in list(self._sources.values()):
-            if self._gone(source.view.group):
+            if self._gone(source.route.group):
                 self._forget(source)
             elif source.timer is not None:
                 source.pauses.clear()
@@ -140,9 +140,9 @@ class Mover:
     # --- one batch ---------------------------------------------------------------------------
 
     def _step(self, source: _Source) -> None:
-        view = source.view
+        route = source.route
         source.active = False
-        if self._stopped or not view.local or self._gone(view.group):
+        if self._stopped or not route.local or self._gone(route.group):
             self._forget(source)
             return
         now_s = self._loop.time()
@@ -150,11 +150,11 @@ class Mover:
         free: list[GroupId] = []
         try:
             with self._environment.snapshot() as txn:
-                targets = [GroupId(target) for target in outbox_targets(txn, view.group)]
+                targets = [GroupId(target) for target in outbox_targets(txn, route.group)]
                 free = [target for target in targets if not self._paused(source, target, now_s)]
                 if free and not self._gone(free[0]):
                     most = source.batch_max.get(free[0], MOVE_BATCH_ITEMS_MAX)
-                    batch = outbox_batch(txn, view.group, free[0], items_max=most)
+                    batch = outbox_batch(txn, route.group, free[0], items_max=most)
         except BlockDamaged as damaged:
             self._failed(source, free[0], self._damage.refusal(damaged))
             return
@@ -191,14 +191,14 @@ class Mover:
             self._failed(source, target, error)
             return
         then = partial(self._returned, source, target)
-        self._router.post(source.view, MoveReturn(target), then=then)
+        self._router.post(source.route, MoveReturn(target), then=then)
 
     def _send(self, source: _Source, batch: OutboxBatch) -> None:
         source.active = True
         target = GroupId(batch.target_group)
         self._router.post(
-            self._router.view(target),
-            Move(source.view.group, batch.first_move, batch.lengths, batch.items),
+            self._router.route(target),
+            Move(source.route.group, batch.first_move, batch.lengths, batch.items),
             batch.attachment,
             then=partial(self._arrived, source, batch),
         )
@@ -220,7 +220,7 @@ class Mover:
                 return
             # The first partition of a queue never closes.
             elsewhere = MoveElsewhere(target, int(outcome.limit), owner[0].groups[0])
-            self._router.post(source.view, elsewhere, then=partial(self._done, source, target))
+            self._router.post(source.route, elsewhere, then=partial(self._done, source, target))
             return
         assert isinstance(outcome, Moved)
         command: Command = MoveDone(target, outcome.upto_move)
@@ -230,12 +230,12 @@ class Mover:
             source.batch_max[target] *= 2
             if source.batch_max[target] >= MOVE_BATCH_ITEMS_MAX:
                 del source.batch_max[target]
-        self._router.post(source.view, command, then=partial(self._done, source, target))
+        self._router.post(source.route, command, then=partial(self._done, source, target))
 
     def _returned(
         self, source: _Source, target: GroupId, outcome: Accepted | QueratorError
     ) -> None:
-        _log.info("moves.returned", group=source.view.group, target_group=target)
+        _log.info("moves.returned", group=source.route.group, target_group=target)
         self._done(source, target, outcome)
 
     def _done(self, source: _Source, target: GroupId, outcome: Accepted | QueratorError) -> None:
@@ -252,9 +252,9 @@ class Mover:
         some since. What is known of a partition that is led here is as new as its answers.
         """
         source.batch_max[target] = 1
-        view = self._router.view(target)
-        if view.local:
-            if view.occupied < items_max:
+        route = self._router.route(target)
+        if route.local:
+            if route.effects.occupied < items_max:
                 return False
             source.full[target] = items_max
             self.full.setdefault(target, set()).add(source)
@@ -275,13 +275,13 @@ class Mover:
     def _failed(self, source: _Source, target: GroupId, error: QueratorError) -> None:
         if target not in source.waits:
             now_s = self._loop.time()
-            source.waits[target] = Waiting(source.view.group, target, now_s, error)
+            source.waits[target] = Waiting(source.route.group, target, now_s, error)
         before = source.pauses.get(target)
         length_s = PAUSE_S_MIN if before is None else min(before.length_s * 2, PAUSE_S_MAX)
         source.pauses[target] = _Pause(length_s, self._loop.time() + length_s)
         if length_s == PAUSE_S_MAX and before is not None and before.length_s < length_s:
             _log.warning(
-                "moves.stuck", group=source.view.group, target_group=target, error=str(error)
+                "moves.stuck", group=source.route.group, target_group=target, error=str(error)
             )
         self._step(source)
 
@@ -306,7 +306,7 @@ class Mover:
             source.timer = None
         for target in list(source.full):
             self._not_full(source, target)
-        self._sources.pop(source.view, None)
+        self._sources.pop(source.route, None)
 
     def _gone(self, group: GroupId) -> bool:
         """Whether the group's queue has been deleted, or is being."""

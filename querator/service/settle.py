@@ -35,7 +35,7 @@ from querator.model.commands import (
     SettleOutcome,
     SettleResult,
 )
-from querator.model.errors import ErrorCode, QueratorError
+from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.ids import (
     GroupId,
     LeaseNumber,
@@ -45,11 +45,12 @@ from querator.model.ids import (
 )
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
-from querator.service.admission import Sending
+from querator.service.admission import Held, Sending
 from querator.service.produce.split import merged_error
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
-from querator.service.routing.router import Router
+from querator.service.routing.router import Router, deadline_after
+from querator.service.validate import check_leases
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -281,11 +282,11 @@ async def _ask(
     deadline: float | None,
 ) -> Sequence[object]:
     """The answer of each partition, or why it has none."""
-    views = router.views(queue)
+    routes = router.routes(queue)
     return await each(
         [
             router.call(
-                views[share.partition],
+                routes[share.partition],
                 command(tuple(share.leases)),
                 deadline=deadline,
                 budget=budget,
@@ -293,3 +294,56 @@ async def _ask(
             for share in shares
         ]
     )
+
+
+class SettleService:
+    """Complete, retry and extend, each within what this node takes on at a time."""
+
+    def __init__(
+        self,
+        router: Router,
+        directory: QueueDirectory,
+        *,
+        clock: "Clock",
+        calls: Held,
+        budget: Sending,
+    ) -> None:
+        """`calls` counts the calls that are not answered, `budget` their commands."""
+        self._router = router
+        self._directory = directory
+        self._clock = clock
+        self._calls = calls
+        self._budget = budget
+
+    async def settle(self, call: CompleteCall | RetryCall) -> SettleReply:
+        """One outcome per lease, in order. Raises QueratorError."""
+        queue = await self._directory.find(call.namespace, call.queue)
+        check_leases(call.leases)
+        with self._calls.held():
+            return await settle(
+                self._router,
+                self._directory,
+                queue,
+                call,
+                budget=self._budget,
+                deadline=deadline_after(call.timeout_ms),
+            )
+
+    async def extend(self, call: ExtendCall) -> ExtendReply:
+        """One outcome per lease in order, or for a client by partition and lease.
+
+        Fails as a whole when a partition fails, for repeating it harms nothing.
+        """
+        queue = await self._directory.find(call.namespace, call.queue)
+        if not call.lease_ids and not call.client_id:
+            raise invalid("client_id", "must not be empty without lease_ids")
+        with self._calls.held():
+            return await extend(
+                self._router,
+                self._directory,
+                queue,
+                call,
+                clock=self._clock,
+                budget=self._budget,
+                deadline=deadline_after(call.timeout_ms),
+            )

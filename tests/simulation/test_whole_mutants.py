@@ -36,7 +36,7 @@ DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
         (mutants.swallows_answers, QUIET),
         (mutants.lets_waiters_sleep, QUIET),
         (mutants.drops_grants, QUIET),
-        (mutants.keeps_stale_views, CRASHES),
+        (mutants.keeps_stale_routes, CRASHES),
         (mutants.skips_what_moves, DEATHS),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from querator.raft.tcp.tcp_peers import TcpPeers
     from querator.server.calls.call_counts import CallCounts
     from querator.server.incoming import Incoming
+    from querator.service.conditions import Conditions
     from querator.service.queue_service import QueueService
-    from querator.service.repair.conditions import Conditions
     from querator.service.repair.scrub import Scrub
     from querator.storage.environment import Environment
     from querator.storage.identity import Identity

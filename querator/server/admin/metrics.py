@@ -34,7 +34,7 @@ from querator.server.admin.admin_view import Observed
 from querator.server.admin.health import Health
 from querator.server.admin.metric_catalogue import METRICS, Labels, MetricSpec, family, histogram
 from querator.server.admin.queue_metrics import QueueMetrics, QueueReading, Statuses, state_of
-from querator.service.repair.conditions import KINDS
+from querator.service.conditions import KINDS
 from querator.service.repair.damage import DamageStats
 from querator.service.repair.scrub import ScrubStats
 from querator.storage.environment import Usage

@@ -24,7 +24,7 @@ from querator.server.incoming import Messages
 from querator.server.link import node_frames as frames
 from querator.server.link.link_handshake import Step, accept
 from querator.server.link.link_wire import Accepted
-from querator.service.exchange.node_exchange import Neighbours
+from querator.service.exchange.node_exchange import NodeExchange
 from querator.v1 import node_service_pb2
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class NodeCalls:
         self,
         context: Accepted,
         request_id: str,
-        neighbours: Neighbours,
+        exchange: NodeExchange,
         forwarding: "Forwarding",
         messages: Messages,
     ) -> None:
         self._context = context
         self._request_id = request_id
-        self._neighbours = neighbours
+        self._exchange = exchange
         self._forwarding = forwarding
         self._messages = messages
         self._loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class NodeCalls:
             return QueratorError(ErrorCode.DEADLINE_EXCEEDED, "no handshake in time")
         self._forwarding.heard(self._node)
         push = self._push
-        self._neighbours.linked(self._node, push)
+        self._exchange.linked(self._node, push)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write())
@@ -89,7 +89,7 @@ class NodeCalls:
                 self._read_all = True
                 self._wake.set()
         finally:
-            self._neighbours.unlinked(self._node, push)
+            self._exchange.unlinked(self._node, push)
         return ending or (DRAINING if self._draining else None)
 
     # --- the handshake -----------------------------------------------------------------------
@@ -128,7 +128,7 @@ class NodeCalls:
 
     def _take(self, ask: frames.Ask, tasks: asyncio.TaskGroup) -> None:
         if isinstance(ask, frames.Demand):
-            self._neighbours.demand(self._node, ask.queue, waiters=ask.waiters, items=ask.items)
+            self._exchange.demand(self._node, ask.queue, waiters=ask.waiters, items=ask.items)
             return
         if self._draining:
             self._say(frames.failure(ask.id, DRAINING))
@@ -138,7 +138,7 @@ class NodeCalls:
         if isinstance(ask, frames.Question):
             tasks.create_task(self._reply(ask))
         else:
-            future = self._neighbours.propose(self._node, ask.group, command, ask.attachment)
+            future = self._exchange.propose(self._node, ask.group, command, ask.attachment)
             future.add_done_callback(partial(self._proposed, ask.id, ask.group, command))
 
     def _proposed(
@@ -148,7 +148,7 @@ class NodeCalls:
             self._answer(frames.failure(id, DRAINING))
             return
         try:
-            result = self._neighbours.carried(self._node, group, command, future.result())
+            result = self._exchange.carried(self._node, group, command, future.result())
             answer = frames.result(id, result)
         except Exception as error:  # noqa: BLE001 - nobody else would answer
             self._fail(id, error)
@@ -157,7 +157,7 @@ class NodeCalls:
 
     async def _reply(self, ask: frames.Question) -> None:
         try:
-            answer = await self._neighbours.answer(self._node, ask.query)
+            answer = await self._exchange.answer(self._node, ask.query)
         except Exception as error:  # noqa: BLE001 - the top of the question's task
             self._fail(ask.id, error)
         else:

@@ -13,7 +13,7 @@ import asyncio
 import msgspec
 
 from querator.model.ids import QueueId
-from querator.service.lease.dispatcher import LeaseDesk
+from querator.service.lease.supply import Dispatcher
 from querator.service.routing.forwarder import Forwarder
 
 AGAIN_S = 1.0
@@ -34,12 +34,12 @@ class Demands:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
-        self._told: dict[tuple[LeaseDesk, str], _Told] = {}
-        self._served_s: dict[LeaseDesk, float] = {}
+        self._told: dict[tuple[Dispatcher, str], _Told] = {}
+        self._served_s: dict[Dispatcher, float] = {}
         """When it was last told of a desk that everybody is served there."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self, desk: LeaseDesk) -> None:
+    def look(self, desk: Dispatcher) -> None:
         """The desk has shared out what it knows of, or partitions of its queue are led anew."""
         now_s = self._loop.time()
         waiters, items = desk.demand()
@@ -61,11 +61,11 @@ class Demands:
                 self._forwarder.demand(node, desk.queue_id, waiters=waiters, items=items)
         self._set_timer()
 
-    def lowered(self, desk: LeaseDesk, node: str) -> None:
+    def lowered(self, desk: Dispatcher, node: str) -> None:
         """A lease is asked of the node, or has been answered by it."""
         self._told.pop((desk, node), None)
 
-    def declined(self, node: str, queue_id: QueueId, desk: LeaseDesk | None) -> None:
+    def declined(self, node: str, queue_id: QueueId, desk: Dispatcher | None) -> None:
         """Something was offered that nobody waits for."""
         if desk is not None:
             self._told.pop((desk, node), None)
@@ -76,7 +76,7 @@ class Demands:
         for key in [key for key in self._told if key[1] == node]:
             del self._told[key]
 
-    def forget(self, desk: LeaseDesk) -> None:
+    def forget(self, desk: Dispatcher) -> None:
         """The queue is gone."""
         for key in [key for key in self._told if key[0] is desk]:
             del self._told[key]
@@ -106,6 +106,10 @@ class Demands:
         self._told.clear()
 
 
-def _leaders(desk: LeaseDesk) -> list[str]:
-    leaders = (view.leader for view in desk.views if view.led and not view.local)
+def _leaders(desk: Dispatcher) -> list[str]:
+    leaders = (
+        supply.route.leader
+        for supply in desk.supplies
+        if supply.route.is_reachable and not supply.route.local
+    )
     return list(dict.fromkeys(leaders))

@@ -16,8 +16,9 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, LeaseNumber, QueueId
 from querator.model.queues import Queue
 from querator.service.exchange.demands import Demands
 from querator.service.exchange.offers import Offers, Push
-from querator.service.lease.dispatcher import LeaseDesk
+from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.lease.replies import PayloadCache, load_segments
+from querator.service.lease.supply import PartitionSupply, Supplies
 from querator.service.repair.aside import AsideBlocks
 from querator.service.repair.damage import Damage, Unread
 from querator.service.routing.answers import QueryAnswers
@@ -29,8 +30,8 @@ from querator.service.routing.forwarder import (
     ReadyQuery,
 )
 from querator.service.routing.outcomes import Accepted
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 from querator.storage import generations
 from querator.storage.environment import Environment
 
@@ -43,8 +44,8 @@ DESKS_S = 0.5
 in a row they are sent away. So often nodes that lead by a guess are asked whether they do."""
 
 
-class Neighbours:
-    """On the event loop. `waiters.Elsewhere` for the desks, `ForwarderEvents` for the forwarder."""
+class NodeExchange:
+    """On the event loop. The `Elsewhere` of the dispatchers, with the forwarder's events."""
 
     def __init__(
         self,
@@ -52,23 +53,25 @@ class Neighbours:
         *,
         host: "Host",
         router: Router,
+        supplies: Supplies,
         environment: Environment,
         cache: PayloadCache,
         damage: Damage,
         aside: AsideBlocks,
         answers: QueryAnswers,
-        desks: Mapping[QueueId, LeaseDesk],
+        desks: Mapping[QueueId, LeaseDispatcher],
     ) -> None:
         self._forwarder = forwarder
         self._host = host
         self._router = router
+        self._supplies = supplies
         self._environment = environment
         self._cache = cache
         self._damage = damage
         self._aside = aside
         self._answers = answers
         self._desks = desks
-        self._cut_off: set[LeaseDesk] = set()
+        self._cut_off: set[LeaseDispatcher] = set()
         """Desks for which there was nobody when it was looked last."""
         self._checks: dict[tuple[QueueId, str], asyncio.Future[Any]] = {}
         """Questions whether a node leads, on their way."""
@@ -76,51 +79,53 @@ class Neighbours:
         """Of the links that each node has to this one: one, but for moments, and for a second
         process that runs on its data until it is refused.
         """
-        self._offers = Offers(router, self._push)
+        self._offers = Offers(router, supplies, self._push)
         self._demands = Demands(forwarder)
         forwarder.watch(self)
         self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
 
     # --- what the desks say ------------------------------------------------------------------
 
-    def wanting(self, desk: LeaseDesk) -> None:
+    def wanting(self, desk: LeaseDispatcher) -> None:
         self._demands.look(desk)
 
-    def asked(self, desk: LeaseDesk, view: PartitionView) -> None:
-        self._demands.lowered(desk, view.leader)
+    def asked(self, desk: LeaseDispatcher, supply: PartitionSupply) -> None:
+        self._demands.lowered(desk, supply.route.leader)
 
     def answered(
         self,
-        desk: LeaseDesk,
-        view: PartitionView,
+        desk: LeaseDispatcher,
+        supply: PartitionSupply,
         asked: str,
         outcome: Accepted | QueratorError,
         took_s: float,
     ) -> None:
         if not asked and isinstance(outcome, LeaseResult):
-            self._offers.took(view, outcome, took_s)
-        if isinstance(outcome, CarriedLease) and outcome.elsewhere and view.leader:
-            self._note(view.leader, *outcome.elsewhere)
-        self._offers.share(view)
+            self._offers.took(supply, outcome, took_s)
+        leader = supply.route.leader
+        if isinstance(outcome, CarriedLease) and outcome.elsewhere and leader:
+            self._note(leader, *outcome.elsewhere)
+        self._offers.share(supply)
         # The command may have followed its leader.
-        for node in filter(None, dict.fromkeys((asked, view.leader))):
+        for node in filter(None, dict.fromkeys((asked, supply.route.leader))):
             self._demands.lowered(desk, node)
 
     # --- what the partitions say -------------------------------------------------------------
 
-    def on_effects(self, view: PartitionView) -> None:
-        self._offers.share(view)
+    def on_effects(self, supply: PartitionSupply) -> None:
+        self._offers.share(supply)
 
-    def on_leadership(self, view: PartitionView) -> None:
-        """Who leads has changed, here or elsewhere, or can be reached now."""
-        if view.local:
-            self._offers.share(view)
+    def on_leadership(self, route: PartitionRoute) -> None:
+        """The partition has another leader, here or elsewhere, or its leader can be reached now."""
+        supply = self._supplies.of(route)
+        if route.local:
+            self._offers.share(supply)
         else:
-            self._offers.lost(view)
-            if view.desk is not None and view.led:
-                self._demands.look(view.desk)
+            self._offers.lost(supply)
+            if supply.dispatcher is not None and route.is_reachable:
+                self._demands.look(supply.dispatcher)
 
-    def forget(self, desk: LeaseDesk) -> None:
+    def forget(self, desk: LeaseDispatcher) -> None:
         self._demands.forget(desk)
 
     def _look_at_desks(self) -> None:
@@ -130,7 +135,7 @@ class Neighbours:
         for desk in self._desks.values():
             if desk.demand()[0] or desk.served()[0]:
                 self._check_guesses(desk)
-            errors = [self._router.cut_off(view) for view in desk.views]
+            errors = [self._router.cut_off(supply.route) for supply in desk.supplies]
             error = errors[0]
             if error is None or None in errors:
                 continue
@@ -138,17 +143,18 @@ class Neighbours:
             if desk in before:
                 desk.turn_away(error)
 
-    def _check_guesses(self, desk: LeaseDesk) -> None:
+    def _check_guesses(self, desk: LeaseDispatcher) -> None:
         """Asks the nodes that are taken to lead partitions of which no replica runs here. A node
         that does not lead offers nothing, which looks as if it had nothing. For a partition whose
         replica here has just stopped no node is taken to lead it: one of the others is from now on.
         """
-        for view in desk.views:
-            if not view.leader and not view.local:
-                self._router.doubt(view, "")
-                if view.leader:
-                    self.on_leadership(view)
-        for node in sorted({view.leader for view in desk.views if self._router.guesses(view)}):
+        routes = [supply.route for supply in desk.supplies]
+        for route in routes:
+            if not route.leader and not route.local:
+                self._router.doubt(route, "")
+                if route.leader:
+                    self.on_leadership(route)
+        for node in sorted({route.leader for route in routes if self._router.guesses(route)}):
             key = desk.queue_id, node
             if self._forwarder.reaches(node) and key not in self._checks:
                 self._checks[key] = future = self._forwarder.query(node, ReadyQuery(desk.queue_id))
@@ -184,10 +190,9 @@ class Neighbours:
 
     def on_reach(self, node: str) -> None:
         self._demands.on_reach(node)
-        for view in self._router.on_reach(node):
-            self.on_leadership(view)
-            if view.desk is not None:
-                view.desk.look(view)
+        for route in self._router.on_reach(node):
+            self.on_leadership(route)
+            self._supplies.of(route).notify()
 
     def on_offer(self, node: str, group: GroupId, items: int) -> None:
         owner = self._router.map.by_group(group)
@@ -225,32 +230,30 @@ class Neighbours:
 
     def _leaders(self, queue: Queue) -> set[str]:
         """Other nodes that lead partitions of the queue, as far as is known here."""
-        views = self._router.views(queue)
-        return {view.leader for view in views if view.led and not view.local}
+        routes = self._router.routes(queue)
+        return {route.leader for route in routes if route.is_reachable and not route.local}
 
     def _note_all(self, node: str, queue: Queue, ready: Iterable[tuple[int, int]]) -> None:
         """What the node has ready of the queue: (group, items) of all partitions that it leads. The
         answer may be late: where the raft room knows who leads, that counts.
         """
         items = {GroupId(group): count for group, count in ready}
-        for view in self._router.views(queue):
-            if view.group in items:
-                if view.leader == node or self._router.guesses(view):
-                    self._note(node, view.group, items[view.group])
-            elif view.leader == node:
-                self._router.doubt(view, node)
-                if view.leader != node:
-                    self.on_leadership(view)
+        for route in self._router.routes(queue):
+            if route.group in items:
+                if route.leader == node or self._router.guesses(route):
+                    self._note(node, route.group, items[route.group])
+            elif route.leader == node:
+                self._router.doubt(route, node)
+                if route.leader != node:
+                    self.on_leadership(route)
 
     def _note(self, node: str, group: GroupId, items: int) -> None:
         """The node leads the group, and has so many items for this one."""
-        view = self._router.view(group)
-        if view.local or self._router.map.by_group(group) is None:
+        route = self._router.route(group)
+        if route.local or self._router.map.by_group(group) is None:
             return
-        self._router.learn(view, node)
-        view.ready = items
-        if view.desk is not None:
-            view.desk.look(view)
+        self._router.learn(route, node)
+        self._supplies.of(route).offered(items)
 
     # --- what the other nodes ask ------------------------------------------------------------
 
@@ -300,10 +303,10 @@ class Neighbours:
         leases = tuple(LeaseItems(LeaseNumber(number)) for number in sorted(numbers))
         if leases:
             command = Retry(leases, count_attempt=False)
-            self._router.post(self._router.view(group), command, then=_released, patient=True)
+            self._router.post(self._router.route(group), command, then=_released, patient=True)
 
     def _carried(self, node: str, group: GroupId, result: LeaseResult) -> CarriedLease:
-        leased = self._router.view(group)
+        leased = self._router.route(group)
         loaded: list[tuple[LoadedItems | None, ...]] = []
         unread: list[Unread] = []
         with self._environment.snapshot() as txn:
@@ -316,8 +319,9 @@ class Neighbours:
                     loaded.append(read)
                     unread += left
         self._damage.give_back(unread)
-        ready = self._offers.leased(node, leased, result)
-        elsewhere = self._offers.elsewhere(node, leased)
+        supply = self._supplies.of(leased)
+        ready = self._offers.leased(node, supply, result)
+        elsewhere = self._offers.elsewhere(node, supply)
         return CarriedLease(result.grants, result.now_ms, tuple(loaded), ready, elsewhere)
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
@@ -337,9 +341,9 @@ class Neighbours:
         if queue is None:
             return ()
         return tuple(
-            (view.group, self._offers.left_for(node, view))
-            for view in self._router.views(queue)
-            if view.local
+            (route.group, self._offers.left_for(node, self._supplies.of(route)))
+            for route in self._router.routes(queue)
+            if route.local
         )
 
 

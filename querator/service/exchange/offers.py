@@ -23,16 +23,12 @@ else what is in the others would wait until there is nothing left in the first.
 import asyncio
 from collections.abc import Callable, Iterable
 from math import ceil
-from typing import TYPE_CHECKING
 
 from querator.model.commands import LeaseResult, Refusal
 from querator.model.ids import GroupId, QueueId
 from querator.service.exchange.pace import Pace
+from querator.service.lease.supply import Dispatcher, PartitionSupply, Supplies
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
-
-if TYPE_CHECKING:
-    from querator.service.lease.dispatcher import LeaseDesk
 
 DEMAND_S = 2.5
 CLAIM_S = 0.1
@@ -135,14 +131,15 @@ class _Claim:
 class Offers:
     """Of all partitions of this node. On the event loop."""
 
-    def __init__(self, router: Router, push: Push) -> None:
+    def __init__(self, router: Router, supplies: Supplies, push: Push) -> None:
         self._router = router
+        self._supplies = supplies
         self._push = push
         self._loop = asyncio.get_running_loop()
         self._queues: dict[QueueId, _Queue] = {}
-        self._claims: dict[PartitionView, dict[str, _Claim]] = {}
-        self._timers: dict[PartitionView, asyncio.TimerHandle] = {}
-        self._rests: dict[PartitionView, asyncio.TimerHandle] = {}
+        self._claims: dict[PartitionSupply, dict[str, _Claim]] = {}
+        self._timers: dict[PartitionSupply, asyncio.TimerHandle] = {}
+        self._rests: dict[PartitionSupply, asyncio.TimerHandle] = {}
 
     # --- what other nodes say ----------------------------------------------------------------
 
@@ -162,12 +159,12 @@ class Offers:
         now_s = self._loop.time()
         demand.wants(waiters, items, there.others(demand), now_s)
         demand.until_s = now_s + DEMAND_S
-        views = [view for view in self._router.views(queue) if view.local]
+        supplies = [self._supplies.of(route) for route in self._router.routes(queue) if route.local]
         if not waiters:
-            for view in views:
-                self._drop_claim(view, node)
-        for view in views:
-            self._share_and_tell(view)
+            for supply in supplies:
+                self._drop_claim(supply, node)
+        for supply in supplies:
+            self._share_and_tell(supply)
 
     def gone(self, node: str) -> None:
         """The node is out of reach: what it wanted is forgotten."""
@@ -176,11 +173,11 @@ class Offers:
                 self.demand(node, queue_id, waiters=0, items=0)
                 self._forget(queue_id, there, node)
 
-    def leased(self, node: str, view: PartitionView, result: LeaseResult) -> int:
+    def leased(self, node: str, supply: PartitionSupply, result: LeaseResult) -> int:
         """A lease of that node's has been answered; how much is left for it now."""
         granted = _granted(result)
-        self._drop_claim(view, node)
-        there = self._queue_of(view)
+        self._drop_claim(supply, node)
+        there = self._queue_of(supply)
         demand = None if there is None else there.demands.get(node)
         if there is not None and demand is not None:
             demand.given(sum(granted))
@@ -188,94 +185,95 @@ class Offers:
             demand.waiters = max(0, demand.waiters - len(granted))
             now_s = self._loop.time()
             there.pace.other(node, sum(granted) / demand.weight, now_s)
-            if view.rests and not there.pace.rest_s(now_s):
-                self._end_rest(view)
-        self._share_and_tell(view)
-        return self.left_for(node, view)
+            if supply.is_resting and not there.pace.rest_s(now_s):
+                self._end_rest(supply)
+        self._share_and_tell(supply)
+        return self.left_for(node, supply)
 
-    def elsewhere(self, node: str, view: PartitionView) -> tuple[GroupId, int] | None:
+    def elsewhere(self, node: str, supply: PartitionSupply) -> tuple[GroupId, int] | None:
         """Another partition of the queue that has something here for anybody, for a node that has
         leased from this one; each time the next.
         """
-        owner = self._router.map.by_group(view.group)
-        demand = self._demand_of(view, node)
+        owner = self._router.map.by_group(supply.group)
+        demand = self._demand_of(supply, node)
         if owner is None or demand is None:
             return None
-        views = self._router.views(owner[0])
-        for _ in range(min(len(views), LOOKED_AT_MAX)):
-            demand.told = (demand.told + 1) % len(views)
-            other = views[demand.told]
-            if other is not view and other.local and other.ready:
+        routes = self._router.routes(owner[0])
+        for _ in range(min(len(routes), LOOKED_AT_MAX)):
+            demand.told = (demand.told + 1) % len(routes)
+            other = self._supplies.of(routes[demand.told])
+            if other is not supply and other.route.local and other.ready:
                 return other.group, other.ready
         return None
 
-    def took(self, view: PartitionView, result: LeaseResult, took_s: float) -> None:
+    def took(self, supply: PartitionSupply, result: LeaseResult, took_s: float) -> None:
         """A lease of this node's own desk has been answered, after so long."""
-        there = self._queue_of(view)
-        if there is not None and view.desk is not None:
-            waiters, items = view.desk.demand()
+        there = self._queue_of(supply)
+        if there is not None and supply.dispatcher is not None:
+            waiters, items = supply.dispatcher.demand()
             asked, granted = waiters + len(result.grants), sum(_granted(result))
             there.own.wants(asked, items, there.demands.values(), self._loop.time())
             there.own.given(granted)
             there.pace.own(granted / there.own.weight, took_s)
-            self._rest(view, view.desk, there.pace)
+            self._rest(supply, supply.dispatcher, there.pace)
 
-    def _rest(self, view: PartitionView, desk: "LeaseDesk", pace: Pace) -> None:
+    def _rest(self, supply: PartitionSupply, desk: Dispatcher, pace: Pace) -> None:
         """Lets the own desk rest, if it is ahead of others and has enough for all who wait here."""
         rest_s = pace.rest_s(self._loop.time())
-        if not rest_s or not view.local:
+        if not rest_s or not supply.route.local:
             return
-        claims = self._claims.get(view, {})
-        free = view.stored - sum(claim.items for claim in claims.values())
+        claims = self._claims.get(supply, {})
+        free = supply.route.effects.ready - sum(claim.items for claim in claims.values())
         # Of partitions that several nodes lead each node is ahead in its own.
-        if free > desk.demand()[1] and all(each.local or not each.led for each in desk.views):
-            if view.rests:
-                self._rests[view].cancel()
-            view.rests = True
-            self._rests[view] = self._loop.call_later(rest_s, self._end_rest, view)
+        if free > desk.demand()[1] and all(
+            each.route.local or not each.route.is_reachable for each in desk.supplies
+        ):
+            if supply.is_resting:
+                self._rests[supply].cancel()
+            supply.is_resting = True
+            self._rests[supply] = self._loop.call_later(rest_s, self._end_rest, supply)
 
-    def _end_rest(self, view: PartitionView) -> None:
-        view.rests = False
-        self._rests.pop(view).cancel()
-        if view.desk is not None:
-            view.desk.look(view)
+    def _end_rest(self, supply: PartitionSupply) -> None:
+        supply.is_resting = False
+        self._rests.pop(supply).cancel()
+        supply.notify()
 
-    def left_for(self, node: str, view: PartitionView) -> int:
+    def left_for(self, node: str, supply: PartitionSupply) -> int:
         """What the node would find, if it asked just now."""
-        claim = self._claims.get(view, {}).get(node)
-        return view.ready + (0 if claim is None else claim.items)
+        claim = self._claims.get(supply, {}).get(node)
+        return supply.ready + (0 if claim is None else claim.items)
 
     # --- what the partitions say -------------------------------------------------------------
 
-    def share(self, view: PartitionView) -> None:
-        """Offers what is free; leaves in `view.ready` what is not claimed by others."""
-        if not self._queues or not view.local:
+    def share(self, supply: PartitionSupply) -> None:
+        """Offers what is free; leaves in `supply.ready` what is not claimed by others."""
+        if not self._queues or not supply.route.local:
             return
         now_s = self._loop.time()
-        claims = self._claims.get(view)
+        claims = self._claims.get(supply)
         if claims:
-            self._expire(view, claims, now_s)
+            self._expire(supply, claims, now_s)
         free = (
-            view.stored - sum(claim.items for claim in claims.values()) if claims else view.stored
+            supply.route.effects.ready - sum(claim.items for claim in claims.values())
+            if claims
+            else supply.route.effects.ready
         )
-        if free > 0 and not view.leases_asked:
-            owner = self._router.map.by_group(view.group)
+        if free > 0 and not supply.in_flight:
+            owner = self._router.map.by_group(supply.group)
             there = None if owner is None else self._queues.get(owner[0].id)
             if owner is not None and there is not None:
                 self._forget_silent(owner[0].id, there, now_s)
-                free -= self._hand_out(view, there, free, now_s)
-        claims = self._claims.get(view)
-        view.kept = bool(claims)
-        view.ready = max(0, free)
+                free -= self._hand_out(supply, there, free, now_s)
+        claims = self._claims.get(supply)
+        supply.reserve(free=free, reserved=bool(claims))
 
-    def _share_and_tell(self, view: PartitionView) -> None:
-        self.share(view)
-        if view.desk is not None:
-            view.desk.look(view)
+    def _share_and_tell(self, supply: PartitionSupply) -> None:
+        self.share(supply)
+        supply.notify()
 
-    def _hand_out(self, view: PartitionView, there: _Queue, free: int, now_s: float) -> int:
+    def _hand_out(self, supply: PartitionSupply, there: _Queue, free: int, now_s: float) -> int:
         """Claims for other nodes, at most `free` items together; how many."""
-        waiters, items = (0, 0) if view.desk is None else view.desk.demand()
+        waiters, items = (0, 0) if supply.dispatcher is None else supply.dispatcher.demand()
         there.own.wants(waiters, items, there.demands.values(), now_s)
         parties: list[tuple[float, int, int, str]] = [
             (demand.place, demand.weight, demand.items - demand.claimed, node)
@@ -300,50 +298,50 @@ class Offers:
         for node, items in given.items():
             if node and items:
                 claimed += items
-                self._claim(view, node, there.demands[node], items, now_s)
+                self._claim(supply, node, there.demands[node], items, now_s)
         return claimed
 
     def _claim(
-        self, view: PartitionView, node: str, demand: _Demand, items: int, now_s: float
+        self, supply: PartitionSupply, node: str, demand: _Demand, items: int, now_s: float
     ) -> None:
-        claims = self._claims.setdefault(view, {})
+        claims = self._claims.setdefault(supply, {})
         claim = claims.get(node)
         if claim is None:
             claim = claims[node] = _Claim(demand)
         claim.items += items
         claim.until_s = now_s + CLAIM_S
         demand.claimed += items
-        if view not in self._timers:
-            self._timers[view] = self._loop.call_later(CLAIM_S, self._look_again, view)
-        self._push(node, view.group, claim.items)
+        if supply not in self._timers:
+            self._timers[supply] = self._loop.call_later(CLAIM_S, self._look_again, supply)
+        self._push(node, supply.group, claim.items)
 
-    def _look_again(self, view: PartitionView) -> None:
+    def _look_again(self, supply: PartitionSupply) -> None:
         """Claims may have run out."""
-        del self._timers[view]
-        self._share_and_tell(view)
-        claims = self._claims.get(view)
-        if claims and view not in self._timers:
+        del self._timers[supply]
+        self._share_and_tell(supply)
+        claims = self._claims.get(supply)
+        if claims and supply not in self._timers:
             until_s = min(claim.until_s for claim in claims.values())
-            self._timers[view] = self._loop.call_at(until_s, self._look_again, view)
+            self._timers[supply] = self._loop.call_at(until_s, self._look_again, supply)
 
-    def _expire(self, view: PartitionView, claims: dict[str, _Claim], now_s: float) -> None:
+    def _expire(self, supply: PartitionSupply, claims: dict[str, _Claim], now_s: float) -> None:
         for node in [node for node, claim in claims.items() if claim.until_s <= now_s]:
-            self._drop_claim(view, node)
+            self._drop_claim(supply, node)
 
-    def _drop_claim(self, view: PartitionView, node: str) -> None:
-        claims = self._claims.get(view)
+    def _drop_claim(self, supply: PartitionSupply, node: str) -> None:
+        claims = self._claims.get(supply)
         claim = None if claims is None else claims.pop(node, None)
         if claims is not None and not claims:
-            del self._claims[view]
+            del self._claims[supply]
         if claim is not None:
             claim.demand.claimed -= claim.items
 
-    def _demand_of(self, view: PartitionView, node: str) -> _Demand | None:
-        there = self._queue_of(view)
+    def _demand_of(self, supply: PartitionSupply, node: str) -> _Demand | None:
+        there = self._queue_of(supply)
         return None if there is None else there.demands.get(node)
 
-    def _queue_of(self, view: PartitionView) -> _Queue | None:
-        owner = self._router.map.by_group(view.group)
+    def _queue_of(self, supply: PartitionSupply) -> _Queue | None:
+        owner = self._router.map.by_group(supply.group)
         return None if owner is None else self._queues.get(owner[0].id)
 
     def _forget_silent(self, queue_id: QueueId, there: _Queue, now_s: float) -> None:
@@ -357,20 +355,25 @@ class Offers:
         if not there.demands:
             self._queues.pop(queue_id, None)
 
-    def lost(self, view: PartitionView) -> None:
+    def lost(self, supply: PartitionSupply) -> None:
         """Another node leads it: nothing is claimed here any more."""
-        view.kept = False
-        if view.rests:
-            self._end_rest(view)
-        for node in list(self._claims.get(view, ())):
-            self._drop_claim(view, node)
+        supply.reserved = False
+        if supply.is_resting:
+            self._end_rest(supply)
+        for node in list(self._claims.get(supply, ())):
+            self._drop_claim(supply, node)
 
     def stop(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for view in list(self._rests):
-            self._end_rest(view)
+        for supply in list(self._rests):
+            self._end_rest(supply)
+
+
+def _is_served_elsewhere(desk: Dispatcher) -> bool:
+    """Whether another node leads a partition of the queue, and can be reached."""
+    return any(not one.route.local and one.route.is_reachable for one in desk.supplies)
 
 
 def _level(items: int, parties: list[tuple[float, int]]) -> float:

@@ -42,13 +42,15 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
 from querator.model.limits import LEASES_EMPTY_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
+from querator.model.queues import Queue
 from querator.service.lease.fair_queue import Line
 from querator.service.lease.requests import Ask, allot, granted_by, within_a_frame
+from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter
 from querator.service.routing.forwarder import CarriedLease
 from querator.service.routing.outcomes import Accepted, defect_error, refused
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -63,20 +65,28 @@ space; a stream asks again.
 
 
 class Elsewhere(Protocol):
-    """What a desk says to the other nodes."""
+    """The other nodes, as the dispatchers of this one see them."""
 
-    def wanting(self, desk: "LeaseDesk") -> None:
+    async def look_around(self, queue: Queue) -> None:
+        """Asks what other nodes have ready of the queue, for callers that do not wait."""
+        ...
+
+    def forget(self, desk: "LeaseDispatcher") -> None:
+        """The queue of the dispatcher is gone."""
+        ...
+
+    def wanting(self, desk: "LeaseDispatcher") -> None:
         """What is known of has been shared out among those who wait."""
         ...
 
-    def asked(self, desk: "LeaseDesk", view: PartitionView) -> None:
+    def asked(self, desk: "LeaseDispatcher", supply: PartitionSupply) -> None:
         """Another node is about to be asked for a lease."""
         ...
 
     def answered(
         self,
-        desk: "LeaseDesk",
-        view: PartitionView,
+        desk: "LeaseDispatcher",
+        supply: PartitionSupply,
         asked: str,
         outcome: Accepted | QueratorError,
         took_s: float,
@@ -87,13 +97,13 @@ class Elsewhere(Protocol):
         ...
 
 
-class LeaseDesk:
+class LeaseDispatcher:
     """All who wait for items of one queue."""
 
     def __init__(
         self,
         queue_id: QueueId,
-        views: tuple[PartitionView, ...],
+        supplies: tuple[PartitionSupply, ...],
         *,
         router: Router,
         clock: "Clock",
@@ -101,7 +111,7 @@ class LeaseDesk:
     ) -> None:
         """`elsewhere` None: there are no other nodes."""
         self.queue_id = queue_id
-        self.views: tuple[PartitionView, ...] = ()
+        self.supplies: tuple[PartitionSupply, ...] = ()
         self._elsewhere = elsewhere
         self._router = router
         self._clock = clock
@@ -110,35 +120,35 @@ class LeaseDesk:
         self._hasty: dict[Waiter, None] = {}
         """The members that are not patient."""
         self._parked = Line()
-        self._pinned: dict[PartitionView, dict[Waiter, None]] = {}
-        self._open: dict[PartitionView, None] = {}
+        self._pinned: dict[PartitionSupply, dict[Waiter, None]] = {}
+        self._open: dict[PartitionSupply, None] = {}
         """Partitions that have something and are not asked, in the order of their turns."""
         self._busy = 0
         """Partitions asked, or pausing after a failure."""
-        self._pauses: dict[PartitionView, asyncio.TimerHandle] = {}
-        self._empty: dict[PartitionView, int] = {}
+        self._pauses: dict[PartitionSupply, asyncio.TimerHandle] = {}
+        self._empty: dict[PartitionSupply, int] = {}
         """Lease commands in a row that granted nothing while the partition had something ready."""
         self._scheduled = False
         self._ended: QueratorError | None = None
         self._stopped = False
-        self.follow(views)
+        self.follow(supplies)
 
-    def follow(self, views: tuple[PartitionView, ...]) -> None:
+    def follow(self, supplies: tuple[PartitionSupply, ...]) -> None:
         """The queue has these partitions now. Who waits for one that has gone, which was empty, is
         answered with nothing.
         """
-        if views == self.views:
+        if supplies == self.supplies:
             return
-        before, self.views = self.views, views
-        for view in [view for view in before if view not in views]:
-            view.desk = None
-            self._open.pop(view, None)
-            self._empty.pop(view, None)
-            for waiter in list(self._pinned.get(view, ())):
+        before, self.supplies = self.supplies, supplies
+        for supply in [supply for supply in before if supply not in supplies]:
+            supply.dispatcher = None
+            self._open.pop(supply, None)
+            self._empty.pop(supply, None)
+            for waiter in list(self._pinned.get(supply, ())):
                 self._finish(waiter)
-        for view in views:
-            view.desk = self
-            self.look(view)
+        for supply in supplies:
+            supply.dispatcher = self
+            self.on_supply(supply)
 
     # --- those who wait ----------------------------------------------------------------------
 
@@ -171,19 +181,19 @@ class LeaseDesk:
 
     def release(self, grants: list[Grant]) -> None:
         """Gives leases back politely. Those that cannot be given back lapse."""
-        by_view: dict[PartitionView, list[LeaseItems]] = {}
+        by_route: dict[PartitionRoute, list[LeaseItems]] = {}
         for grant in grants:
             if not grant.repeated:
-                by_view.setdefault(grant.view, []).append(LeaseItems(grant.lease))
-        for view, leases in by_view.items():
+                by_route.setdefault(grant.route, []).append(LeaseItems(grant.lease))
+        for route, leases in by_route.items():
             command = Retry(tuple(leases), count_attempt=False)
-            self._router.post(view, command, then=_settled, patient=True)
+            self._router.post(route, command, then=_settled, patient=True)
 
     def ready(self, *, most: int) -> int:
         """Items that partitions which are not being asked have ready; counted up to `most`."""
         ready = 0
-        for view in self._open:
-            ready += view.ready
+        for supply in self._open:
+            ready += supply.ready
             if ready >= most:
                 break
         return ready
@@ -208,18 +218,18 @@ class LeaseDesk:
 
     # --- what happens to the queue -----------------------------------------------------------
 
-    def look(self, view: PartitionView) -> None:
+    def on_supply(self, supply: PartitionSupply) -> None:
         """The partition says something new about itself."""
-        if view.desk is not self:
+        if supply.dispatcher is not self:
             # It has left the queue while it was asked.
             return
-        if view.ready and view.led and not view.leases_asked:
-            self._open.setdefault(view)
-            if self._parked or view in self._pinned:
+        if supply.ready and supply.route.is_reachable and not supply.in_flight:
+            self._open.setdefault(supply)
+            if self._parked or supply in self._pinned:
                 self._wake()
         else:
-            self._open.pop(view, None)
-            if view in self._pinned and not view.leases_asked:
+            self._open.pop(supply, None)
+            if supply in self._pinned and not supply.in_flight:
                 self._wake()
 
     def end(self, error: QueratorError) -> None:
@@ -259,55 +269,59 @@ class LeaseDesk:
         self._scheduled = False
         if self._ended is not None or self._stopped:
             return
-        asks: dict[PartitionView, list[Ask]] = {}
+        asks: dict[PartitionSupply, list[Ask]] = {}
         self._unpin()
-        for view, waiters in self._pinned.items():
-            if view.led and not view.leases_asked:
+        for supply, waiters in self._pinned.items():
+            if supply.route.is_reachable and not supply.in_flight:
                 asking = [
                     Ask(waiter, waiter.items_max, waiter.bytes_max)
                     for waiter in waiters
-                    if view.ready or waiter.probe
+                    if supply.ready or waiter.probe
                 ]
                 if asking:
-                    asks[view] = asking
+                    asks[supply] = asking
         if self._parked and self._open:
             allot(self._askable(), self._parked, asks)
-        for view, asking in asks.items():
-            self._ask(view, asking if view.local else within_a_frame(asking))
+        for supply, asking in asks.items():
+            self._ask(supply, asking if supply.route.local else within_a_frame(asking))
         if self._hasty:
             self._dismiss()
         if self._elsewhere is not None and self._members:
             self._elsewhere.wanting(self)
 
-    def _askable(self) -> Iterable[PartitionView]:
+    def _askable(self) -> Iterable[PartitionSupply]:
         """Those that are open and do not rest. Who does not wait may ask any."""
-        return self._open if self._hasty else (view for view in self._open if not view.rests)
+        return (
+            self._open
+            if self._hasty
+            else (supply for supply in self._open if not supply.is_resting)
+        )
 
     def _unpin(self) -> None:
         """Frees those who wait for one large item that is not to be had any more."""
-        for view in list(self._pinned):
-            if view.leases_asked or (view.ready and view.led):
+        for supply in list(self._pinned):
+            if supply.in_flight or (supply.ready and supply.route.is_reachable):
                 continue
-            strays = [waiter for waiter in self._pinned[view] if waiter.home is None]
+            strays = [waiter for waiter in self._pinned[supply] if waiter.home is None]
             for waiter in reversed(strays):
                 self._unpark(waiter)
                 waiter.pinned = None
                 self._park(waiter, first=True)
 
-    def _ask(self, view: PartitionView, asks: list[Ask]) -> None:
-        view.leases_asked = True
-        self._open.pop(view, None)
+    def _ask(self, supply: PartitionSupply, asks: list[Ask]) -> None:
+        supply.in_flight = True
+        self._open.pop(supply, None)
         self._busy += 1
         for ask in asks:
             waiter = ask.waiter
             self._unpark(waiter)
             waiter.probe = False
             waiter.asked += 1
-        asked = "" if view.local else view.leader
-        then = partial(self._answered, view, asked, asks, self._clock.monotonic_s())
-        if self._elsewhere is not None and not view.local:
-            self._elsewhere.asked(self, view)
-        self._router.post(view, Lease(tuple(ask.caller for ask in asks)), then=then)
+        asked = "" if supply.route.local else supply.route.leader
+        then = partial(self._answered, supply, asked, asks, self._clock.monotonic_s())
+        if self._elsewhere is not None and not supply.route.local:
+            self._elsewhere.asked(self, supply)
+        self._router.post(supply.route, Lease(tuple(ask.caller for ask in asks)), then=then)
         for ask in asks:
             if ask.waiter.on_asked is not None:
                 ask.waiter.on_asked()
@@ -317,7 +331,7 @@ class LeaseDesk:
         partition, when none is busy; whoever may ask one only, when that is not.
         """
         if self._busy:
-            idle = [there for view, there in self._pinned.items() if not view.leases_asked]
+            idle = [there for supply, there in self._pinned.items() if not supply.in_flight]
             waiters = [waiter for there in idle for waiter in there if not waiter.patient]
         else:
             waiters = list(self._hasty)
@@ -329,72 +343,74 @@ class LeaseDesk:
 
     def _answered(
         self,
-        view: PartitionView,
+        supply: PartitionSupply,
         asked: str,
         asks: list[Ask],
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
         self._busy -= 1
-        view.leases_asked = False
+        supply.in_flight = False
         try:
-            self._take_in(view, asked, asks, asked_s, outcome)
+            self._take_in(supply, asked, asks, asked_s, outcome)
         except Exception as error:  # noqa: BLE001 - whoever waits must be answered
             failed = defect_error(error, "taking in a lease")
             for ask in asks:
                 ask.waiter.error = failed
         self._settle_all([ask.waiter for ask in asks])
-        if not view.leases_asked:
-            self.look(view)
+        if not supply.in_flight:
+            self.on_supply(supply)
         if self._parked or self._hasty:
             self._wake()
 
     def _take_in(
         self,
-        view: PartitionView,
+        supply: PartitionSupply,
         asked: str,
         asks: list[Ask],
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
         if self._elsewhere is not None:
-            if not view.local:
-                view.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
+            if not supply.route.local:
+                supply.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
             took_s = self._clock.monotonic_s() - asked_s
-            self._elsewhere.answered(self, view, asked, outcome, took_s)
+            self._elsewhere.answered(self, supply, asked, outcome, took_s)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
-            if outcome.code in _PAUSING and view.led:
-                self._pause(view)
+            if outcome.code in _PAUSING and supply.route.is_reachable:
+                self._pause(supply)
         else:
             assert isinstance(outcome, LeaseResult)
-            self._granted(view, asks, asked_s, outcome)
-            if self._is_stuck(view, outcome):
-                self._pause(view)
+            self._granted(supply, asks, asked_s, outcome)
+            if self._is_stuck(supply, outcome):
+                self._pause(supply)
 
     def _granted(
-        self, view: PartitionView, asks: list[Ask], asked_s: float, result: LeaseResult
+        self, supply: PartitionSupply, asks: list[Ask], asked_s: float, result: LeaseResult
     ) -> None:
         orphans: list[Grant] = []
         for place, (ask, grant) in enumerate(zip(asks, result.grants, strict=True)):
             ask.waiter.pinned = ask.waiter.home
             if isinstance(grant, Refusal):
-                self._refused(view, ask, grant)
+                self._refused(supply, ask, grant)
             elif grant.lease:
-                granted = granted_by(view, ask.waiter, grant, result, place=place, asked_s=asked_s)
+                granted = granted_by(
+                    supply.route, ask.waiter, grant, result, place=place, asked_s=asked_s
+                )
                 (orphans if ask.waiter.closed else ask.waiter.grants).extend(granted)
                 items = sum(segment.count for segment in grant.segments)
                 self._parked.got(ask.waiter.account, items)
         if orphans:
             self.release(orphans)
 
-    def _is_stuck(self, view: PartitionView, result: LeaseResult) -> bool:
+    def _is_stuck(self, supply: PartitionSupply, result: LeaseResult) -> bool:
         """Whether the partition grants nothing, again and again, and has something ready."""
-        if not view.ready or not all(map(_is_empty, result.grants)):
-            self._empty.pop(view, None)
+        if not supply.ready or not all(map(_is_empty, result.grants)):
+            self._empty.pop(supply, None)
             return False
-        times = self._empty[view] = self._empty.get(view, 0) + 1
+        times = self._empty[supply] = self._empty.get(supply, 0) + 1
         return times >= LEASES_EMPTY_MAX
 
     def _failed(self, waiter: Waiter, error: QueratorError) -> None:
@@ -404,29 +420,31 @@ class LeaseDesk:
             # Only the partition knows whether it has granted the request before.
             waiter.probe = True
 
-    def _refused(self, view: PartitionView, ask: Ask, refusal: Refusal) -> None:
+    def _refused(self, supply: PartitionSupply, ask: Ask, refusal: Refusal) -> None:
         """An item larger than this partition's piece of the caller's bytes may fit into the whole:
         the caller then asks this partition alone.
         """
         waiter = ask.waiter
         if refusal.code is ErrorCode.ITEM_TOO_LARGE and ask.size < waiter.bytes_max:
-            waiter.pinned = view
+            waiter.pinned = supply
         elif refusal.code is ErrorCode.LEASE_ENDED and waiter.rename is not None:
             waiter.request_id = waiter.rename()
         else:
             waiter.error = refused(refusal)
 
-    def _pause(self, view: PartitionView) -> None:
+    def _pause(self, supply: PartitionSupply) -> None:
         """Leaves the partition alone for a moment."""
         self._busy += 1
-        view.leases_asked = True
-        self._pauses[view] = self._loop.call_later(OVERLOADED_RETRY_MS / 1000, self._resume, view)
+        supply.in_flight = True
+        self._pauses[supply] = self._loop.call_later(
+            OVERLOADED_RETRY_MS / 1000, self._resume, supply
+        )
 
-    def _resume(self, view: PartitionView) -> None:
-        del self._pauses[view]
+    def _resume(self, supply: PartitionSupply) -> None:
+        del self._pauses[supply]
         self._busy -= 1
-        view.leases_asked = False
-        self.look(view)
+        supply.in_flight = False
+        self.on_supply(supply)
 
     def _settle_all(self, waiters: list[Waiter]) -> None:
         """After a partition has answered: in its order, so that one who has several gets the

@@ -22,8 +22,8 @@ from querator.model.limits import REQUEST_LEASES_MAX
 from querator.partition.queries import LeasePage
 from querator.service.routing.forwarder import StreamLeasesQuery
 from querator.service.routing.outcomes import Accepted
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 
 ASKED_AT_ONCE_MAX = 16
 """Partitions of one stream."""
@@ -44,13 +44,13 @@ class FormerStreams:
     def __init__(
         self,
         call: SubscribeCall,
-        views: Sequence[PartitionView],
+        routes: Sequence[PartitionRoute],
         *,
         router: Router,
         lease_timeout_ms: int,
     ) -> None:
         self._call = call
-        self._views = views
+        self._routes = routes
         self._router = router
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + lease_timeout_ms / 1000
@@ -68,36 +68,36 @@ class FormerStreams:
     async def _release_all(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for view in self._views:
-                    tasks.create_task(self._release_twice(view))
+                for route in self._routes:
+                    tasks.create_task(self._release_twice(route))
         except Exception as error:  # noqa: BLE001 - the top of the task: the stream goes on
             _log.error("former_streams.failed", client_id=self._call.client_id, exc_info=error)
 
-    async def _release_twice(self, view: PartitionView) -> None:
-        await self._release(view)
+    async def _release_twice(self, route: PartitionRoute) -> None:
+        await self._release(route)
         await asyncio.sleep(LATE_S)
-        await self._release(view)
+        await self._release(route)
 
-    async def _release(self, view: PartitionView) -> None:
+    async def _release(self, route: PartitionRoute) -> None:
         after_lease, pause_s = 0, PAUSE_S
         while (now_s := self._loop.time()) < self._deadline:
-            page = await self._page(view, after_lease)
+            page = await self._page(route, after_lease)
             if page is None:
-                await view.pause(min(now_s + pause_s, self._deadline))
+                await route.pause(min(now_s + pause_s, self._deadline))
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
                 continue
-            self._give_back(view, page)
+            self._give_back(route, page)
             if not page.after_lease:
                 return
             after_lease = page.after_lease
 
-    async def _page(self, view: PartitionView, after_lease: int) -> LeasePage | None:
+    async def _page(self, route: PartitionRoute, after_lease: int) -> LeasePage | None:
         """None: nobody has answered."""
-        if not view.led:
+        if not route.is_reachable:
             return None
         call = self._call
         query = StreamLeasesQuery(
-            view.group,
+            route.group,
             call.client_id,
             call.consumer_id,
             call.stream_number,
@@ -107,21 +107,21 @@ class FormerStreams:
         async with self._room:
             try:
                 deadline = min(self._loop.time() + ANSWER_S, self._deadline)
-                page = await self._router.read(view.group, query, deadline=deadline)
+                page = await self._router.read(route.group, query, deadline=deadline)
             except QueratorError:
                 return None
         assert isinstance(page, LeasePage)
         return page
 
-    def _give_back(self, view: PartitionView, page: LeasePage) -> None:
+    def _give_back(self, route: PartitionRoute, page: LeasePage) -> None:
         leases = tuple(
             LeaseItems(LeaseNumber(lease))
             for lease in page.leases
-            if (view.group, lease) not in self._held
+            if (route.group, lease) not in self._held
         )
         if leases:
             command = Retry(leases, count_attempt=False)
-            self._router.post(view, command, then=_released, patient=True)
+            self._router.post(route, command, then=_released, patient=True)
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:

@@ -19,8 +19,8 @@ from querator.model.ids import parse_lease_id
 from querator.model.limits import REQUEST_LEASES_MAX, STREAM_LEASES_MAX
 from querator.service.lease.waiter import Grant
 from querator.service.routing.outcomes import Accepted
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -38,10 +38,10 @@ class _Held:
     extended from `extend_s` on, unless that is `asked` already.
     """
 
-    __slots__ = ("asked", "expires_s", "extend_s", "lease", "left", "length_s", "view")
+    __slots__ = ("asked", "expires_s", "extend_s", "lease", "left", "length_s", "route")
 
     def __init__(self, grant: Grant) -> None:
-        self.view = grant.view
+        self.route = grant.route
         self.lease = grant.lease
         self.left = sum(segment.count for segment in grant.segments)
         self.asked = False
@@ -85,7 +85,7 @@ class HeldLeases:
         held.left -= left_out
         if held.left <= 0:
             return
-        self._held[grant.view.group, grant.lease] = held
+        self._held[grant.route.group, grant.lease] = held
         if self._auto_extend:
             self._set_timer(held.extend_s)
 
@@ -101,7 +101,7 @@ class HeldLeases:
         held = self._held.pop((group, lease), None)
         if held is not None:
             command = Retry((LeaseItems(lease),), count_attempt=False)
-            self._router.post(held.view, command, then=_released, patient=True)
+            self._router.post(held.route, command, then=_released, patient=True)
 
     def has_room(self) -> bool:
         """Whether there may be one more. If not, `on_room` is called when it is worth asking."""
@@ -161,15 +161,15 @@ class HeldLeases:
         for timer in (self._timer, self._full):
             if timer is not None:
                 timer.cancel()
-        by_view: dict[PartitionView, list[LeaseItems]] = {}
+        by_route: dict[PartitionRoute, list[LeaseItems]] = {}
         if release:
             for held in self._held.values():
-                by_view.setdefault(held.view, []).append(LeaseItems(held.lease))
-        for view, leases in by_view.items():
+                by_route.setdefault(held.route, []).append(LeaseItems(held.lease))
+        for route, leases in by_route.items():
             for start in range(0, len(leases), REQUEST_LEASES_MAX):
                 batch = tuple(leases[start : start + REQUEST_LEASES_MAX])
                 command = Retry(batch, count_attempt=False)
-                self._router.post(view, command, then=_released, patient=True)
+                self._router.post(route, command, then=_released, patient=True)
         self._held.clear()
 
     # --- automatic extension -----------------------------------------------------------------
@@ -190,17 +190,17 @@ class HeldLeases:
         """Extends what is due, and what will be soon."""
         self._timer = None
         now_s = self._clock.monotonic_s()
-        due: dict[PartitionView, list[int]] = {}
+        due: dict[PartitionRoute, list[int]] = {}
         for held in self._held.values():
             if not held.asked and held.extend_s <= now_s + held.length_s / (2 * EXTEND_SHARE):
                 held.asked = True
-                due.setdefault(held.view, []).append(held.lease)
-        for view, leases in due.items():
+                due.setdefault(held.route, []).append(held.lease)
+        for route, leases in due.items():
             for start in range(0, len(leases), REQUEST_LEASES_MAX):
                 asked = tuple(leases[start : start + REQUEST_LEASES_MAX])
                 command = Extend(asked, lease_timeout_ms=self._lease_timeout_ms)
-                then = partial(self._answered, view, asked, now_s)
-                self._router.post(view, command, then=then, patient=True)
+                then = partial(self._answered, route, asked, now_s)
+                self._router.post(route, command, then=then, patient=True)
         self._wait_for_next()
 
     def _wait_for_next(self) -> None:
@@ -212,14 +212,14 @@ class HeldLeases:
 
     def _answered(
         self,
-        view: PartitionView,
+        route: PartitionRoute,
         leases: tuple[int, ...],
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
         now_s = self._clock.monotonic_s()
         for lease in leases:
-            held = self._held.get((view.group, lease))
+            held = self._held.get((route.group, lease))
             if held is not None:
                 held.asked = False
                 # Should this one have failed: after a third of what is left.
@@ -230,7 +230,7 @@ class HeldLeases:
                 assert isinstance(outcome, ExtendResult)
                 for lease, deadline_ms in outcome.outcomes:
                     length_s = (deadline_ms - outcome.now_ms) / 1000 if deadline_ms else None
-                    self._note(view.group, lease, length_s, asked_s)
+                    self._note(route.group, lease, length_s, asked_s)
                 self._on_room()
         finally:
             self._wait_for_next()

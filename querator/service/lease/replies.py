@@ -24,7 +24,7 @@ from querator.model.queues import Queue
 from querator.partition import queries
 from querator.service.lease.waiter import Grant
 from querator.service.repair.damage import Unread
-from querator.service.routing.views import PartitionView
+from querator.service.routing.route import PartitionRoute
 from querator.storage import attachments, generations
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
 
@@ -68,7 +68,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_segments(
-    txn: ReadTransaction, view: PartitionView, grant: LeaseGrant | Grant, *, cache: PayloadCache
+    txn: ReadTransaction, route: PartitionRoute, grant: LeaseGrant | Grant, *, cache: PayloadCache
 ) -> tuple[tuple[LoadedItems | None, ...], list[Unread]]:
     """The items of each segment of a lease, None for those that cannot be read; and these.
 
@@ -84,7 +84,7 @@ def load_segments(
         else:
             try:
                 items = queries.load_segment(
-                    txn, view.group, segment.first_seq, segment.mask, read=cache.read
+                    txn, route.group, segment.first_seq, segment.mask, read=cache.read
                 )
             except StorageCorrupt as corrupt:
                 error = corrupt
@@ -92,7 +92,7 @@ def load_segments(
         if items is None:
             unread.append(
                 Unread(
-                    view,
+                    route,
                     segment.lease or grant.lease,
                     segment.first_seq,
                     segment.mask,
@@ -124,7 +124,7 @@ def load(
     with environment.snapshot() as txn:
         for grant in grants:
             remaining_s = grant.expires_s - now_s
-            group = grant.view.group
+            group = grant.route.group
             is_late = remaining_s * 2 < grant.length_s and not grant.repeated
             if is_late or remaining_s <= 0 or group not in queue.groups:
                 late.append(grant)
@@ -132,7 +132,7 @@ def load(
             view = generations.view(txn, group)
             partition = PartitionNumber(queue.groups.index(group))
             lease_id = format_lease_id(group, partition, LeaseNumber(grant.lease))
-            segments, left = load_segments(view, grant.view, grant, cache=cache)
+            segments, left = load_segments(view, grant.route, grant, cache=cache)
             unread += left
             for place, segment in enumerate(grant.segments):
                 loaded = segments[place]

@@ -8,9 +8,10 @@ from querator.model.commands import LeaseCaller, LeaseGrant, LeaseResult
 from querator.model.limits import FORWARD_BYTES_MAX
 from querator.service.lease.allocation import allocate
 from querator.service.lease.fair_queue import Line
+from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter
 from querator.service.routing.forwarder import CarriedLease
-from querator.service.routing.views import PartitionView
+from querator.service.routing.route import PartitionRoute
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -28,35 +29,39 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def allot(ready: Iterable[PartitionView], line: Line, asks: dict[PartitionView, list[Ask]]) -> None:
+def allot(
+    ready: Iterable[PartitionSupply], line: Line, asks: dict[PartitionSupply, list[Ask]]
+) -> None:
     """Allots what these partitions have ready to those in line, as far as either goes, and adds to
     `asks` what each of them is asked for it.
     """
-    views: list[PartitionView] = []
+    supplies: list[PartitionSupply] = []
     available = 0
-    for view in ready:
-        views.append(view)
-        available += view.ready
+    for supply in ready:
+        supplies.append(supply)
+        available += supply.ready
         if available >= line.wanted:
             break
     waiters = line.next(available)
-    draws = allocate([view.ready for view in views], [waiter.items_max for waiter in waiters])
+    draws = allocate(
+        [supply.ready for supply in supplies], [waiter.items_max for waiter in waiters]
+    )
     pieces = [0] * len(waiters)
     given = [0] * len(waiters)
     for draw in draws:
         for caller, items in draw:
             pieces[caller] += 1
             given[caller] += items
-    for view, draw in zip(views, draws, strict=True):
+    for supply, draw in zip(supplies, draws, strict=True):
         for caller, items in draw:
             waiter = waiters[caller]
-            if pieces[caller] == 1 and not view.kept:
+            if pieces[caller] == 1 and not supply.reserved:
                 # The partition may have more by now, and shares by the same rule.
                 ask = Ask(waiter, waiter.items_max, waiter.bytes_max)
             else:
                 size = max(1, waiter.bytes_max * items // given[caller])
                 ask = Ask(waiter, items, size)
-            asks.setdefault(view, []).append(ask)
+            asks.setdefault(supply, []).append(ask)
 
 
 def within_a_frame(asks: list[Ask]) -> list[Ask]:
@@ -70,7 +75,7 @@ def within_a_frame(asks: list[Ask]) -> list[Ask]:
 
 
 def granted_by(
-    view: PartitionView,
+    route: PartitionRoute,
     waiter: Waiter,
     grant: LeaseGrant,
     result: LeaseResult,
@@ -89,7 +94,7 @@ def granted_by(
         expires_s = asked_s + length_s
         return [
             Grant(
-                view, grant.lease, grant.deadline_ms, expires_s, length_s, grant.segments,
+                route, grant.lease, grant.deadline_ms, expires_s, length_s, grant.segments,
                 repeated, loaded,
             )
         ]  # fmt: skip
@@ -104,7 +109,7 @@ def granted_by(
         its_items = None if loaded is None else tuple(loaded[number] for number in places)
         found.append(
             Grant(
-                view, lease, deadline_ms, asked_s + length_s, length_s, segments, repeated,
+                route, lease, deadline_ms, asked_s + length_s, length_s, segments, repeated,
                 its_items, grant.lease, tuple(places),
             )
         )  # fmt: skip

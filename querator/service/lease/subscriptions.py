@@ -35,19 +35,19 @@ from querator.model.limits import (
     STREAM_CREDIT_ITEMS_MAX,
 )
 from querator.model.queues import Queue
-from querator.service.lease.dispatcher import LeaseDesk
+from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.lease.former_streams import FormerStreams
 from querator.service.lease.held_leases import HeldLeases
 from querator.service.lease.replies import PayloadCache, load
 from querator.service.lease.waiter import Account, Grant, Waiter
 from querator.service.repair.damage import Damage
 from querator.service.routing.outcomes import stopping_error
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
+from querator.service.settle import SettleService
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
-    from querator.service.queue_service import QueueService
     from querator.storage.environment import Environment
 
 _Call = TypeVar("_Call", CompleteCall, RetryCall, ExtendCall)
@@ -64,8 +64,8 @@ class Subscription:
         call: SubscribeCall,
         queue: Queue,
         *,
-        service: "QueueService",
-        desk: LeaseDesk,
+        settling: SettleService,
+        desk: LeaseDispatcher,
         router: Router,
         environment: "Environment",
         cache: PayloadCache,
@@ -78,7 +78,7 @@ class Subscription:
         self.durable = environment.durable
         self._call = call
         self._queue = queue
-        self._service = service
+        self._settling = settling
         self._desk = desk
         self._router = router
         self._environment = environment
@@ -110,7 +110,7 @@ class Subscription:
         self._former: FormerStreams | None = None
         if call.stream_number > 1:
             self._former = FormerStreams(
-                call, router.views(queue), router=router, lease_timeout_ms=self.lease_timeout_ms
+                call, router.routes(queue), router=router, lease_timeout_ms=self.lease_timeout_ms
             )
         self._stale: asyncio.TimerHandle | None = None
         """Looks for batches that have been ready for too long; set while any is."""
@@ -228,13 +228,13 @@ class Subscription:
         for grant in loaded.late:
             self._give_back(grant)
         self._damage.give_back(loaded.unread)
-        left_out: Counter[tuple[PartitionView, int]] = Counter()
+        left_out: Counter[tuple[PartitionRoute, int]] = Counter()
         for unread in loaded.unread:
             self._refund(unread.items, unread.bytes)
-            left_out[unread.view, unread.lease] += unread.items
+            left_out[unread.route, unread.lease] += unread.items
         for grant in grants:
             if grant not in loaded.late:
-                self._held.add(grant, left_out=left_out[grant.view, grant.lease])
+                self._held.add(grant, left_out=left_out[grant.route, grant.lease])
         if not loaded.batches:
             return None
         return LeaseReply(tuple(loaded.batches), self.durable)
@@ -390,13 +390,13 @@ class Subscription:
 
     async def complete(self, call: CompleteCall) -> SettleReply:
         """`namespace` and `queue` may be empty; else they are the subscription's."""
-        reply = await self._service.complete(self._own(call))
+        reply = await self._settling.settle(self._own(call))
         self._held.settled(reply)
         return reply
 
     async def retry(self, call: RetryCall) -> SettleReply:
         """As `complete`."""
-        reply = await self._service.retry(self._own(call))
+        reply = await self._settling.settle(self._own(call))
         self._held.settled(reply)
         return reply
 
@@ -406,7 +406,7 @@ class Subscription:
         if not call.lease_ids and not call.client_id:
             call = msgspec.structs.replace(call, client_id=self._call.client_id)
         asked_s = self._clock.monotonic_s()
-        reply = await self._service.extend(call)
+        reply = await self._settling.extend(call)
         self._held.extended(reply, asked_s)
         return reply
 
@@ -463,4 +463,4 @@ def _size(grant: Grant) -> tuple[int, int]:
 
 def _is_before(one: Grant, other: Grant) -> bool:
     """Whether a partition has granted both, and `one` first."""
-    return one.view is other.view and one.lease < other.lease
+    return one.route is other.route and one.lease < other.lease

@@ -8,7 +8,8 @@ import msgspec
 from querator.model.calls import LoadedItems
 from querator.model.commands import LeasedSegment
 from querator.model.errors import QueratorError
-from querator.service.routing.views import PartitionView
+from querator.service.lease.supply import PartitionSupply
+from querator.service.routing.route import PartitionRoute
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -16,7 +17,7 @@ class Grant(msgspec.Struct, frozen=True):
     earliest, if it is not extended, and lasts `length_s`.
     """
 
-    view: PartitionView
+    route: PartitionRoute
     lease: int
     deadline_ms: int
     expires_s: float
@@ -88,7 +89,7 @@ class Waiter:
         rename: Callable[[], str] | None = None,
         lease_timeout_ms: int = 0,
         patient: bool = True,
-        pinned: PartitionView | None = None,
+        pinned: PartitionSupply | None = None,
         on_asked: Callable[[], None] | None = None,
         account: Account | None = None,
     ) -> None:

@@ -10,13 +10,14 @@ import asyncio
 from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
 from querator.model.commands import ProduceResult
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.ids import QueueId
+from querator.model.ids import GroupId, QueueId
 from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
 from querator.model.queues import Queue, QueueState
 from querator.model.txn_calls import StageCall
 from querator.service.admission import Sending
 from querator.service.produce import split as parts
 from querator.service.produce.chooser import Spread
+from querator.service.produce.load import PartitionLoad
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
 from querator.service.routing.router import Router
@@ -39,12 +40,17 @@ class Producing:
         self._durable = durable
         self._loop = asyncio.get_running_loop()
         self._spreads: dict[QueueId, Spread] = {}
+        self._loads: dict[GroupId, PartitionLoad] = {}
         self._moved = asyncio.Event()
         """Set, and replaced, by each new map."""
 
     def on_map(self) -> None:
         # Partitions may have gone, and others come under their numbers.
         self._spreads.clear()
+        placed = self._router.map
+        for group in [group for group, load in self._loads.items() if not load.produces]:
+            if placed.by_group(group) is None:
+                del self._loads[group]
         self._moved.set()
         self._moved = asyncio.Event()
 
@@ -161,36 +167,43 @@ class Producing:
         if partition is None:
             spread = self._spreads.get(queue.id)
             if spread is None or spread.partitions != queue.taking:
-                views = self._router.views(queue)[: queue.taking]
-                spread = self._spreads[queue.id] = Spread(views)
+                routes = self._router.routes(queue)[: queue.taking]
+                loads = tuple(self._load(route.group) for route in routes)
+                spread = self._spreads[queue.id] = Spread(routes, loads)
             partition = spread.choose(len(call.lengths) // 4, len(call.items))
         return partition
 
     async def _store(
         self, queue: Queue, part: parts.Part, deadline: float | None
     ) -> ProducedBatch | QueratorError:
-        view = self._router.views(queue)[part.partition]
-        size = len(part.items)
-        view.produces += 1
-        view.produce_bytes += size
+        route = self._router.routes(queue)[part.partition]
+        load, size = self._load(route.group), len(part.items)
+        load.produces += 1
+        load.payload_bytes += size
         try:
             result = await self._router.call(
-                view, part.command, part.items, deadline=deadline, budget=self.budget
+                route, part.command, part.items, deadline=deadline, budget=self.budget
             )
         except QueratorError as error:
             return error
         finally:
-            view.produces -= 1
-            view.produce_bytes -= size
+            load.produces -= 1
+            load.payload_bytes -= size
         assert isinstance(result, ProduceResult)
         return parts.batch_of(part, result)
 
+    def _load(self, group: GroupId) -> PartitionLoad:
+        load = self._loads.get(group)
+        if load is None:
+            load = self._loads[group] = PartitionLoad()
+        return load
+
     def _leader_address(self, queue: Queue, partition: int) -> str:
         """Client address of the other node that leads the partition; empty when this one does."""
-        view = self._router.views(queue)[partition]
-        if view.local or not view.leader:
+        route = self._router.routes(queue)[partition]
+        if route.local or not route.leader:
             return ""
-        node = self._router.map.node(view.leader)
+        node = self._router.map.node(route.leader)
         return "" if node is None else node.client_address
 
 

@@ -8,33 +8,38 @@ others is longer; those without a leader are passed over.
 """
 
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
-from querator.service.routing.views import PartitionView
+from querator.service.produce.load import PartitionLoad
+from querator.service.routing.route import PartitionRoute
 
 
 class Spread:
     """The turn-taking of one queue's partitions."""
 
-    __slots__ = ("_burst_bytes", "_burst_items", "_current", "_views")
+    __slots__ = ("_burst_bytes", "_burst_items", "_current", "_loads", "_routes")
 
-    def __init__(self, views: tuple[PartitionView, ...]) -> None:
-        assert views
-        self._views = views
-        self._current = len(views) - 1
+    def __init__(
+        self, routes: tuple[PartitionRoute, ...], loads: tuple[PartitionLoad, ...]
+    ) -> None:
+        """By partition."""
+        assert routes
+        self._routes = routes
+        self._loads = loads
+        self._current = len(routes) - 1
         self._burst_items = 0
         self._burst_bytes = 0
 
     @property
     def partitions(self) -> int:
-        return len(self._views)
+        return len(self._routes)
 
     def choose(self, items: int, size: int) -> int:
         """The partition for a request of so many items and bytes."""
-        if len(self._views) == 1:
+        if len(self._routes) == 1:
             return 0
-        view = self._views[self._current]
+        route = self._routes[self._current]
         if (
-            view.produces
-            and view.led
+            self._loads[self._current].produces
+            and route.is_reachable
             and self._burst_items + items <= BLOCK_ITEMS_MAX
             and self._burst_bytes + size <= BLOCK_BYTES_MAX
         ):
@@ -43,7 +48,7 @@ class Spread:
             return self._current
         first = self._next(self._current)
         second = self._next(first)
-        busier = self._views[first].produce_bytes > self._views[second].produce_bytes
+        busier = self._loads[first].payload_bytes > self._loads[second].payload_bytes
         self._current = second if busier else first
         self._burst_items = items
         self._burst_bytes = size
@@ -51,13 +56,13 @@ class Spread:
 
     def _next(self, position: int) -> int:
         """The next partition that is led here, else elsewhere; simply the next one when none is."""
-        views = self._views
-        count = len(views)
+        routes = self._routes
+        count = len(routes)
         elsewhere = -1
         for step in range(1, count + 1):
             candidate = (position + step) % count
-            if views[candidate].led:
-                if views[candidate].local:
+            if routes[candidate].is_reachable:
+                if routes[candidate].local:
                     return candidate
                 if elsewhere < 0:
                     elsewhere = candidate

@@ -30,8 +30,8 @@ from querator.partition.reader_queries import Outlook
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import AdvanceQuery
 from querator.service.routing.outcomes import each, refused
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 
 LOOK_PAUSE_S = 0.02
 """Between two looks at a partition of which nothing could be had."""
@@ -41,7 +41,7 @@ class _Piece(msgspec.Struct, frozen=True):
     """What a call asks of one partition."""
 
     partition: int
-    view: PartitionView
+    route: PartitionRoute
     ack: ReaderAck
 
 
@@ -63,8 +63,8 @@ async def advance_reader(
     queue, known = await directory.reaching(queue, max(acks, default=0), deadline=deadline)
     while True:
         pieces = [
-            _Piece(partition, view, acks.get(partition, ReaderAck(partition, 0)))
-            for partition, view in enumerate(router.views(queue))
+            _Piece(partition, route, acks.get(partition, ReaderAck(partition, 0)))
+            for partition, route in enumerate(router.routes(queue))
         ]
         look = _Round(router, call, pieces, deadline)
         progress = await look.run()
@@ -176,8 +176,8 @@ class _Round:
         return outlooks
 
     async def _look(self, piece: _Piece, latest: float) -> Outlook:
-        query = AdvanceQuery(piece.view.group, _command(self._call, piece))
-        outlook: Outlook = await self._router.read(piece.view.group, query, deadline=latest)
+        query = AdvanceQuery(piece.route.group, _command(self._call, piece))
+        outlook: Outlook = await self._router.read(piece.route.group, query, deadline=latest)
         if outlook.refusal is not None:
             raise refused(outlook.refusal)
         return outlook
@@ -185,7 +185,7 @@ class _Round:
     async def _introduce(self, piece: _Piece, latest: float) -> Outlook:
         """Tells a partition of a reader that it does not know."""
         command = OpenReader(self._call.reader_id, self._call.epoch)
-        await self._router.call(piece.view, command, deadline=latest)
+        await self._router.call(piece.route, command, deadline=latest)
         return await self._look(piece, latest)
 
     def _shares(self, outlooks: Sequence[Outlook | QueratorError]) -> list[tuple[int, int]]:
@@ -217,7 +217,7 @@ class _Round:
             # Others have what the call may have.
             return ReaderProgress(piece.partition, piece.ack.ack_seq)
         command = _command(self._call, piece, items=items, size=size)
-        result = await self._router.call(piece.view, command, deadline=self._deadline)
+        result = await self._router.call(piece.route, command, deadline=self._deadline)
         assert isinstance(result, ReaderResult)
         return result
 
@@ -283,9 +283,9 @@ async def _ready(
     command = _command(call, piece)
     while (left_s := until - loop.time()) > 0:
         wait_ms = min(READER_LOOK_MS_MAX, max(1, int(left_s * 1000)))
-        query = AdvanceQuery(piece.view.group, command, wait_ms)
+        query = AdvanceQuery(piece.route.group, command, wait_ms)
         try:
-            outlook: Outlook | None = await router.read(piece.view.group, query, deadline=until)
+            outlook: Outlook | None = await router.read(piece.route.group, query, deadline=until)
         except QueratorError as error:
             if not error.retriable:
                 return True
@@ -293,7 +293,7 @@ async def _ready(
             outlook = None
         if outlook is not None and _says_something(outlook, told):
             return True
-        await piece.view.pause(min(until, loop.time() + LOOK_PAUSE_S))
+        await piece.route.pause(min(until, loop.time() + LOOK_PAUSE_S))
     return False
 
 

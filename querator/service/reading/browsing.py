@@ -19,8 +19,8 @@ from querator.partition.reader_queries import batch_part
 from querator.service.admission import Slots
 from querator.service.routing.forwarder import BatchQuery, BrowseQuery
 from querator.service.routing.outcomes import refused, stopping_error
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router, deadline_after
-from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 from querator.wire.columns import encode_columns
 
@@ -108,10 +108,10 @@ class Browsing:
     """One scan of a partition. Its owner closes it, once."""
 
     def __init__(
-        self, call: BrowseCall, view: PartitionView, *, router: Router, left: Callable[[], None]
+        self, call: BrowseCall, route: PartitionRoute, *, router: Router, left: Callable[[], None]
     ) -> None:
         self._call = call
-        self._view = view
+        self._route = route
         self._router = router
         self._upto_seq = call.upto_seq
         self._deadline = deadline_after(call.timeout_ms)
@@ -123,7 +123,7 @@ class Browsing:
         """
         call = self._call
         query = BrowseQuery(
-            self._view.group,
+            self._route.group,
             call.partition,
             from_seq,
             self._upto_seq,
@@ -133,7 +133,7 @@ class Browsing:
             call.produced_before_ms,
             call.with_value,
         )
-        group = self._view.group
+        group = self._route.group
         page: BrowsedPage = await self._router.read(group, query, deadline=self._deadline)
         self._upto_seq = page.upto_seq
         return page

@@ -40,8 +40,8 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 from querator.service.routing.outcomes import stopping_error
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Reads:
         found = self._outlook_now(query)
         if query.wait_ms and found.result is not None and found.result.batch is None:
             until = asyncio.get_running_loop().time() + query.wait_ms / 1000
-            await self._router.view(query.group).something_ready(until)
+            await self._router.route(query.group).something_ready(until)
             await self._host.confirm_read(query.group)
             found = self._outlook_now(query)
         return found
@@ -268,8 +268,8 @@ class Reads:
 
 def leaderless(router: Router, queue: Queue) -> QueratorError:
     """No partition of the queue is led by anybody that is known here."""
-    for view in router.views(queue):
-        if (error := router.cut_off(view)) is not None:
+    for route in router.routes(queue):
+        if (error := router.cut_off(route)) is not None:
             return error
     return QueratorError(
         ErrorCode.NOT_LEADER,
@@ -279,13 +279,13 @@ def leaderless(router: Router, queue: Queue) -> QueratorError:
 
 
 def check_waited(
-    router: Router, queue: Queue, call: LeaseCall, views: Sequence[PartitionView]
+    router: Router, queue: Queue, call: LeaseCall, routes: Sequence[PartitionRoute]
 ) -> None:
     """Raises QueratorError when a lease call has got nothing, and it is not certain that nothing
     was ready for its whole wait.
     """
     if router.stopping:
         raise stopping_error()
-    asked = views if call.partition is None else views[call.partition : call.partition + 1]
-    if call.wait_ms and not any(view.led for view in asked):
+    asked = routes if call.partition is None else routes[call.partition : call.partition + 1]
+    if call.wait_ms and not any(route.is_reachable for route in asked):
         raise leaderless(router, queue)

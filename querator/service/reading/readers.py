@@ -43,8 +43,8 @@ from querator.service.reading.queries import Reads
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import BatchQuery
 from querator.service.routing.outcomes import each, refused
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router, deadline_after
-from querator.service.routing.views import PartitionView
 from querator.service.validate import check_partition
 
 ROUND_S = 0.2
@@ -100,8 +100,8 @@ class ReaderService:
         """Opens a batch for reading by a connection, `caller`; its owner closes it."""
         queue = await self._directory.find(call.namespace, call.queue, call.partition)
         check_partition(call.partition, queue)
-        view = self._router.views(queue)[call.partition]
-        return BatchReading(call, view, router=self._router, left=self._reading.enter(caller))
+        route = self._router.routes(queue)[call.partition]
+        return BatchReading(call, route, router=self._router, left=self._reading.enter(caller))
 
     async def list(
         self, namespace: str, name: str, *, stale: bool, timeout_ms: int = 0
@@ -148,10 +148,15 @@ class BatchReading:
     """One part of a batch, by the page. Its owner closes it, once."""
 
     def __init__(
-        self, call: ReadBatchCall, view: PartitionView, *, router: Router, left: Callable[[], None]
+        self,
+        call: ReadBatchCall,
+        route: PartitionRoute,
+        *,
+        router: Router,
+        left: Callable[[], None],
     ) -> None:
         self._call = call
-        self._view = view
+        self._route = route
         self._router = router
         self._deadline = deadline_after(call.timeout_ms)
         self.close = left
@@ -160,7 +165,7 @@ class BatchReading:
         """The page that begins there. Raises QueratorError."""
         call = self._call
         query = BatchQuery(
-            self._view.group,
+            self._route.group,
             call.partition,
             call.reader_id,
             call.batch_seq,
@@ -168,7 +173,7 @@ class BatchReading:
             call.upto_index,
             call.with_value,
         )
-        group = self._view.group
+        group = self._route.group
         page: BatchPage = await self._router.read(group, query, deadline=self._deadline)
         return page
 
@@ -186,13 +191,13 @@ async def open_reader(
     # One that cannot begin everywhere would end the run that goes on, and count as a replay.
     await reads.readers(queue.groups, stale=False, deadline=deadline)
     opening = OpenReader(call.reader_id, request_id=call.request_id)
-    first = await _opened(router, router.view(queue.groups[0]), opening, deadline)
+    first = await _opened(router, router.route(queue.groups[0]), opening, deadline)
     queue, known = await directory.since(directory.newest(queue), first.routing, deadline=deadline)
     if not known:
         raise _behind(queue, first.routing)
-    views = router.views(queue)
+    routes = router.routes(queue)
     command = OpenReader(call.reader_id, first.epoch)
-    others = await each([_opened(router, view, command, deadline) for view in views[1:]])
+    others = await each([_opened(router, route, command, deadline) for route in routes[1:]])
     positions = []
     for partition, result in enumerate([first, *others]):
         if isinstance(result, QueratorError):
@@ -206,9 +211,9 @@ async def open_reader(
 
 
 async def _opened(
-    router: Router, view: PartitionView, command: OpenReader, deadline: float | None
+    router: Router, route: PartitionRoute, command: OpenReader, deadline: float | None
 ) -> ReaderResult:
-    result = await router.call(view, command, deadline=deadline)
+    result = await router.call(route, command, deadline=deadline)
     assert isinstance(result, ReaderResult)
     return result
 
@@ -244,8 +249,8 @@ async def release_reader(
         if call.remove:
             raise invalid("partition", "must not be given when the reader is removed")
         check_partition(call.partition, queue)
-    views = router.views(queue)
-    there: list[tuple[PartitionView, int]] = []
+    routes = router.routes(queue)
+    there: list[tuple[PartitionRoute, int]] = []
     states = await reads.readers(queue.groups, stale=False, deadline=deadline)
     known = False
     for partition, of_partition in enumerate(states):
@@ -258,7 +263,7 @@ async def release_reader(
                 if call.batch_seq not in (0, seq):
                     seq = 0
                 if seq or call.remove:
-                    there.append((views[partition], seq))
+                    there.append((routes[partition], seq))
     if not known:
         raise refused(unknown_reader(call.reader_id))
     # Partition 0 first: a reader that it does not know is made known nowhere else, and one that it
@@ -277,9 +282,9 @@ def _items(result: Done | QueratorError) -> int:
 
 
 async def _release(
-    router: Router, call: ReleaseReaderCall, view: PartitionView, seq: int, deadline: float | None
+    router: Router, call: ReleaseReaderCall, route: PartitionRoute, seq: int, deadline: float | None
 ) -> Done:
     command = ReleaseReader(call.reader_id, seq, call.remove, call.dead)
-    result = await router.call(view, command, deadline=deadline)
+    result = await router.call(route, command, deadline=deadline)
     assert isinstance(result, Done)
     return result

@@ -44,8 +44,8 @@ from querator.partition.rows import ItemState
 from querator.service.repair.aside import AsideBlock, AsideBlocks
 from querator.service.routing.forwarder import Payload, PayloadQuery
 from querator.service.routing.outcomes import Accepted, as_answer, defect_error
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 from querator.storage import attachments, generations
 from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import Environment, ReadTransaction, StorageCorrupt
@@ -80,7 +80,7 @@ class Unread(msgspec.Struct, frozen=True):
     could not read it, and has given them back. `mask` is known on the leader's node alone.
     """
 
-    view: PartitionView
+    route: PartitionRoute
     lease: int
     first_seq: int
     mask: int
@@ -214,13 +214,13 @@ class Damage:
         for one in unread:
             if one.error is None:
                 continue
-            self.found(one.view.group, one.first_seq, one.error)
+            self.found(one.route.group, one.first_seq, one.error)
             if one.repeated:
                 # Its first delivery may have been whole, and somebody be at work on it.
                 continue
             items = LeaseItems(LeaseNumber(one.lease), payloads.ranges_of(one.first_seq, one.mask))
             command = Retry((items,), count_attempt=False)
-            self._router.post(one.view, command, then=_released, patient=True)
+            self._router.post(one.route, command, then=_released, patient=True)
 
     def refusal(self, error: BlockDamaged) -> QueratorError:
         """What whoever reads the block is told, which is set aside."""

@@ -12,7 +12,7 @@ from querator.model.nodes import node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueState
 from querator.service.routing.outcomes import NOT_EXECUTED, deleting_error
-from querator.service.routing.views import PartitionView
+from querator.service.routing.route import PartitionRoute
 
 _FAILED = (ErrorCode.STORAGE_FAILED, ErrorCode.INTERNAL)
 
@@ -33,51 +33,51 @@ class Reasons:
         self._out_of_reach = out_of_reach
         self._others = others
 
-    def is_alive(self, view: PartitionView) -> bool:
+    def is_alive(self, route: PartitionRoute) -> bool:
         """Whether the group is in the map, and its queue is not being deleted."""
-        if view.group == PLACEMENT_GROUP:
+        if route.group == PLACEMENT_GROUP:
             return True
-        owner = self._placed().by_group(view.group)
+        owner = self._placed().by_group(route.group)
         return owner is not None and owner[0].state is not QueueState.DELETING
 
-    def name(self, view: PartitionView) -> str:
-        if view.group == PLACEMENT_GROUP:
+    def name(self, route: PartitionRoute) -> str:
+        if route.group == PLACEMENT_GROUP:
             return "the placement group"
-        owner = self._placed().by_group(view.group)
+        owner = self._placed().by_group(route.group)
         if owner is None:
             return "a partition of a deleted queue"
         queue, partition = owner
         return f"partition {partition} of queue {queue.name}"
 
-    def _number(self, view: PartitionView) -> str:
-        owner = self._placed().by_group(view.group)
+    def _number(self, route: PartitionRoute) -> str:
+        owner = self._placed().by_group(route.group)
         return "" if owner is None else str(owner[1])
 
-    def unanswered(self, view: PartitionView) -> QueratorError:
+    def unanswered(self, route: PartitionRoute) -> QueratorError:
         """The deadline passed after the command was taken on."""
         return QueratorError(
             ErrorCode.OUTCOME_UNKNOWN,
-            f"{self.name(view)} did not answer before the deadline; repeat the request with the "
-            f"same identity{self._missing(view)}",
+            f"{self.name(route)} did not answer before the deadline; repeat the request with the "
+            f"same identity{self._missing(route)}",
             field="partition",
-            value=self._number(view),
+            value=self._number(route),
         )
 
-    def unproved(self, view: PartitionView, node: str) -> QueratorError:
+    def unproved(self, route: PartitionRoute, node: str) -> QueratorError:
         """The deadline passed before the node said whether it leads."""
         return QueratorError(
             ErrorCode.DEADLINE_EXCEEDED,
-            f"node {node} did not say before the deadline whether it leads {self.name(view)}; not "
+            f"node {node} did not say before the deadline whether it leads {self.name(route)}; not "
             f"executed",
         )
 
     def leaderless(
-        self, view: PartitionView, deadline: float | None, unknown: QueratorError | None
+        self, route: PartitionRoute, deadline: float | None, unknown: QueratorError | None
     ) -> QueratorError:
         """A call has waited in vain for somebody to send its command to; `unknown`: once more."""
-        reason = f"{self.name(view)} has no leader{self._missing(view)}"
-        if view.leader:
-            reason = f"{self.name(view)} is led by {view.leader}, which cannot be reached"
+        reason = f"{self.name(route)} has no leader{self._missing(route)}"
+        if route.leader:
+            reason = f"{self.name(route)} is led by {route.leader}, which cannot be reached"
         if unknown is not None:
             return QueratorError(
                 unknown.code,
@@ -90,30 +90,30 @@ class Reasons:
             return QueratorError(ErrorCode.DEADLINE_EXCEEDED, message)
         return QueratorError(ErrorCode.NOT_LEADER, reason, retry_delay_ms=LEADER_WAIT_MS_MAX // 10)
 
-    def is_cut_off(self, view: PartitionView) -> bool:
+    def is_cut_off(self, route: PartitionRoute) -> bool:
         """Whether so many replicas are out of reach that a leader would not be heard of here."""
-        replicas, missing = self._replicas(view)
+        replicas, missing = self._replicas(route)
         return replicas - len(missing) <= replicas // 2 < replicas - 1
 
-    def cut_off(self, view: PartitionView, unknown: QueratorError | None) -> QueratorError:
+    def cut_off(self, route: PartitionRoute, unknown: QueratorError | None) -> QueratorError:
         """This node can do nothing for the partition; others may be on the other side of the cut.
         `unknown`: what an earlier attempt has come to.
         """
         if unknown is not None:
-            return self.leaderless(view, None, unknown)
-        message = f"{self.name(view)} has no leader{self._missing(view)}; not executed"
+            return self.leaderless(route, None, unknown)
+        message = f"{self.name(route)} has no leader{self._missing(route)}; not executed"
         return QueratorError(ErrorCode.UNAVAILABLE, message)
 
-    def hangs(self, view: PartitionView) -> QueratorError:
+    def hangs(self, route: PartitionRoute) -> QueratorError:
         """This node led the partition, and its raft thread hangs."""
         message = (
-            f"the node that led {self.name(view)} hangs: its disk does not answer; not executed"
+            f"the node that led {self.name(route)} hangs: its disk does not answer; not executed"
         )
         return QueratorError(ErrorCode.UNAVAILABLE, message)
 
-    def _missing(self, view: PartitionView) -> str:
+    def _missing(self, route: PartitionRoute) -> str:
         """What nodes that are out of reach have to do with it, as the end of a sentence."""
-        replicas, missing = self._replicas(view)
+        replicas, missing = self._replicas(route)
         if not missing:
             return ""
         return (
@@ -121,24 +121,24 @@ class Reasons:
             f"{', '.join(missing)} are out of reach"
         )
 
-    def _replicas(self, view: PartitionView) -> tuple[int, list[str]]:
+    def _replicas(self, route: PartitionRoute) -> tuple[int, list[str]]:
         """How many there are, and the nodes of those that are out of reach."""
-        nodes = [node_name(replica.node) for replica in self._placed().replicas(view.group)]
+        nodes = [node_name(replica.node) for replica in self._placed().replicas(route.group)]
         return len(nodes), sorted(set(nodes).intersection(self._out_of_reach()))
 
-    def located(self, view: PartitionView, error: QueratorError) -> QueratorError:
+    def located(self, route: PartitionRoute, error: QueratorError) -> QueratorError:
         """The error with what a client needs to act on it: which partition, how long to wait, and
         that the queue is going when that is the reason. That a replica has failed is no reason to
         give up where there are others: somebody else will lead.
         """
         if self._others and error.code in _FAILED:
-            message = f"a replica of {self.name(view)} has failed; not executed: {error.message}"
+            message = f"a replica of {self.name(route)} has failed; not executed: {error.message}"
             return QueratorError(ErrorCode.UNAVAILABLE, message)
-        if error.code in NOT_EXECUTED and not self.is_alive(view):
+        if error.code in NOT_EXECUTED and not self.is_alive(route):
             return deleting_error()
         if error.code is ErrorCode.OUTCOME_UNKNOWN and error.field != "partition":
-            message = f"{self.name(view)}: {error.message}"
-            return QueratorError(error.code, message, field="partition", value=self._number(view))
+            message = f"{self.name(route)}: {error.message}"
+            return QueratorError(error.code, message, field="partition", value=self._number(route))
         if error.code is ErrorCode.OVERLOADED and error.retry_delay_ms is None:
             return QueratorError(error.code, error.message, retry_delay_ms=OVERLOADED_RETRY_MS)
         return error

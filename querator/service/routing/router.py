@@ -51,7 +51,7 @@ from querator.service.routing.outcomes import (
     stopping_error,
 )
 from querator.service.routing.refusals import FULL, Refusals
-from querator.service.routing.views import PartitionView
+from querator.service.routing.route import PartitionRoute
 
 _ELSEWHERE = frozenset(NOT_EXECUTED)
 """What another node says when a third one may do better; not executed."""
@@ -68,8 +68,8 @@ STALE_FORWARD_S = 0.25
 """How long after a change of leaders the former one may still answer what can be repeated."""
 
 
-_Send = Callable[[PartitionView, str, Any, bytes], "asyncio.Future[Any]"]
-"""(view, node or empty for this one, command, attachment)."""
+_Send = Callable[[PartitionRoute, str, Any, bytes], "asyncio.Future[Any]"]
+"""(route, node or empty for this one, command, attachment)."""
 
 
 class Router:
@@ -83,11 +83,13 @@ class Router:
         *,
         answers: QueryAnswers,
         amend: Callable[[GroupId, Any], Any],
+        on_leader_change: Callable[[PartitionRoute], None],
         out_of_reach: Callable[[], Collection[str]] = frozenset,
         born: str = "",
     ) -> None:
         """`forwarder` None: a node that is alone. `answers` answers queries about groups that this
-        node leads; `amend` returns a command as it is proposed for such a group. `out_of_reach`
+        node leads; `amend` returns a command as it is proposed for such a group; `on_leader_change`
+        is called when another node leads a partition than before, or none. `out_of_reach`
         names the nodes that this node's raft room cannot reach, or does not hear. `born` is in the
         names that it gives to leases, and unlike that of any other start of any node; empty: one is
         made.
@@ -96,14 +98,15 @@ class Router:
         self._placed = placed
         self._forwarder = forwarder
         self._reasons = Reasons(placed, out_of_reach, others=forwarder is not None)
-        self._views: dict[GroupId, PartitionView] = {}
-        self._queue_views: dict[QueueId, tuple[Queue, tuple[PartitionView, ...]]] = {}
+        self._routes: dict[GroupId, PartitionRoute] = {}
+        self._queue_routes: dict[QueueId, tuple[Queue, tuple[PartitionRoute, ...]]] = {}
         self._posted: set[asyncio.Future[Any]] = set()
         self._stopping = False
         self.refusals = Refusals()
         """Of calls for partitions."""
         self._answers = answers
         self._amend = amend
+        self._on_leader_change = on_leader_change
         self._born = born or uuid_utils.uuid7().hex
         self._numbers = itertools.count(1)
 
@@ -126,36 +129,36 @@ class Router:
     def stopping(self) -> bool:
         return self._stopping
 
-    def view(self, group: GroupId) -> PartitionView:
-        view = self._views.get(group)
-        if view is None:
-            view = self._views[group] = PartitionView(group, led=self._host.leads(group))
-            if not view.local:
+    def route(self, group: GroupId) -> PartitionRoute:
+        route = self._routes.get(group)
+        if route is None:
+            route = self._routes[group] = PartitionRoute(group, local=self._host.leads(group))
+            if not route.local:
                 self.on_leader(group, self._host.leader(group))
-        return view
+        return route
 
-    def views(self, queue: Queue) -> tuple[PartitionView, ...]:
+    def routes(self, queue: Queue) -> tuple[PartitionRoute, ...]:
         """By partition."""
-        known = self._queue_views.get(queue.id)
+        known = self._queue_routes.get(queue.id)
         if known is None or known[0].groups != queue.groups:
-            known = queue, tuple(self.view(group) for group in queue.groups)
-            self._queue_views[queue.id] = known
+            known = queue, tuple(self.route(group) for group in queue.groups)
+            self._queue_routes[queue.id] = known
         return known[1]
 
-    def cut_off(self, view: PartitionView) -> QueratorError | None:
+    def cut_off(self, route: PartitionRoute) -> QueratorError | None:
         """Why this node can do nothing for the partition, if it is cut off from the others."""
-        return None if view.led else self._unable(view, None)
+        return None if route.is_reachable else self._unable(route, None)
 
-    def _unable(self, view: PartitionView, unknown: QueratorError | None) -> QueratorError | None:
+    def _unable(self, route: PartitionRoute, unknown: QueratorError | None) -> QueratorError | None:
         """Why this node can do nothing for a partition without a leader that it knows of, while
         other nodes may; `unknown`: what an earlier attempt has come to.
         """
-        if view.local and self._host.hangs:
-            return unknown or self._reasons.hangs(view)
-        return self._reasons.cut_off(view, unknown) if self._reasons.is_cut_off(view) else None
+        if route.local and self._host.hangs:
+            return unknown or self._reasons.hangs(route)
+        return self._reasons.cut_off(route, unknown) if self._reasons.is_cut_off(route) else None
 
-    def known(self) -> tuple[PartitionView, ...]:
-        return tuple(self._views.values())
+    def known(self) -> tuple[PartitionRoute, ...]:
+        return tuple(self._routes.values())
 
     def lease_name(self) -> str:
         """A request id for a lease whose caller names none, so that the command may go again when
@@ -174,49 +177,46 @@ class Router:
 
     # --- what the raft and placement rooms say ---------------------------------------------
 
-    def on_effects(self, group: GroupId, effects: PartitionEffects) -> PartitionView:
-        view = self._views.get(group) or self.view(group)
-        view.stored = effects.ready
-        view.outbox = effects.outbox
-        view.occupied = effects.occupied
-        view.txns, view.pinned, view.stages = effects.txns, effects.pinned, effects.stages
-        if view.local:
-            view.ready = effects.ready
-            view.look()
-        return view
+    def on_effects(self, group: GroupId, effects: PartitionEffects) -> PartitionRoute:
+        route = self._routes.get(group) or self.route(group)
+        route.effects = effects
+        if route.local:
+            route.look()
+        return route
 
-    def on_leadership(self, group: GroupId, leads: bool) -> PartitionView:
-        view = self.view(group)
-        view.local = leads
-        view.ready = view.stored if leads else 0
-        view.look()
-        self._look(view)
-        return view
+    def on_leadership(self, group: GroupId, leads: bool) -> PartitionRoute:
+        route = self.route(group)
+        route.local = leads
+        route.look()
+        self._look(route)
+        return route
 
-    def on_leader(self, group: GroupId, node: NodeKey | None) -> PartitionView:
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> PartitionRoute:
         """The raft room knows of another leader, or of none."""
-        view = self.view(group)
-        self._follow(view, self._guess(group) if node is None else node_name(node))
-        view.proved = node is not None
-        return view
+        route = self.route(group)
+        self._follow(route, self._guess(group) if node is None else node_name(node))
+        route.proved = node is not None
+        return route
 
-    def on_reach(self, node: str) -> list[PartitionView]:
+    def on_reach(self, node: str) -> list[PartitionRoute]:
         """Another node can be reached, or no longer; the partitions it leads."""
-        views = [view for view in self._views.values() if view.leader == node and not view.local]
-        for view in views:
-            self._look(view)
-            if not view.led:
-                self.doubt(view, node)
-        return views
+        routes = [
+            route for route in self._routes.values() if route.leader == node and not route.local
+        ]
+        for route in routes:
+            self._look(route)
+            if not route.is_reachable:
+                self.doubt(route, node)
+        return routes
 
-    def on_hang(self, hangs: bool) -> list[PartitionView]:
+    def on_hang(self, hangs: bool) -> list[PartitionRoute]:
         """The raft thread hangs, or goes on; the partitions that this node leads."""
         if hangs:
             self._host.give_up(repeatable)
-        views = [view for view in self._views.values() if view.local]
-        for view in views:
-            self._look(view)
-        return views
+        routes = [route for route in self._routes.values() if route.local]
+        for route in routes:
+            self._look(route)
+        return routes
 
     def _guess(self, group: GroupId, after: str = "") -> str:
         """Whom to ask about a group of which no replica runs here, so that the raft room knows
@@ -248,76 +248,86 @@ class Router:
             return []
         return [name for name in nodes if name != own]
 
-    def guesses(self, view: PartitionView) -> bool:
+    def guesses(self, route: PartitionRoute) -> bool:
         """Whether the raft room knows nothing of who leads it: no replica of it runs here. There is
         none, or it has not been opened yet, or it is stopped.
         """
-        return self._host.leader(view.group) is None and bool(self._may_lead(view.group))
+        return self._host.leader(route.group) is None and bool(self._may_lead(route.group))
 
-    def doubt(self, view: PartitionView, node: str) -> None:
+    def doubt(self, route: PartitionRoute, node: str) -> None:
         """The node does not lead it, or cannot be reached: where that was a guess, the next one
         that can be reached is tried.
         """
-        if view.local or view.leader != node or self._forwarder is None or not self.guesses(view):
+        if (
+            route.local
+            or route.leader != node
+            or self._forwarder is None
+            or not self.guesses(route)
+        ):
             return
-        nodes = self._may_lead(view.group)
+        nodes = self._may_lead(route.group)
         first = nodes.index(node) + 1 if node in nodes else 0
         for other in nodes[first:] + nodes[:first]:
             if other != node and self._forwarder.reaches(other):
-                self._follow(view, other)
+                self._follow(route, other)
                 return
 
-    def learn(self, view: PartitionView, node: str) -> None:
+    def learn(self, route: PartitionRoute, node: str) -> None:
         """Another node says of itself that it leads."""
-        if view.local:
+        if route.local:
             return
-        if view.leader != node:
-            self._follow(view, node)
-        view.proved = view.leader == node
+        if route.leader != node:
+            self._follow(route, node)
+        route.proved = route.leader == node
 
-    def _follow(self, view: PartitionView, node: str) -> None:
-        former = view.leader
-        view.leader = "" if self._forwarder is None or node == self._forwarder.name else node
-        if view.leader != former:
-            view.proved = False
-            if not view.local:
-                view.ready = 0
-            if former and view.forwards:
-                asyncio.get_running_loop().call_later(STALE_FORWARD_S, view.give_up, former)
-        self._look(view)
+    def _follow(self, route: PartitionRoute, node: str) -> None:
+        former = route.leader
+        route.leader = "" if self._forwarder is None or node == self._forwarder.name else node
+        if route.leader != former:
+            route.proved = False
+            if not route.local:
+                self._on_leader_change(route)
+            if former and route.forwards:
+                asyncio.get_running_loop().call_later(STALE_FORWARD_S, route.give_up, former)
+        self._look(route)
 
-    def _look(self, view: PartitionView) -> None:
+    def _look(self, route: PartitionRoute) -> None:
         """Decides anew whether commands can be sent."""
-        led = view.local and not self._host.hangs
-        if not view.local and view.leader and self._forwarder is not None:
-            led = self._forwarder.reaches(view.leader)
-        view.led = led
+        led = route.local and not self._host.hangs
+        if not route.local and route.leader and self._forwarder is not None:
+            led = self._forwarder.reaches(route.leader)
+        route.is_reachable = led
         if led:
-            view.wake()
+            route.wake()
 
-    def on_map(self, placed: PlacementMap) -> None:
-        """Forgets partitions that have left the map; ends the waits of those being deleted."""
-        for group in list(self._views):
+    def on_map(self, placed: PlacementMap) -> list[GroupId]:
+        """Forgets partitions that have left the map, which are returned; ends the waits of those
+        being deleted.
+        """
+        forgotten: list[GroupId] = []
+        for group in list(self._routes):
             if group == PLACEMENT_GROUP:
                 continue
-            view = self._views[group]
-            gone = bool(view.leader) and placed.node(view.leader) is None and self.guesses(view)
-            if not view.local and (gone or not view.leader):
-                self._follow(view, self._guess(group))
+            route = self._routes[group]
+            gone = bool(route.leader) and placed.node(route.leader) is None and self.guesses(route)
+            if not route.local and (gone or not route.leader):
+                self._follow(route, self._guess(group))
             owner = placed.by_group(group)
             if owner is None or owner[0].state is QueueState.DELETING:
-                view.wake()
+                route.wake()
             if owner is None:
-                del self._views[group]
-        for queue_id in list(self._queue_views):
+                del self._routes[group]
+                forgotten.append(group)
+        for queue_id in list(self._queue_routes):
             if placed.get(queue_id) is None:
-                del self._queue_views[queue_id]
+                del self._queue_routes[queue_id]
+        return forgotten
 
     # --- commands --------------------------------------------------------------------------
 
     async def call(
         self,
-        view: PartitionView,
+        route: PartitionRoute,
         command: Command,
         attachment: bytes = b"",
         *,
@@ -330,35 +340,35 @@ class Router:
         ticket = None
         try:
             if budget is not None:
-                waits = not view.led or bool(view.line)
-                named = partial(self._reasons.name, view)
-                ticket = budget.enter(view.group, len(attachment), waits=waits, named=named)
+                waits = not route.is_reachable or bool(route.line)
+                named = partial(self._reasons.name, route)
+                ticket = budget.enter(route.group, len(attachment), waits=waits, named=named)
             result: Accepted | Refusal = await self._carry_out(
-                view, command, attachment, deadline, ticket=ticket
+                route, command, attachment, deadline, ticket=ticket
             )
         except QueratorError as error:
-            self._count(view, error)
+            self._count(route, error)
             raise
         finally:
             if ticket is not None:
                 ticket.leave()
         if isinstance(result, Refusal):
             refusal = refused(result)
-            self._count(view, refusal)
+            self._count(route, refusal)
             raise refusal
         return result
 
-    def _count(self, view: PartitionView, error: QueratorError) -> None:
+    def _count(self, route: PartitionRoute, error: QueratorError) -> None:
         if error.code in FULL:
-            self.refusals.add(view.group, error, asyncio.get_running_loop().time())
+            self.refusals.add(route.group, error, asyncio.get_running_loop().time())
 
     async def propose(self, group: GroupId, command: Any, *, deadline: float | None = None) -> Any:
         """As `call`, for any group, the placement group as well; a refusal is a result."""
-        return await self._carry_out(self.view(group), command, b"", deadline)
+        return await self._carry_out(self.route(group), command, b"", deadline)
 
     async def read(self, group: GroupId, query: Query, *, deadline: float | None = None) -> Any:
         """Has a query answered on the node that leads the group."""
-        return await self._carry_out(self.view(group), query, b"", deadline, send=self._ask)
+        return await self._carry_out(self.route(group), query, b"", deadline, send=self._ask)
 
     async def query(self, node: str, query: Query) -> Any:
         """Has a query answered on this node or another one, by its name. Raises QueratorError."""
@@ -366,7 +376,9 @@ class Router:
             return await self._answers.answer(query)
         return await self._forwarder.query(node, query)
 
-    def _ask(self, view: PartitionView, node: str, query: Query, _: bytes) -> "asyncio.Future[Any]":
+    def _ask(
+        self, route: PartitionRoute, node: str, query: Query, _: bytes
+    ) -> "asyncio.Future[Any]":
         if node and self._forwarder is not None:
             return self._forwarder.query(node, query)
         # Owned by the caller, who awaits it.
@@ -374,7 +386,7 @@ class Router:
 
     async def _carry_out(
         self,
-        view: PartitionView,
+        route: PartitionRoute,
         command: Any,
         attachment: bytes,
         deadline: float | None,
@@ -388,17 +400,17 @@ class Router:
         pause_s = LEADER_RETRY_S
         hops = 0
         while True:
-            if ticket is not None and (not view.led or view.line):
+            if ticket is not None and (not route.is_reachable or route.line):
                 ticket.wait()
-            await self._turn(view, latest, deadline, unknown)
-            node = "" if view.local else view.leader
+            await self._turn(route, latest, deadline, unknown)
+            node = "" if route.local else route.leader
             try:
-                if node and attachment and not view.proved:
-                    await self._prove(view, node, deadline, ticket)
+                if node and attachment and not route.proved:
+                    await self._prove(route, node, deadline, ticket)
                 if ticket is not None:
                     ticket.go()
-                future = (send or self._send)(view, node, command, attachment)
-                result = await self._answer(view, future, deadline)
+                future = (send or self._send)(route, node, command, attachment)
+                result = await self._answer(route, future, deadline)
             except QueratorError as error:
                 again = error.code is ErrorCode.NOT_LEADER or (node and error.code in _ELSEWHERE)
                 if error.code is ErrorCode.OUTCOME_UNKNOWN and repeatable(command):
@@ -406,59 +418,59 @@ class Router:
                 again = again or (unknown is not None and error.retriable)
                 if not again or loop.time() >= latest:
                     raise (unknown or error) from None
-                if self._hinted(view, node, error) and hops < HOPS_MAX:
+                if self._hinted(route, node, error) and hops < HOPS_MAX:
                     hops += 1
                     continue
             else:
                 if unknown is not None and is_forgotten(result):
                     raise unknown
                 return result
-            if view.led:
-                await view.pause(min(loop.time() + pause_s, latest))
+            if route.is_reachable:
+                await route.pause(min(loop.time() + pause_s, latest))
                 pause_s = min(pause_s * 2, LEADER_RETRY_S_MAX)
                 hops = 0
 
-    def _hinted(self, view: PartitionView, node: str, error: QueratorError) -> bool:
+    def _hinted(self, route: PartitionRoute, node: str, error: QueratorError) -> bool:
         """Takes in what a refusal says about the leader; whether it names another one."""
         if error.code is not ErrorCode.NOT_LEADER:
             return False
         if not node:
-            view.local = self._host.leads(view.group)
-            self._look(view)
-        elif node == view.leader:
-            view.proved = False
-        leader = error.value or (self._guess(view.group, after=node) if node else "")
-        if not leader or leader == node or view.local:
+            route.local = self._host.leads(route.group)
+            self._look(route)
+        elif node == route.leader:
+            route.proved = False
+        leader = error.value or (self._guess(route.group, after=node) if node else "")
+        if not leader or leader == node or route.local:
             return False
-        self._follow(view, leader)
-        return view.led
+        self._follow(route, leader)
+        return route.is_reachable
 
     async def _turn(
         self,
-        view: PartitionView,
+        route: PartitionRoute,
         latest: float,
         deadline: float | None,
         unknown: QueratorError | None,
     ) -> None:
         """Returns when the command can be sent, and those that came before it have been."""
         loop = asyncio.get_running_loop()
-        while not view.led or view.line:
+        while not route.is_reachable or route.line:
             try:
-                self._check_alive(view)
-                if view.local and (unable := self._unable(view, unknown)) is not None:
+                self._check_alive(route)
+                if route.local and (unable := self._unable(route, unknown)) is not None:
                     raise unable
-                await view.stand_in_line(min(latest, loop.time() + CUT_OFF_S))
-                self._check_alive(view)
+                await route.stand_in_line(min(latest, loop.time() + CUT_OFF_S))
+                self._check_alive(route)
             except QueratorError as error:
                 raise unknown or error from None
             except TimeoutError:
                 if loop.time() >= latest:
-                    raise self._reasons.leaderless(view, deadline, unknown) from None
-                if (unable := self._unable(view, unknown)) is not None:
+                    raise self._reasons.leaderless(route, deadline, unknown) from None
+                if (unable := self._unable(route, unknown)) is not None:
                     raise unable from None
-                self.doubt(view, view.leader)
+                self.doubt(route, route.leader)
                 continue
-            if view.led:
+            if route.is_reachable:
                 break
         if self._stopping:
             raise unknown or stopping_error()
@@ -468,7 +480,7 @@ class Router:
             )
 
     async def _answer(
-        self, view: PartitionView, future: "asyncio.Future[Any]", deadline: float | None
+        self, route: PartitionRoute, future: "asyncio.Future[Any]", deadline: float | None
     ) -> Any:
         try:
             if deadline is None:
@@ -476,15 +488,15 @@ class Router:
             async with asyncio.timeout_at(deadline):
                 return await future
         except TimeoutError:
-            raise self._reasons.unanswered(view) from None
+            raise self._reasons.unanswered(route) from None
         except QueratorError as error:
-            located = self._reasons.located(view, error)
+            located = self._reasons.located(route, error)
             if located is error:
                 raise
             raise located from error
 
     async def _prove(
-        self, view: PartitionView, node: str, deadline: float | None, ticket: Ticket | None
+        self, route: PartitionRoute, node: str, deadline: float | None, ticket: Ticket | None
     ) -> None:
         """Returns when the node has said that it leads. Otherwise raises a QueratorError, and
         nothing has been executed.
@@ -495,44 +507,46 @@ class Router:
         assert self._forwarder is not None
         if ticket is not None:
             ticket.wait()
-        question = view.questions.get(node)
+        question = route.questions.get(node)
         if question is None:
-            question = view.questions[node] = self._forwarder.query(node, ClosureQuery(view.group))
-            view.forwards[question] = (node, True)
-            question.add_done_callback(partial(_asked, view, node))
+            question = route.questions[node] = self._forwarder.query(
+                node, ClosureQuery(route.group)
+            )
+            route.forwards[question] = (node, True)
+            question.add_done_callback(partial(_asked, route, node))
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(question)
         except TimeoutError:
-            raise self._reasons.unproved(view, node) from None
+            raise self._reasons.unproved(route, node) from None
         except QueratorError as error:
             if error.code is ErrorCode.OUTCOME_UNKNOWN:
                 raise QueratorError(ErrorCode.UNAVAILABLE, error.message) from error
-            raise self._reasons.located(view, error) from error
-        if view.leader == node:
-            view.proved = True
+            raise self._reasons.located(route, error) from error
+        if route.leader == node:
+            route.proved = True
 
     def _send(
-        self, view: PartitionView, node: str, command: Any, attachment: bytes
+        self, route: PartitionRoute, node: str, command: Any, attachment: bytes
     ) -> "asyncio.Future[Any]":
         """To the raft room, or to another node."""
         if not node:
-            return self._host.propose(view.group, self._amend(view.group, command), attachment)
+            return self._host.propose(route.group, self._amend(route.group, command), attachment)
         assert self._forwarder is not None
-        future = self._forwarder.propose(node, view.group, command, attachment)
-        view.forwards[future] = (node, repeatable(command))
-        future.add_done_callback(view.forwards.pop)
+        future = self._forwarder.propose(node, route.group, command, attachment)
+        route.forwards[future] = (node, repeatable(command))
+        future.add_done_callback(route.forwards.pop)
         return future
 
-    def _check_alive(self, view: PartitionView) -> None:
+    def _check_alive(self, route: PartitionRoute) -> None:
         if self._stopping:
             raise stopping_error()
-        if not self._reasons.is_alive(view):
+        if not self._reasons.is_alive(route):
             raise deleting_error()
 
     def post(
         self,
-        view: PartitionView,
+        route: PartitionRoute,
         command: Command,
         attachment: bytes = b"",
         *,
@@ -545,12 +559,12 @@ class Router:
         `patient`: goes again when there is no leader, or another one, as a `call` does; otherwise
         only a repeatable command does, and only when its outcome is not known.
         """
-        if patient and not view.led:
-            self._persist(view, command, attachment, then)
+        if patient and not route.is_reachable:
+            self._persist(route, command, attachment, then)
             return
-        node = "" if view.local else view.leader
+        node = "" if route.local else route.leader
         try:
-            future = self._send(view, node, command, attachment)
+            future = self._send(route, node, command, attachment)
         except Exception as error:  # noqa: BLE001 - `then` is called whatever happens
             failed = defect_error(error, f"sending a {type(command).__name__}")
             asyncio.get_running_loop().call_soon(then, failed)
@@ -559,11 +573,11 @@ class Router:
 
         def answered(future: "asyncio.Future[Any]") -> None:
             self._posted.discard(future)
-            outcome = self._outcome(view, node, future)
+            outcome = self._outcome(route, node, future)
             if isinstance(outcome, QueratorError) and not self._stopping:
                 unknown = outcome.code is ErrorCode.OUTCOME_UNKNOWN and repeatable(command)
                 if unknown or (patient and outcome.code in _ELSEWHERE):
-                    self._persist(view, command, attachment, then, outcome if unknown else None)
+                    self._persist(route, command, attachment, then, outcome if unknown else None)
                     return
             then(outcome)
 
@@ -571,7 +585,7 @@ class Router:
 
     def _persist(
         self,
-        view: PartitionView,
+        route: PartitionRoute,
         command: Command,
         attachment: bytes,
         then: Callable[[Accepted | QueratorError], None],
@@ -579,18 +593,18 @@ class Router:
     ) -> None:
         # Owned: `_posted` keeps it, and `drained` waits for it.
         task = asyncio.get_running_loop().create_task(
-            self._carry_out(view, command, attachment, None, unknown)
+            self._carry_out(route, command, attachment, None, unknown)
         )
         self._posted.add(task)
 
         def answered(task: "asyncio.Future[Any]") -> None:
             self._posted.discard(task)
-            then(self._outcome(view, "", task))
+            then(self._outcome(route, "", task))
 
         task.add_done_callback(answered)
 
     def _outcome(
-        self, view: PartitionView, node: str, future: "asyncio.Future[Any]"
+        self, route: PartitionRoute, node: str, future: "asyncio.Future[Any]"
     ) -> Accepted | QueratorError:
         if future.cancelled():
             return stopping_error()
@@ -602,16 +616,16 @@ class Router:
             if not isinstance(error, Exception):
                 raise error
             return defect_error(error, "carrying out a command")
-        self._hinted(view, node, error)
-        return self._reasons.located(view, error)
+        self._hinted(route, node, error)
+        return self._reasons.located(route, error)
 
     # --- the end ---------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Refuses calls from here on; `post` goes on working for what has begun."""
         self._stopping = True
-        for view in self._views.values():
-            view.wake()
+        for route in self._routes.values():
+            route.wake()
 
     async def drained(self, timeout_s: float) -> None:
         """Until everything posted is answered, what that posts included, or the time is over."""
@@ -628,8 +642,8 @@ def deadline_after(timeout_ms: int) -> float | None:
     return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
 
 
-def _asked(view: PartitionView, node: str, question: "asyncio.Future[Any]") -> None:
-    del view.questions[node], view.forwards[question]
+def _asked(route: PartitionRoute, node: str, question: "asyncio.Future[Any]") -> None:
+    del route.questions[node], route.forwards[question]
     if not question.cancelled():
         # Those that asked may have been cancelled.
         question.exception()

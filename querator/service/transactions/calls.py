@@ -57,8 +57,8 @@ from querator.service.produce import split as parts
 from querator.service.produce.calls import Producing
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 
 DECISION_WAIT_MS = 2_000
 """For which the coordinator is asked at once: it may lose its office meanwhile."""
@@ -149,10 +149,10 @@ class Transactions:
             part.command.routing,
             part.command.slots,
         )
-        view = self._router.views(queue)[part.partition]
+        route = self._router.routes(queue)[part.partition]
         try:
             result = await self._router.call(
-                view, command, part.items, deadline=deadline, budget=self._producing.budget
+                route, command, part.items, deadline=deadline, budget=self._producing.budget
             )
         except QueratorError as error:
             return error
@@ -189,27 +189,27 @@ class Transactions:
             if gone and call.batch <= await self._committed(queue, call, deadline):
                 return CommitReply(True, self._durable)
             raise
-        view = self._router.views(queue)[0]
+        route = self._router.routes(queue)[0]
         latest = self._loop.time() + COMMIT_WAIT_MS_MAX / 1000 if deadline is None else deadline
         while True:
-            begun = await self._router.call(view, begin, deadline=latest)
+            begun = await self._router.call(route, begin, deadline=latest)
             assert isinstance(begun, TxnResult)
             if begun.state is TxnState.COMMITTED:
                 return CommitReply(True, self._durable)
-            decided = await self._decision(view, call, begun, latest)
+            decided = await self._decision(route, call, begun, latest)
             if decided.state is TxnState.COMMITTED:
                 return CommitReply(not begun.mine, self._durable)
             if begun.mine:
                 raise _aborted(call, decided)
 
     async def _decision(
-        self, view: PartitionView, call: CommitCall, begun: TxnResult, latest: float
+        self, route: PartitionRoute, call: CommitCall, begun: TxnResult, latest: float
     ) -> TxnResult:
         """What becomes of a transaction; of another one, when it is out of the way."""
         while True:
             left_ms = int((latest - self._loop.time()) * 1000)
             query = TxnQuery(
-                view.group,
+                route.group,
                 begun.txn,
                 call.producer,
                 call.batch,
@@ -218,7 +218,7 @@ class Transactions:
             )
             cause: QueratorError | None = None
             try:
-                result: TxnResult = await self._router.read(view.group, query, deadline=latest)
+                result: TxnResult = await self._router.read(route.group, query, deadline=latest)
             except QueratorError as error:
                 cause = error
             else:
@@ -236,27 +236,27 @@ class Transactions:
 
     async def abort(self, queue: Queue, call: AbortCall, *, deadline: float | None) -> AbortReply:
         """Drops what is staged of the batch, unless it is committed. Repeats do no harm."""
-        view = self._router.views(queue)[0]
+        route = self._router.routes(queue)[0]
         command = AbortTxn(call.producer, call.batch)
-        result = await self._router.call(view, command, deadline=deadline)
+        result = await self._router.call(route, command, deadline=deadline)
         assert isinstance(result, TxnResult)
         if result.state is TxnState.COMMITTED:
             return AbortReply(True, 0)
-        views = self._router.views(queue)
-        dropped = await each([self._drop(one, call, deadline) for one in views])
+        routes = self._router.routes(queue)
+        dropped = await each([self._drop(one, call, deadline) for one in routes])
         stages = 0
-        for one, count in zip(views, dropped, strict=True):
+        for one, count in zip(routes, dropped, strict=True):
             if not isinstance(count, QueratorError):
                 stages += count
             elif not self._directory.has_left(queue, one.group, count):
                 raise count
         return AbortReply(False, stages)
 
-    async def _drop(self, view: PartitionView, call: AbortCall, deadline: float | None) -> int:
+    async def _drop(self, route: PartitionRoute, call: AbortCall, deadline: float | None) -> int:
         stages = 0
         while True:
             command = DropStages(call.producer, call.batch)
-            result = await self._router.call(view, command, deadline=deadline)
+            result = await self._router.call(route, command, deadline=deadline)
             assert isinstance(result, Done)
             if not result.changed:
                 return stages

@@ -50,8 +50,8 @@ from querator.partition.txn_steps import (
 )
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import as_answer, each
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.routing.views import PartitionView
 from querator.storage.environment import Environment
 
 PAUSE_S_MIN = 0.02
@@ -71,37 +71,39 @@ class Committer:
         self._environment = environment
         self._directory = directory
         self._loop = asyncio.get_running_loop()
-        self._carried: dict[tuple[PartitionView, int], asyncio.Task[None]] = {}
-        self._asking: dict[PartitionView, asyncio.Task[None]] = {}
+        self._carried: dict[tuple[PartitionRoute, int], asyncio.Task[None]] = {}
+        self._asking: dict[PartitionRoute, asyncio.Task[None]] = {}
         self._changes: dict[int, asyncio.Event] = {}
         """By group: set, and dropped, when something may have been decided."""
         self._stopped = False
 
-    def look(self, view: PartitionView) -> None:
+    def look(self, route: PartitionRoute) -> None:
         """The partition has applied something, or this node leads it from here on."""
-        change = self._changes.pop(view.group, None)
+        change = self._changes.pop(route.group, None)
         if change is not None:
             change.set()
-        if self._stopped or not view.local:
+        if self._stopped or not route.local:
             return
-        if view.stages and view not in self._asking:
+        if route.effects.stages and route not in self._asking:
             # Owned: it ends when nothing is staged, or `stop` cancels it.
-            self._asking[view] = self._loop.create_task(self._ask(view))
-        if view.txns and view.txns > sum(1 for carried, _ in self._carried if carried is view):
-            self._begin(view)
+            self._asking[route] = self._loop.create_task(self._ask(route))
+        if route.effects.txns and route.effects.txns > sum(
+            1 for carried, _ in self._carried if carried is route
+        ):
+            self._begin(route)
 
-    def _begin(self, view: PartitionView) -> None:
+    def _begin(self, route: PartitionRoute) -> None:
         with self._environment.snapshot() as txn:
-            numbers = open_numbers(txn, view.group)
+            numbers = open_numbers(txn, route.group)
         for number in numbers:
-            key = (view, number)
+            key = (route, number)
             if key not in self._carried:
                 # Owned: it ends with the transaction or the office, or `stop` cancels it.
-                task = self._loop.create_task(self._carry(view, number))
+                task = self._loop.create_task(self._carry(route, number))
                 self._carried[key] = task
                 task.add_done_callback(partial(self._ended, key))
 
-    def _ended(self, key: tuple[PartitionView, int], task: "asyncio.Task[None]") -> None:
+    def _ended(self, key: tuple[PartitionRoute, int], task: "asyncio.Task[None]") -> None:
         del self._carried[key]
         if not task.cancelled():
             task.result()
@@ -117,24 +119,24 @@ class Committer:
 
     # --- one transaction ---------------------------------------------------------------------
 
-    async def _carry(self, view: PartitionView, number: int) -> None:
+    async def _carry(self, route: PartitionRoute, number: int) -> None:
         pause_s = PAUSE_S_MIN
-        while view.local and not self._gone(view.group):
+        while route.local and not self._gone(route.group):
             try:
                 with self._environment.snapshot() as txn:
-                    found = open_txn(txn, view.group, number)
+                    found = open_txn(txn, route.group, number)
                 if found is None:
                     return
-                await self._step(view, found)
+                await self._step(route, found)
                 pause_s = PAUSE_S_MIN
             except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
                 error = as_answer(defect, "carrying out a transaction")
                 if pause_s == PAUSE_S_MAX:
-                    _log.warning("txns.stuck", group=view.group, txn=number, error=str(error))
-                await view.pause(self._loop.time() + pause_s)
+                    _log.warning("txns.stuck", group=route.group, txn=number, error=str(error))
+                await route.pause(self._loop.time() + pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
-    async def _step(self, view: PartitionView, txn: OpenTxn) -> None:
+    async def _step(self, route: PartitionRoute, txn: OpenTxn) -> None:
         """Raises QueratorError; then again."""
         answers = await each([self._tell(GroupId(group), step) for group, step in txn.steps])
         refused = [one for one in answers if isinstance(one, Refusal)]
@@ -142,12 +144,12 @@ class Committer:
             if isinstance(one, QueratorError) and not refused:
                 raise one
         if txn.state is TxnState.PREPARING:
-            decided = await self._router.call(view, verdict(txn.number, refused))
+            decided = await self._router.call(route, verdict(txn.number, refused))
             assert isinstance(decided, TxnResult)
-            _log.debug("txns.decided", group=view.group, txn=txn.number, state=decided.state.name)
+            _log.debug("txns.decided", group=route.group, txn=txn.number, state=decided.state.name)
         else:
             assert not refused, "what is decided is not refused"
-            await self._router.call(view, Finish(txn.number))
+            await self._router.call(route, Finish(txn.number))
 
     async def _tell(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
         """Until the participant has done all of the step, or has refused it."""
@@ -180,44 +182,44 @@ class Committer:
 
     # --- what is staged ----------------------------------------------------------------------
 
-    async def _ask(self, view: PartitionView) -> None:
+    async def _ask(self, route: PartitionRoute) -> None:
         try:
             while True:
-                await view.pause(self._loop.time() + STAGES_ASK_MS / 1000)
-                if not view.local or not view.stages or self._gone(view.group):
+                await route.pause(self._loop.time() + STAGES_ASK_MS / 1000)
+                if not route.local or not route.effects.stages or self._gone(route.group):
                     return
                 try:
-                    await self._let_go(view)
-                    await self._drop_committed(view)
+                    await self._let_go(route)
+                    await self._drop_committed(route)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
                     error = as_answer(defect, "letting go of what is staged")
-                    _log.info("txns.unanswered", group=view.group, error=str(error))
+                    _log.info("txns.unanswered", group=route.group, error=str(error))
         finally:
-            del self._asking[view]
+            del self._asking[route]
 
-    async def _let_go(self, view: PartitionView) -> None:
+    async def _let_go(self, route: PartitionRoute) -> None:
         """Lets go of what is pinned for transactions that are finished."""
-        owner = self._router.map.by_group(view.group)
+        owner = self._router.map.by_group(route.group)
         if owner is None:
             return
         with self._environment.snapshot() as txn:
-            pinned = pinned_txns(txn, view.group)
+            pinned = pinned_txns(txn, route.group)
         for one in pinned:
             # The first partition of a queue never closes.
             coordinator = owner[0].groups[0]
             query = TxnQuery(coordinator, one.txn, one.producer, one.batch)
             if not (await self._router.read(coordinator, query)).txn:
-                _log.info("txns.let_go", group=view.group, txn=one.txn)
+                _log.info("txns.let_go", group=route.group, txn=one.txn)
                 step = Discard(one.txn, producer=one.producer, batch=one.batch)
-                await self._tell(view.group, step)
+                await self._tell(route.group, step)
 
-    async def _drop_committed(self, view: PartitionView) -> None:
+    async def _drop_committed(self, route: PartitionRoute) -> None:
         """Drops what is staged for batches that are committed."""
-        owner = self._router.map.by_group(view.group)
+        owner = self._router.map.by_group(route.group)
         if owner is None:
             return
         with self._environment.snapshot() as txn:
-            found = open_batches(txn, view.group, STAGES_MAX)
+            found = open_batches(txn, route.group, STAGES_MAX)
         coordinator = owner[0].groups[0]
         producers = sorted({one.producer for one in found})
         committed: dict[str, int] = {}
@@ -228,12 +230,12 @@ class Committer:
         for one in found:
             last = committed[one.producer]
             if one.batch <= last:
-                _log.info("txns.dropped", group=view.group, batch=one.batch)
-                await self._drop(view, DropStages(one.producer, one.batch, last))
+                _log.info("txns.dropped", group=route.group, batch=one.batch)
+                await self._drop(route, DropStages(one.producer, one.batch, last))
 
-    async def _drop(self, view: PartitionView, command: DropStages) -> None:
+    async def _drop(self, route: PartitionRoute, command: DropStages) -> None:
         while True:
-            result = await self._router.call(view, command)
+            result = await self._router.call(route, command)
             assert isinstance(result, Done)
             if not result.changed:
                 return

@@ -47,7 +47,7 @@ MUTANTS = (
     Defect("an answer is swallowed", "service room", "whole", mutant="swallows_answers"),
     Defect("a waiter is not woken", "service room", "whole", mutant="lets_waiters_sleep"),
     Defect("a grant is dropped", "service room", "whole", mutant="drops_grants"),
-    Defect("a stale view is kept", "service room", "whole", mutant="keeps_stale_views"),
+    Defect("a stale route is kept", "service room", "whole", mutant="keeps_stale_routes"),
     Defect("a mover skips", "service room", "whole", needs="winding", mutant="skips_what_moves"),
     Defect(
         "a configuration that is taken back stays", "21", "core", needs="members",

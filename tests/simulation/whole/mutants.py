@@ -12,7 +12,7 @@ from querator.partition.outbox import outbox_batch
 from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
 from querator.service import moves
-from querator.service.lease.dispatcher import LeaseDesk
+from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.routing.router import Router
 from tests.simulation.mutants import replaced
 
@@ -34,40 +34,42 @@ def swallows_answers() -> Any:
 def lets_waiters_sleep() -> Any:
     """Who waits hears nothing of what becomes ready."""
 
-    def look(self: LeaseDesk, view: Any) -> None:
-        if view.ready and view.led and not view.leases_asked:
-            self._open.setdefault(view)
+    def on_supply(self: LeaseDispatcher, supply: Any) -> None:
+        if supply.ready and supply.route.is_reachable and not supply.in_flight:
+            self._open.setdefault(supply)
         else:
-            self._open.pop(view, None)
+            self._open.pop(supply, None)
 
-    return replaced(LeaseDesk, "look", look)
+    return replaced(LeaseDispatcher, "on_supply", on_supply)
 
 
 def drops_grants() -> Any:
     """What another node has granted is neither delivered nor given back."""
-    answered = LeaseDesk._answered
+    answered = LeaseDispatcher._answered
 
-    def drop(self: LeaseDesk, view: Any, asked: str, asks: Any, asked_s: float, came: Any) -> None:
+    def drop(
+        self: LeaseDispatcher, supply: Any, asked: str, asks: Any, asked_s: float, came: Any
+    ) -> None:
         if asked and isinstance(came, LeaseResult):
             grants = tuple(
                 msgspec.structs.replace(grant, lease=0) if isinstance(grant, LeaseGrant) else grant
                 for grant in came.grants
             )
             came = msgspec.structs.replace(came, grants=grants)
-        answered(self, view, asked, asks, asked_s, came)
+        answered(self, supply, asked, asks, asked_s, came)
 
-    return replaced(LeaseDesk, "_answered", drop)
+    return replaced(LeaseDispatcher, "_answered", drop)
 
 
-def keeps_stale_views() -> Any:
+def keeps_stale_routes() -> Any:
     """The first leader that is heard of is taken for the leader for ever."""
     follow = Router._follow
 
-    def keep(self: Router, view: Any, node: str) -> None:
-        if view.leader:
-            self._look(view)
+    def keep(self: Router, route: Any, node: str) -> None:
+        if route.leader:
+            self._look(route)
         else:
-            follow(self, view, node)
+            follow(self, route, node)
 
     return replaced(Router, "_follow", keep)
 

@@ -474,9 +474,9 @@ class WholeNode(SimulatedNode):
     def node_calls(self, context: AcceptedStream) -> NodeCalls | None:
         if self.rooms is None or not self.serves:
             return None
-        neighbours = self.rooms.service.neighbours
-        assert neighbours is not None
-        return NodeCalls(context, "link", neighbours, self._forwarding, Incoming().of("link"))
+        exchange = self.rooms.service.exchange
+        assert exchange is not None
+        return NodeCalls(context, "link", exchange, self._forwarding, Incoming().of("link"))
 
     def call(
         self,

@@ -175,21 +175,21 @@ async def test_a_broken_link_leaves_what_was_sent_unknown_and_is_mended():
     async with linked("a", "b") as stage:
         await stage.until_open()
         held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        neighbours: Any = stage.members["a"].neighbours
+        exchange: Any = stage.members["a"].exchange
         arrived: list[Any] = []
 
         def hold(*asked: Any) -> "asyncio.Future[Any]":
             arrived.append(asked)
             return held
 
-        propose, neighbours.propose = neighbours.propose, hold
+        propose, exchange.propose = exchange.propose, hold
         task = asyncio.get_running_loop().create_task(stage.produce("b", b"x"))
         # What is not sent yet is certainly not executed, which is another story.
         await stage.until(lambda: bool(arrived))
         await stage.stop("a")
         assert (await refusal(task)).code is ErrorCode.OUTCOME_UNKNOWN
         held.cancel()
-        neighbours.propose = propose
+        exchange.propose = propose
         await stage.serve_again("a")
         stage.tell()
         await stage.produce("b", b"y", timeout_ms=LONG_MS)

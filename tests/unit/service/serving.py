@@ -36,8 +36,8 @@ from querator.placement.placement import Placement
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.service.admin_service import AdminService, total_of
+from querator.service.assembly import assemble
 from querator.service.lease.subscriptions import Subscription
-from querator.service.queue_service import QueueService
 from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment
 
@@ -58,7 +58,7 @@ class Node:
             standing=alone(),
             on_failure=self.failures.append,
         )
-        self.queues = QueueService(
+        self.queues = assemble(
             host=self.host,
             placement=self.placement,
             environment=environment,
@@ -73,7 +73,7 @@ class Node:
             durable=environment.durable,
             clock=clock,
         )
-        self.placement.watch(self.queues.on_map)
+        self.placement.watch(self.queues.events.on_map)
         self._changed = asyncio.Event()
 
     # --- the host's events ---------------------------------------------------------------------
@@ -83,13 +83,13 @@ class Node:
             self.placement.on_effects(effects)
         else:
             self.placement.on_partition(group, effects)
-            self.queues.on_effects(group, effects)
+            self.queues.events.on_effects(group, effects)
         self._changed.set()
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None: ...
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
-        self.queues.on_leadership(group, leads)
+        self.queues.events.on_leadership(group, leads)
 
     def on_failure(self, error: BaseException) -> None:
         self.failures.append(error)

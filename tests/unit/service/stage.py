@@ -21,6 +21,7 @@ from querator.model.nodes import NodeKey, Replica, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
 from querator.raft.clock import Clock
+from querator.service.assembly import assemble
 from querator.service.queue_service import QueueService
 from querator.service.routing.forwarder import Forwarder, ForwarderEvents, Query
 from querator.storage.memory_environment import MemoryEnvironment
@@ -119,7 +120,7 @@ class Joined:
         if not self.reaches(node):
             future.set_exception(QueratorError(ErrorCode.UNAVAILABLE, f"no link to {node}"))
             return future
-        there = self._stage.members[node].neighbours
+        there = self._stage.members[node].exchange
         assert there is not None
         answer = there.propose(self.name, group, command, attachment)
 
@@ -138,14 +139,14 @@ class Joined:
         return future
 
     def query(self, node: str, query: Query) -> "asyncio.Future[Any]":
-        there = self._stage.members[node].neighbours
+        there = self._stage.members[node].exchange
         assert there is not None
         return asyncio.get_running_loop().create_task(there.answer(self.name, query))
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
         self._stage.demands[self.name] += 1
         if self.reaches(node):
-            there = self._stage.members[node].neighbours
+            there = self._stage.members[node].exchange
             assert there is not None
             there.demand(self.name, queue, waiters=waiters, items=items)
 
@@ -218,7 +219,7 @@ class Stage:
         if forwarder is None:
             forwarder = self.forwarders[name] = Joined(self, name)
         maps = self.maps[name] = Maps(self)
-        service = self.members[name] = QueueService(
+        service = self.members[name] = assemble(
             host=cast(Any, Seat(self, name)),
             placement=cast(Any, maps),
             environment=self.base.environment,
@@ -226,7 +227,7 @@ class Stage:
             forwarder=forwarder,
             out_of_reach=lambda: self.unreached,
         )
-        self.base.placement.watch(service.on_map)
+        self.base.placement.watch(service.events.on_map)
         return service
 
     def introduce(self) -> None:
@@ -234,8 +235,8 @@ class Stage:
         for name, service in self.members.items():
             for other, forwarder in self.forwarders.items():
                 if other != name:
-                    assert service.neighbours is not None
-                    service.neighbours.linked(other, self._push(name, other, forwarder))
+                    assert service.exchange is not None
+                    service.exchange.linked(other, self._push(name, other, forwarder))
 
     def _push(self, name: str, other: str, forwarder: Joined) -> Callable[..., None]:
         def push(node: str, group: GroupId, items: int) -> None:
@@ -251,13 +252,13 @@ class Stage:
         former = self.leaders.get(group)
         self.leaders[group] = name
         if former is not None:
-            self.members[former].on_leadership(group, False)
+            self.members[former].events.on_leadership(group, False)
         key = None if name is None else NodeKey(f"{name}/1")
         for member, service in self.members.items():
             if self.has_heard_of(member, group):
-                service.on_leader(group, key)
+                service.events.on_leader(group, key)
         if name is not None:
-            self.members[name].on_leadership(group, True)
+            self.members[name].events.on_leadership(group, True)
 
     @property
     def without_replicas(self) -> frozenset[str]:
@@ -306,7 +307,7 @@ class Stage:
     def on_effects(self, group: GroupId, effects: Any) -> None:
         for name, member in self.members.items():
             if self.has_heard_of(name, group):
-                member.on_effects(group, effects)
+                member.events.on_effects(group, effects)
 
     # --- short ways ----------------------------------------------------------------------------
 
@@ -335,9 +336,9 @@ class Stage:
         """The map of a node is as new as any."""
         self.maps[name].catch_up()
         member = self.members[name]
-        member.on_map(self.maps[name].map)
+        member.events.on_map(self.maps[name].map)
         for group, leader in self.leaders.items():
-            member.on_leader(group, None if leader is None else NodeKey(f"{leader}/1"))
+            member.events.on_leader(group, None if leader is None else NodeKey(f"{leader}/1"))
 
     async def produce(self, name: str, *payloads: bytes, **more: Any) -> ProduceReply:
         return await self.members[name].produce(produce_call(*payloads, **more))

@@ -13,7 +13,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.shares import Excess, Shares, share
 from querator.raft import host
-from querator.service import admission, queue_service
+from querator.service import admission, assembly
 from querator.service.admission import CONNECTION
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
@@ -26,7 +26,7 @@ ITEM = b"x" * 1_000
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_service, "PRODUCE_BYTES_HELD_MAX", 40_000)
+    monkeypatch.setattr(assembly, "PRODUCE_BYTES_HELD_MAX", 40_000)
     monkeypatch.setattr(admission, "LEADERLESS_BYTES_MAX", 10_000)
     monkeypatch.setattr(admission, "LEADERLESS_CALLS_MAX", 10)
 
@@ -102,7 +102,7 @@ async def test_a_partition_that_does_not_answer_leaves_room_for_another_queue():
     async with staged("a", "b") as stage:
         stuck = await with_healthy(stage, "b")
         stage.lead(stuck, "b")
-        there = stage.members["b"].neighbours
+        there = stage.members["b"].exchange
         assert there is not None
         propose = there.propose
 

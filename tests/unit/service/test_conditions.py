@@ -26,7 +26,7 @@ from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
 from querator.service.admission import Sending
-from querator.service.repair.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
+from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.server.watching import Exposition, observed
 from tests.unit.service.damaging import damaged
@@ -339,7 +339,7 @@ async def test_what_is_refused_on_the_way_counts_as_well() -> None:
         router = node.queues.router
         full = Sending("produces", calls_max=1)
         full.enter(group, 0, waits=False, named=str)
-        call = router.call(router.view(group), Expire(), budget=full)
+        call = router.call(router.route(group), Expire(), budget=full)
         assert await code(call) is ErrorCode.OVERLOADED
         assert router.refusals.since(0)[group].error.code is ErrorCode.OVERLOADED
         assert router.refusals.since(float("inf")) == {}

@@ -43,8 +43,9 @@ async def test_the_other_items_of_a_lease_are_delivered():
             assert payloads(*reply.batches) == [b"0", b"2"]
             assert node.queues.damage.items(group) == (1, 1)
             await node.until(lambda: node.counts().ready == 1)
-            view = node.queues.router.view(group)
-            assert (view.ready, view.occupied) == (0, 3)
+            route = node.queues.router.route(group)
+            supply = node.queues._leasing._supplies.of(route)
+            assert (supply.ready, route.effects.occupied) == (0, 3)
 
 
 async def test_a_damaged_item_loses_no_attempt_and_is_not_leased_again(monkeypatch):

@@ -217,7 +217,7 @@ async def test_who_waits_beside_a_lease_is_not_forgotten_when_that_is_answered(
 ):
     monkeypatch.setattr(demands, "AGAIN_S", 3_600.0)
     async with staged("a", "b") as stage:
-        there = stage.members["a"].neighbours
+        there = stage.members["a"].exchange
         assert there is not None
         propose, asked, joined = there.propose, asyncio.Event(), asyncio.Event()
 
@@ -241,7 +241,7 @@ async def test_who_waits_beside_a_lease_is_not_forgotten_when_that_is_answered(
 
 async def test_who_waits_is_told_after_a_second_link_in_the_node_s_name_has_ended():
     async with staged("a", "b") as stage:
-        there = stage.members["a"].neighbours
+        there = stage.members["a"].exchange
         assert there is not None
         told: list[int] = []
 
@@ -334,8 +334,8 @@ async def test_a_call_follows_the_leader():
     async with staged("a", "b", "c") as stage:
         group = group_of(stage)
         stage.leaders[group] = "c"
-        stage.members["a"].on_leadership(group, False)
-        stage.members["c"].on_leadership(group, True)
+        stage.members["a"].events.on_leadership(group, False)
+        stage.members["c"].events.on_leadership(group, True)
         # b still thinks that a leads, and a knows better.
         await stage.produce("b", b"x")
         assert [name for name, _, command in stage.proposed if isinstance(command, Produce)] == [
@@ -405,13 +405,13 @@ async def test_a_node_that_hangs_sends_callers_away_until_it_goes_on(
         leasing = start(stage.lease("b", wait_ms=LONG_MS))
         await rounds()
         stage.hanging.add("b")
-        stage.members["b"].on_hang(True)
+        stage.members["b"].events.on_hang(True)
         for task in (start(stage.produce("b", b"x", timeout_ms=LONG_MS)), leasing):
             error = await refusal(task)
             assert error.code is ErrorCode.UNAVAILABLE
             assert "the node that led partition 0 of queue q hangs" in error.message
         stage.hanging.clear()
-        stage.members["b"].on_hang(False)
+        stage.members["b"].events.on_hang(False)
         await stage.produce("b", b"x", timeout_ms=LONG_MS)
 
 
@@ -500,9 +500,9 @@ async def test_a_settle_whose_answer_is_lost_is_repeated():
 async def test_a_leader_that_vanishes_with_a_command_does_not_hold_its_caller():
     async with staged("a", "b", "c") as stage:
         held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        host = stage.members["a"].neighbours
+        host = stage.members["a"].exchange
         assert host is not None
-        stage.members["a"].neighbours.propose = lambda *_: held  # type: ignore[union-attr,method-assign]
+        stage.members["a"].exchange.propose = lambda *_: held  # type: ignore[union-attr,method-assign]
         task = start(stage.produce("b", b"x", producer_id=producer_id(), sequence=1))
         await rounds()
         stage.lead(group_of(stage), "c")
@@ -682,7 +682,7 @@ async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
         (group,) = stage.leaders
         waiting = start(stage.lease("d", 1, wait_ms=LONG_MS))
         await rounds()
-        stage.members["d"].on_leader(group, None)
+        stage.members["d"].events.on_leader(group, None)
         stage.stopped = frozenset("d")
         stage.lead(group, "b")
         await stage.produce("b", b"x")
@@ -693,10 +693,10 @@ async def test_a_node_from_which_a_replica_moves_away_does_not_guess_who_leads()
     """Its replica knows when there is a leader again. It asked one node after the other."""
     async with staged("a", "b", "c", leaving="b") as stage:
         group = group_of(stage)
-        view = stage.members["b"]._router.view(group)
-        assert view.leader == "a"
+        route = stage.members["b"].router.route(group)
+        assert route.leader == "a"
         stage.lead(group, None)
-        assert (view.leader, view.led) == ("", False)
+        assert (route.leader, route.is_reachable) == ("", False)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def test_what_is_leased_stays():
         await node.produce(b"0", b"1")
         leased = (await node.lease(1)).batches
         # The other payload of the block that was read last is known.
-        node.queues._cache._held.clear()
+        node.queues._leasing._cache._held.clear()
         damage(memory(node.environment), group)
         assert not (await node.lease()).batches
         await node.until(lambda: node.counts().ready == 1)

@@ -247,7 +247,7 @@ async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone
 
         def gone() -> None:
             for group in queue.groups:
-                node.queues.on_effects(group, PartitionEffects(ready=0, outbox=0))
+                node.queues.events.on_effects(group, PartitionEffects(ready=0, outbox=0))
             refused.set()
 
         def on_effects(group: GroupId, effects: PartitionEffects) -> None:

@@ -111,8 +111,8 @@ async def test_a_repeated_request_follows_the_leader_of_its_partition():
         assert queue is not None
         [group] = queue.groups
         stage.leaders[group] = "c"
-        stage.members["a"].on_leadership(group, False)
-        stage.members["c"].on_leadership(group, True)
+        stage.members["a"].events.on_leadership(group, False)
+        stage.members["c"].events.on_leadership(group, True)
         # b asks a, which does not lead, and nothing is ready that would make it ask again.
         async with asyncio.timeout(5):
             [again] = (await stage.lease("b", 1, **named)).batches
@@ -121,7 +121,7 @@ async def test_a_repeated_request_follows_the_leader_of_its_partition():
 
 def grants_nothing(stage: Stage, name: str) -> Callable[[], int]:
     """The node answers leases with nothing, and says that something is ready. How many came."""
-    there = stage.members[name].neighbours
+    there = stage.members[name].exchange
     assert there is not None
     came = 0
 

@@ -202,9 +202,9 @@ async def test_a_full_target_that_has_room_again_in_the_same_turn(monkeypatch):
         post = router.post
         completing: list[asyncio.Task[Any]] = []
 
-        def complete_behind(view: Any, command: Any, *rest: Any, **more: Any) -> None:
-            post(view, command, *rest, **more)
-            if view.group == full and isinstance(command, Move) and not completing:
+        def complete_behind(route: Any, command: Any, *rest: Any, **more: Any) -> None:
+            post(route, command, *rest, **more)
+            if route.group == full and isinstance(command, Move) and not completing:
                 call = node.complete(*map(whole, letters), queue="dead")
                 completing.append(asyncio.get_running_loop().create_task(call))
 

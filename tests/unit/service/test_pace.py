@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from querator.model.ids import GroupId
 from querator.service.exchange.pace import OWED_MAX, REST_S_MAX, RUNNING, Pace
+from querator.service.lease.supply import PartitionSupply
 from tests.unit.service.serving import LONG_MS, payloads
-from tests.unit.service.stage import staged
+from tests.unit.service.stage import Stage, staged
 from tests.unit.service.test_forwarding import group_of, rounds, start
 
 LEASE_S = 0.01
@@ -61,18 +63,25 @@ def test_little_is_remembered(more: int):
     assert pace.rest_s(0.0)
 
 
+def supply_of(stage: Stage, group: GroupId) -> PartitionSupply:
+    """That of node a."""
+    exchange = stage.members["a"].exchange
+    assert exchange is not None
+    return exchange._supplies.of(stage.members["a"].router.route(group))
+
+
 async def test_who_does_not_wait_is_served_while_the_desk_rests():
     async with staged("a", "b") as stage:
-        view = stage.members["a"].router.view(group_of(stage, 0))
-        view.rests = True
+        supply = supply_of(stage, group_of(stage, 0))
+        supply.is_resting = True
         waiting = start(stage.lease("a", 1, wait_ms=LONG_MS))
         await stage.produce("a", b"x")
         await rounds()
         assert not waiting.done()
-        view.rests = False
-        view.desk.look(view)  # type: ignore[union-attr]
+        supply.is_resting = False
+        supply.notify()
         assert payloads(*(await waiting).batches) == [b"x"]
-        view.rests = True
+        supply.is_resting = True
         await stage.produce("a", b"y")
         assert payloads(*(await stage.lease("a", 1)).batches) == [b"y"]
 
@@ -81,12 +90,12 @@ async def test_the_desk_rests_no_longer_when_another_node_leads():
     async with staged("a", "b") as stage:
         group = group_of(stage, 0)
         await stage.produce("a", *[b"%d" % number for number in range(900)])
-        view = stage.members["a"].router.view(group)
-        while not view.rests:
+        supply = supply_of(stage, group)
+        while not supply.is_resting:
             await stage.lease("b", 1, wait_ms=LONG_MS)
             await stage.lease("a", 3, wait_ms=LONG_MS)
         stage.lead(group, "b")
-        assert not view.rests
+        assert not supply.is_resting
         await asyncio.sleep(REST_S_MAX)
         stage.lead(group, "a")
         assert payloads(*(await stage.lease("a", 1, wait_ms=LONG_MS)).batches)

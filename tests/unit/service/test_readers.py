@@ -303,7 +303,7 @@ async def test_a_reader_that_was_removed_from_some_partitions_is_opened_again():
         for _ in range(3):
             await lake.open(stage.members["a"])
         router = stage.members["a"].router
-        await router.call(router.view(group_of(stage)), ReleaseReader("lake", 0, remove=True))
+        await router.call(router.route(group_of(stage)), ReleaseReader("lake", 0, remove=True))
         await lake.open(stage.members["b"])
         await fill(stage.base, 2)
         assert items(await lake.advance(stage.members["b"])) == 2
@@ -355,7 +355,7 @@ async def test_a_younger_partition_hears_of_a_reader_when_it_is_met():
         lake = Driver()
         group = group_of(stage, 0)
         router = stage.members["a"].router
-        opened = await router.call(router.view(group), OpenReader("lake"))
+        opened = await router.call(router.route(group), OpenReader("lake"))
         lake.epoch = opened.epoch  # type: ignore[union-attr]
         assert items(await lake.advance(stage.members["b"])) == 1
         [reader] = await stage.members["a"].readers.list("default", "q", stale=False)
@@ -551,7 +551,7 @@ async def test_a_younger_partition_waits_for_the_first_one(monkeypatch):
         router = stage.members["b"].router
         for partition in (0, 1):
             opened = await router.call(
-                router.view(group_of(stage, partition)), OpenReader("lake", 1)
+                router.route(group_of(stage, partition)), OpenReader("lake", 1)
             )
             lake.epoch = opened.epoch  # type: ignore[union-attr]
         await stage.produce("b", b"x")

@@ -111,7 +111,7 @@ async def produced_when_the_map_has_come(stage: Stage, queue: Queue) -> None:
     await stage.confirming.wait()
     assert not produced.done()
     stage.maps["b"].catch_up()
-    stage.members["b"].on_map(stage.maps["b"].map)
+    stage.members["b"].events.on_map(stage.maps["b"].map)
     await produced
 
 
@@ -266,7 +266,7 @@ async def test_who_asks_while_another_question_is_under_way_finds_what_was_made_
         second = loop.create_task(stage.produce("b", b"x", queue="new"))
         await asyncio.sleep(0)
         stage.maps["b"].fall_behind(newer)
-        stage.members["b"].on_map(newer)
+        stage.members["b"].events.on_map(newer)
         assert await first is ErrorCode.QUEUE_NOT_FOUND
         await asyncio.sleep(0.01)
         assert not second.done()
@@ -309,7 +309,7 @@ async def test_what_is_moved_to_a_queue_that_is_not_known_yet_is_not_taken_back(
         await stage.retry("a", *reply.batches, dead=True)
         await stage.confirming.wait()
         stage.maps["a"].catch_up()
-        stage.members["a"].on_map(stage.maps["a"].map)
+        stage.members["a"].events.on_map(stage.maps["a"].map)
         await stage.base.until(lambda: stage.base.counts("dead").ready == 1)
         assert not [one for one in stage.proposed if isinstance(one[2], MoveReturn)]
 

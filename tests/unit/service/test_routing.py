@@ -10,7 +10,8 @@ from querator.model.ids import GroupId
 from querator.model.placement_map import PlacementMap
 from querator.raft.clock import RealClock
 from querator.service.produce.chooser import Spread
-from querator.service.routing.views import PartitionView
+from querator.service.produce.load import PartitionLoad
+from querator.service.routing.route import PartitionRoute
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate
 from tests.unit.service.serving import Node, code, payloads, serving
@@ -76,23 +77,24 @@ async def test_stopping_ends_the_wait_for_a_leader():
         assert await code(produced) is ErrorCode.UNAVAILABLE
 
 
-def views(count: int) -> tuple[PartitionView, ...]:
-    return tuple(PartitionView(GroupId(number + 1), led=True) for number in range(count))
+def partitions(count: int) -> tuple[tuple[PartitionRoute, ...], tuple[PartitionLoad, ...]]:
+    routes = tuple(PartitionRoute(GroupId(number + 1), local=True) for number in range(count))
+    return routes, tuple(PartitionLoad() for _ in routes)
 
 
 def test_partitions_without_a_leader_are_passed_over():
-    partitions = views(4)
-    partitions[1].led = False
-    spread = Spread(partitions)
+    routes, loads = partitions(4)
+    routes[1].is_reachable = False
+    spread = Spread(routes, loads)
     assert [spread.choose(1, 100) for _ in range(6)] == [0, 2, 3, 0, 2, 3]
-    for view in partitions:
-        view.led = False
+    for route in routes:
+        route.is_reachable = False
     assert 0 <= spread.choose(1, 100) < 4
 
 
 def test_a_busy_partition_is_passed_over():
-    partitions = views(3)
-    partitions[1].produces = 1
-    partitions[1].produce_bytes = 1_000_000
-    spread = Spread(partitions)
+    routes, loads = partitions(3)
+    loads[1].produces = 1
+    loads[1].payload_bytes = 1_000_000
+    spread = Spread(routes, loads)
     assert [spread.choose(1, 100) for _ in range(4)] == [0, 2, 0, 2]

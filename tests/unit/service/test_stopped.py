@@ -12,8 +12,8 @@ from querator.partition.facts import ClosureQuery
 from querator.partition.machine import PartitionMachine
 from querator.raft.group.group import Group
 from querator.raft.turn import turn
+from querator.service import stopped
 from querator.service.reading.queries import NOT_OPEN
-from querator.service.repair import stopped
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, code, refusal, serving

@@ -1,88 +1,51 @@
-"""One partition as this node knows it: who leads it, what is ready, who waits for a leader.
+"""The way to one partition as this node knows it: its leader, and the calls that wait for one.
 
-It mirrors what the raft room and the other nodes have said last. Its values are absolute, so a
-lost update heals with the next one, and they may be behind: whoever relies on them must bear being
-wrong.
+A route mirrors what the raft package and the other nodes have reported last. Its values are
+absolute, so the next report mends a lost one. They may be behind: a caller that relies on them must
+bear being wrong. Only this package writes them.
 """
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 
-if TYPE_CHECKING:
-    from querator.service.lease.dispatcher import LeaseDesk
 
-
-class PartitionView:
-    """`led` says whether a command can be sent: to this node's replica, which leads (`local`), or
-    to the node that leads as far as is known (`leader`) and is not out of reach.
+class PartitionRoute:
+    """`is_reachable` says whether a command can be sent: to this node's replica, which leads
+    (`local`), or to the node that leads as far as is known (`leader`) and is not out of reach.
     """
 
     __slots__ = (
         "changes",
-        "desk",
+        "effects",
         "forwards",
         "group",
-        "kept",
+        "is_reachable",
         "leader",
-        "leases_asked",
-        "led",
         "line",
         "local",
         "looks",
-        "occupied",
-        "outbox",
-        "pinned",
-        "produce_bytes",
-        "produces",
         "proved",
         "questions",
-        "ready",
-        "rests",
-        "stages",
-        "stored",
-        "txns",
     )
 
-    def __init__(self, group: GroupId, *, led: bool = False) -> None:
-        """`led`: by this node."""
+    def __init__(self, group: GroupId, *, local: bool = False) -> None:
+        """`local`: this node leads it."""
         self.group = group
-        self.led = led
-        self.local = led
+        self.is_reachable = local
+        self.local = local
         self.leader = ""
         """Name of another node that leads, as far as is known."""
         self.proved = False
-        """Whether that node has said so, or the raft room says so; else it is a guess."""
+        """Whether that node has said so, or the raft package says so; else it is a guess."""
         self.questions: dict[str, asyncio.Future[Any]] = {}
-        """What is unanswered of whether a node leads, by node."""
-        self.ready = 0
-        """Items that can be leased through this node: not promised to others."""
-        self.kept = False
-        """Whether this node keeps some for others: then its own leases ask for no more."""
-        self.rests = False
-        """Whether leases of this node give way to those of others for a moment (`pace`)."""
-        self.stored = 0
-        """Items that can be leased, as this node's own replica has it."""
-        self.outbox = 0
-        """Items on their way to other partitions, as this node's own replica has it."""
-        self.occupied = 0
-        """Items that count for the queue's limit, as this node's own replica has it."""
-        self.txns = 0
-        """Transactions that it coordinates and that are not finished, as this node's replica has
-        it; and staged items that are pinned for some."""
-        self.pinned = 0
-        self.stages = 0
-        """Stages in it, as this node's replica has it."""
-        self.produces = 0
-        """Produce commands not answered yet, and their bytes."""
-        self.produce_bytes = 0
-        self.leases_asked = False
-        """Whether a lease command is in flight; there is never more than one."""
-        self.desk: LeaseDesk | None = None
-        """Where leases of the queue wait; None before the first."""
+        """Unanswered questions whether a node leads, by node."""
+        self.effects = PartitionEffects(0, 0)
+        """What the partition holds, by this node's own replica."""
         self.line: dict[asyncio.Future[None], None] = {}
         """Calls that wait for a leader, in the order in which they go on."""
         self.changes: dict[asyncio.Future[None], None] = {}
@@ -110,12 +73,12 @@ class PartitionView:
 
     def look(self) -> None:
         """Lets go of those who wait until something is ready, or somebody else leads."""
-        if self.stored or not self.local:
+        if self.effects.ready or not self.local:
             _let_go(self.looks)
 
     async def something_ready(self, until: float) -> None:
         """Until something is ready in this node's replica, which leads, or until then."""
-        if not self.stored and self.local:
+        if not self.effects.ready and self.local:
             await _wait_in(self.looks, until)
 
     async def stand_in_line(self, latest: float) -> None:
@@ -127,7 +90,7 @@ class PartitionView:
                 await place
         finally:
             del self.line[place]
-            if self.led and self.line:
+            if self.is_reachable and self.line:
                 # Some came while this one was on its way.
                 _let_go(self.line)
 

@@ -1,0 +1,168 @@
+"""Builds the service of a node: every part with what it needs, in the order that this allows.
+
+Nothing is handed over after construction but the handlers in `QueryAnswers`: queries about a group
+are answered by parts that send queries themselves.
+"""
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from querator.model.commands import PartitionEffects
+from querator.model.ids import GroupId, QueueId
+from querator.model.limits import (
+    LEASES_WAITING_MAX,
+    PRODUCE_BYTES_HELD_MAX,
+    PRODUCE_BYTES_WAITING_MAX,
+    PRODUCES_HELD_MAX,
+    PRODUCES_WAITING_MAX,
+    SETTLES_WAITING_MAX,
+)
+from querator.service.admission import Held, Sending
+from querator.service.departed import Departed
+from querator.service.events import ServiceEvents
+from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.lease.calls import LeaseService
+from querator.service.lease.dispatcher import LeaseDispatcher
+from querator.service.lease.replies import PayloadCache
+from querator.service.lease.supply import Supplies
+from querator.service.moves import Mover
+from querator.service.produce.calls import Producing
+from querator.service.queue_service import QueueService
+from querator.service.reading.queries import Reads
+from querator.service.reading.readers import ReaderService
+from querator.service.repair.aside import AsideBlocks
+from querator.service.repair.damage import Damage
+from querator.service.routing.answers import QueryAnswers
+from querator.service.routing.directory import QueueDirectory
+from querator.service.routing.router import Router
+from querator.service.settle import SettleService
+from querator.service.transactions.calls import Transactions
+from querator.service.transactions.driver import Committer
+
+if TYPE_CHECKING:
+    from querator.placement.placement import Placement
+    from querator.raft.clock import Clock
+    from querator.raft.host import Host
+    from querator.service.routing.forwarder import Forwarder
+    from querator.storage.environment import Environment
+
+
+def assemble(
+    *,
+    host: "Host",
+    placement: "Placement",
+    environment: "Environment",
+    clock: "Clock",
+    forwarder: "Forwarder | None" = None,
+    out_of_reach: Callable[[], Collection[str]] = frozenset,
+    born: str = "",
+    produces_max: int = PRODUCES_WAITING_MAX,
+    produce_bytes_max: int = PRODUCE_BYTES_WAITING_MAX,
+    settles_max: int = SETTLES_WAITING_MAX,
+    leases_max: int = LEASES_WAITING_MAX,
+) -> QueueService:
+    """Called on the event loop that all of it runs on. `forwarder`, `out_of_reach` and `born` as of
+    `Router`.
+    """
+
+    def on_counted(group: GroupId, effects: PartitionEffects) -> None:
+        events.on_counted(group, effects)
+
+    durable, cache = environment.durable, PayloadCache()
+    aside, answers = AsideBlocks(), QueryAnswers()
+    dispatchers: dict[QueueId, LeaseDispatcher] = {}
+    supplies = Supplies()
+    router = Router(
+        host,
+        lambda: placement.map,
+        forwarder,
+        answers=answers,
+        amend=aside.amend,
+        on_leader_change=supplies.on_leader_change,
+        out_of_reach=out_of_reach,
+        born=born,
+    )
+    directory = QueueDirectory(lambda: placement.map, router)
+    damage = Damage(host, router, aside=aside, environment=environment, on_effects=on_counted)
+    committer = Committer(router, directory, environment)
+    reads = Reads(
+        host=host,
+        router=router,
+        environment=environment,
+        damage=damage,
+        transactions=committer.answer,
+        answers=answers,
+    )
+    mover = Mover(router, directory, environment, damage)
+    departed = Departed(router, directory, environment)
+    produces = Held("produces", calls_max=PRODUCES_HELD_MAX, bytes_max=PRODUCE_BYTES_HELD_MAX)
+    settles = Held("settles", calls_max=settles_max)
+    leases = Held("lease calls and streams", calls_max=leases_max)
+    producing = Producing(
+        router,
+        directory,
+        budget=Sending("produces", calls_max=produces_max, bytes_max=produce_bytes_max),
+        durable=durable,
+    )
+    settling = SettleService(
+        router,
+        directory,
+        clock=clock,
+        calls=settles,
+        budget=Sending("settles", calls_max=settles_max),
+    )
+    exchange = None
+    if forwarder is not None:
+        exchange = NodeExchange(
+            forwarder,
+            host=host,
+            router=router,
+            supplies=supplies,
+            environment=environment,
+            cache=cache,
+            damage=damage,
+            aside=aside,
+            answers=answers,
+            desks=dispatchers,
+        )
+    leasing = LeaseService(
+        router=router,
+        directory=directory,
+        supplies=supplies,
+        dispatchers=dispatchers,
+        elsewhere=exchange,
+        settling=settling,
+        damage=damage,
+        environment=environment,
+        cache=cache,
+        clock=clock,
+        calls=leases,
+    )
+    events = ServiceEvents(
+        router=router,
+        directory=directory,
+        supplies=supplies,
+        reads=reads,
+        leases=leasing,
+        producing=producing,
+        damage=damage,
+        mover=mover,
+        departed=departed,
+        committer=committer,
+        exchange=exchange,
+    )
+    return QueueService(
+        router=router,
+        directory=directory,
+        reads=reads,
+        events=events,
+        exchange=exchange,
+        damage=damage,
+        mover=mover,
+        readers=ReaderService(router=router, directory=directory, reads=reads, calls=leases),
+        leasing=leasing,
+        producing=producing,
+        settling=settling,
+        transactions=Transactions(router, directory, producing, durable=durable),
+        admissions=(produces, settles, leases),
+    )

@@ -1,0 +1,131 @@
+"""What the node reports to its service, passed on to the parts that it concerns.
+
+The order in which the parts learn of one event is fixed here: first the route of the partition,
+then what other nodes may have of it, then this node's callers, then moves and transactions.
+"""
+
+from querator.model.commands import PartitionEffects
+from querator.model.ids import PLACEMENT_GROUP, GroupId
+from querator.model.limits import STOP_WAIT_MS_MAX
+from querator.model.nodes import NodeKey
+from querator.model.placement_map import PlacementMap
+from querator.service.departed import Departed
+from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.lease.calls import LeaseService
+from querator.service.lease.supply import Supplies
+from querator.service.moves import Mover
+from querator.service.produce.calls import Producing
+from querator.service.reading.queries import Reads
+from querator.service.repair.damage import Damage
+from querator.service.routing.directory import QueueDirectory
+from querator.service.routing.route import PartitionRoute
+from querator.service.routing.router import Router
+from querator.service.transactions.driver import Committer
+
+
+class ServiceEvents:
+    """On the event loop. The owner passes on the events of the host, of any group, and each new
+    map, and calls `stop` once.
+    """
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        directory: QueueDirectory,
+        supplies: Supplies,
+        reads: Reads,
+        leases: LeaseService,
+        producing: Producing,
+        damage: Damage,
+        mover: Mover,
+        departed: Departed,
+        committer: Committer,
+        exchange: NodeExchange | None,
+    ) -> None:
+        self._router = router
+        self._directory = directory
+        self._supplies = supplies
+        self._reads = reads
+        self._leases = leases
+        self._producing = producing
+        self._damage = damage
+        self._mover = mover
+        self._departed = departed
+        self._committer = committer
+        self._exchange = exchange
+
+    def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
+        """An apply has left a partition so. The placement group is ignored."""
+        if group != PLACEMENT_GROUP:
+            self.on_counted(group, self._damage.without_aside(group, effects))
+
+    def on_counted(self, group: GroupId, effects: PartitionEffects) -> None:
+        """What a partition has, apart from what leases of this node pass over."""
+        route = self._router.on_effects(group, effects)
+        supply = self._supplies.on_effects(route, effects)
+        if self._exchange is not None:
+            self._exchange.on_effects(supply)
+        supply.notify()
+        if effects.outbox:
+            self._mover.look(route)
+        if group in self._mover.full:
+            self._mover.on_items(group, effects.occupied)
+        self._committer.look(route)
+
+    def on_leadership(self, group: GroupId, leads: bool) -> None:
+        """This node leads the group from here on, or no longer."""
+        if group == PLACEMENT_GROUP:
+            self._router.on_leadership(group, leads)
+            return
+        route = self._router.on_leadership(group, leads)
+        self._supplies.on_leadership(route)
+        self._on_route(route)
+        self._mover.look(route)
+        self._departed.look(route)
+        self._committer.look(route)
+
+    def on_hang(self, hangs: bool) -> None:
+        """The raft thread hangs, or continues."""
+        for route in self._router.on_hang(hangs):
+            if route.group != PLACEMENT_GROUP:
+                self._on_route(route)
+
+    def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
+        """The leader of a group that has a replica here, as far as the raft package knows."""
+        route = self._router.on_leader(group, node)
+        if group != PLACEMENT_GROUP:
+            self._on_route(route)
+
+    def _on_route(self, route: PartitionRoute) -> None:
+        if self._exchange is not None:
+            self._exchange.on_leadership(route)
+        self._supplies.of(route).notify()
+
+    def on_map(self, placed: PlacementMap) -> None:
+        """There is a newer map: what waits at queues that are gone or being deleted ends."""
+        self._leases.end_gone(placed)
+        for group in self._router.on_map(placed):
+            self._supplies.forget(group)
+        self._leases.on_map(placed)
+        self._producing.on_map()
+        self._directory.on_map()
+        self._mover.on_map()
+        self._departed.on_map()
+        self._damage.on_map()
+
+    async def stop(self) -> None:
+        """Takes nothing more, ends the waits of leases and streams (all this with UNAVAILABLE), and
+        returns when the commands in flight are answered, or after STOP_WAIT_MS_MAX. The host must
+        still run.
+        """
+        self._router.stop()
+        self._mover.stop()
+        self._leases.stop()
+        if self._exchange is not None:
+            self._exchange.stop()
+        await self._departed.stop()
+        await self._committer.stop()
+        await self._damage.stop()
+        await self._router.drained(STOP_WAIT_MS_MAX / 1000)
+        await self._reads.close()

@@ -1,0 +1,216 @@
+"""Lease calls and lease streams, from the call to the dispatcher of its queue."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from querator.model.calls import LeaseCall, LeaseReply, SubscribeCall
+from querator.model.errors import QueratorError
+from querator.model.ids import QueueId
+from querator.model.limits import REPLY_BYTES_DEFAULT
+from querator.model.placement_map import PlacementMap
+from querator.model.queues import Queue, QueueState
+from querator.service.admission import Held
+from querator.service.lease.dispatcher import Elsewhere, LeaseDispatcher
+from querator.service.lease.replies import PayloadCache, load
+from querator.service.lease.subscriptions import Subscription
+from querator.service.lease.supply import PartitionSupply, Supplies
+from querator.service.lease.waiter import Waiter
+from querator.service.reading.queries import check_waited, leaderless
+from querator.service.repair.damage import Damage
+from querator.service.routing.directory import QueueDirectory
+from querator.service.routing.outcomes import stopping_error
+from querator.service.routing.router import Router
+from querator.service.settle import SettleService
+from querator.service.validate import check_partition, gone
+
+if TYPE_CHECKING:
+    from querator.raft.clock import Clock
+    from querator.storage.environment import Environment
+
+
+class LeaseService:
+    """Belongs to one event loop. Every call raises QueratorError."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        directory: QueueDirectory,
+        supplies: Supplies,
+        dispatchers: dict[QueueId, LeaseDispatcher],
+        elsewhere: Elsewhere | None,
+        settling: SettleService,
+        damage: Damage,
+        environment: "Environment",
+        cache: PayloadCache,
+        clock: "Clock",
+        calls: Held,
+    ) -> None:
+        """`dispatchers`: of the queues of which this node has leased, kept here and seen by the
+        exchange with other nodes. `elsewhere` None: there are no other nodes. `calls` counts the
+        calls that are not answered, and open streams.
+        """
+        self._router = router
+        self._directory = directory
+        self._supplies = supplies
+        self._dispatchers = dispatchers
+        self._elsewhere = elsewhere
+        self._settling = settling
+        self._damage = damage
+        self._environment = environment
+        self._cache = cache
+        self._clock = clock
+        self._calls = calls
+        self._durable = environment.durable
+        self._loop = asyncio.get_running_loop()
+        self._subscriptions: dict[Subscription, QueueId] = {}
+
+    async def lease(self, call: LeaseCall) -> LeaseReply:
+        """Waits up to `wait_ms` for the first ready item; empty when none came. Raises
+        QueratorError: LEASE_ENDED, ITEM_TOO_LARGE, OUTCOME_UNKNOWN (naming the partition), ….
+        """
+        queue = await self._directory.find(call.namespace, call.queue, call.partition or 0)
+        if call.partition is not None:
+            check_partition(call.partition, queue)
+        with self._calls.held():
+            return await self._lease(queue, call)
+
+    async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
+        routes = self._router.routes(queue)
+        if not call.wait_ms and not any(route.is_reachable for route in routes):
+            raise leaderless(self._router, queue)
+        if not call.wait_ms and self._elsewhere is not None:
+            await self._elsewhere.look_around(queue)
+        desk = self._dispatcher(queue)
+        pinned = None
+        if call.partition is not None:
+            pinned = self._supplies.of(routes[call.partition])
+        deadline = self._loop.time() + call.wait_ms / 1000
+        while True:
+            done: asyncio.Future[None] = self._loop.create_future()
+            waiter = Waiter(
+                client_id=call.client_id,
+                request_id=call.request_id or self._router.lease_name(),
+                rename=None if call.request_id else self._router.lease_name,
+                items_max=call.max_items,
+                bytes_max=call.max_bytes or REPLY_BYTES_DEFAULT,
+                lease_timeout_ms=call.lease_timeout_ms,
+                answer=partial(_set, done),
+                patient=call.wait_ms > 0,
+                pinned=pinned,
+            )
+            await self._answer(desk, waiter, done, deadline)
+            if waiter.error is not None and not waiter.grants:
+                raise waiter.error
+            grants, waiter.grants = waiter.grants, []
+            if not grants:
+                check_waited(self._router, queue, call, routes)
+                return LeaseReply((), self._durable)
+            now_s = self._clock.monotonic_s()
+            queue = self._router.map.get(queue.id) or queue
+            try:
+                loaded = load(self._environment, self._cache, queue, grants, now_s=now_s)
+            except Exception:
+                desk.release(grants)
+                raise
+            desk.release(loaded.late)
+            self._damage.give_back(loaded.unread)
+            batches = loaded.batches
+            # A request that names itself has had its lease: only another name gets another one.
+            if batches or call.request_id or self._loop.time() >= deadline:
+                return LeaseReply(tuple(batches), self._durable)
+
+    async def _answer(
+        self, desk: LeaseDispatcher, waiter: Waiter, done: "asyncio.Future[None]", deadline: float
+    ) -> None:
+        desk.join(waiter)
+        timer = None
+        if waiter.patient and not done.done():
+            timer = self._loop.call_at(deadline, desk.end_wait, waiter)
+        try:
+            await done
+        except asyncio.CancelledError:
+            desk.abandon(waiter)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _dispatcher(self, queue: Queue) -> LeaseDispatcher:
+        dispatcher = self._dispatchers.get(queue.id)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[queue.id] = LeaseDispatcher(
+                queue.id,
+                self._supplies_of(queue),
+                router=self._router,
+                clock=self._clock,
+                elsewhere=self._elsewhere,
+            )
+        return dispatcher
+
+    def _supplies_of(self, queue: Queue) -> tuple[PartitionSupply, ...]:
+        return tuple(map(self._supplies.of, self._router.routes(queue)))
+
+    async def subscribe(self, call: SubscribeCall) -> Subscription:
+        """Opens a lease stream; its owner closes it. Raises QueratorError."""
+        queue = await self._directory.find(call.namespace, call.queue)
+        release = self._calls.held().leave
+        subscription = Subscription(
+            call,
+            queue,
+            settling=self._settling,
+            desk=self._dispatcher(queue),
+            router=self._router,
+            environment=self._environment,
+            cache=self._cache,
+            damage=self._damage,
+            clock=self._clock,
+            left=partial(self._left, release),
+        )
+        self._subscriptions[subscription] = queue.id
+        return subscription
+
+    def _left(self, release: Callable[[], None], subscription: Subscription) -> None:
+        del self._subscriptions[subscription]
+        release()
+
+    # --- what happens to queues ------------------------------------------------------------------
+
+    def end_gone(self, placed: PlacementMap) -> None:
+        """Ends what waits at queues that are gone or being deleted."""
+        for queue_id, dispatcher in list(self._dispatchers.items()):
+            queue = placed.get(queue_id)
+            if queue is not None and queue.state is not QueueState.DELETING:
+                continue
+            error = gone(queue)
+            dispatcher.end(error)
+            del self._dispatchers[queue_id]
+            if self._elsewhere is not None:
+                self._elsewhere.forget(dispatcher)
+            self._end_streams(error, queue_id)
+
+    def _end_streams(self, error: QueratorError, queue_id: QueueId) -> None:
+        for subscription, subscribed in list(self._subscriptions.items()):
+            if subscribed == queue_id:
+                subscription.end(error)
+
+    def on_map(self, placed: PlacementMap) -> None:
+        """The router has the new map: dispatchers follow the partitions of their queues."""
+        for queue_id, dispatcher in self._dispatchers.items():
+            queue = placed.get(queue_id)
+            assert queue is not None
+            dispatcher.follow(self._supplies_of(queue))
+
+    def stop(self) -> None:
+        """Ends the waits of calls and streams with UNAVAILABLE."""
+        for subscription in list(self._subscriptions):
+            subscription.end(stopping_error())
+        for dispatcher in self._dispatchers.values():
+            dispatcher.stop()
+
+
+def _set(done: "asyncio.Future[None]", _: Waiter) -> None:
+    if not done.done():
+        done.set_result(None)
