@@ -3,21 +3,21 @@
 An attachment is named by (group, index of its entry, part) and has two holders:
 
 * the log, from the append of the entry until the entry leaves the log at either end;
-* the state machine, from the apply of the entry until it lets go of the part (a block that dies, a
-  produce that is refused).
+* the state machine, from the apply of the entry until it drops the part (the block died, or the
+  produce was refused).
 
-It goes with the last of them:
+An attachment is deleted with its last holder:
 
-    the machine lets go (`drop`) of an entry that the log no longer keeps     deleted
-    the machine lets go (`drop`) of an entry that the log keeps               marked dead
-    the head of the log passes an applied entry (`release`)                   marked parts deleted
-    the tail of the log loses an entry before its apply (`discard`)           all parts deleted
+    `drop`       the machine drops a part of an entry that the log lost    part deleted
+    `drop`       the machine drops a part of an entry that the log keeps   part marked dead
+    `release`    the head of the log passes an applied entry               marked parts deleted
+    `discard`    the tail of the log loses an entry before its apply       all parts deleted
 
-The log's head passes only applied entries, so that at `release` the machine has either let go of a
-part or holds it. A part that apply never took (no command of the entry refers to it) must be
-dropped in that apply, or it stays for ever.
+The log's head passes only applied entries, so at `release` the machine has either dropped a part or
+holds it. A part that no command of the entry refers to must be dropped in the apply of that entry,
+or it stays for ever.
 
-The row is sealed (`storage.sealed`), which is checked on every read: this is where a flipped bit
+The row is sealed (`storage.sealed`), and every read checks the seal, because a flipped bit here
 would reach a consumer.
 """
 
@@ -27,7 +27,7 @@ from querator.storage.tables import ATTACHMENTS, ATTACHMENTS_DEAD
 
 
 class AttachmentDamaged(StorageCorrupt):
-    """The stored bytes of an attachment do not hold. Another replica may have them whole."""
+    """The checksum of an attachment does not match. Another replica may have it whole."""
 
     def __init__(self, group: int, index: int, part: int, why: str) -> None:
         super().__init__(f"attachment {part} of entry {index} in group {group}: {why}")
@@ -37,7 +37,7 @@ class AttachmentDamaged(StorageCorrupt):
 
 
 def write(txn: WriteTransaction, group: int, index: int, part: int, data: bytes) -> None:
-    """With the append of entry `index`. A part is written once."""
+    """Writes a part, with the append of entry `index`. A part is written once."""
     key = ATTACHMENTS.key(group, index, part)
     txn.put(key, seal(key, data))
 
@@ -50,7 +50,7 @@ def read(txn: ReadTransaction, group: int, index: int, part: int) -> bytes | Non
 
 
 def check(group: int, index: int, part: int, stored: bytes) -> bytes:
-    """The bytes of a row as it is stored. Raises AttachmentDamaged."""
+    """Returns the bytes of the stored row. Raises AttachmentDamaged."""
     try:
         return unseal(ATTACHMENTS.key(group, index, part), stored, "attachment")
     except StorageCorrupt:
@@ -58,7 +58,7 @@ def check(group: int, index: int, part: int, stored: bytes) -> bytes:
 
 
 def drop(txn: WriteTransaction, group: int, index: int, part: int, *, log_first: int) -> None:
-    """The state machine lets go of a part. `log_first` is the oldest entry that the log keeps."""
+    """The state machine drops a part. `log_first` is the oldest entry that the log keeps."""
     if index < log_first:
         ATTACHMENTS.delete(txn, group, index, part)
     else:
@@ -66,7 +66,7 @@ def drop(txn: WriteTransaction, group: int, index: int, part: int, *, log_first:
 
 
 def release(txn: WriteTransaction, group: int, index: int, parts_count: int) -> None:
-    """The head of the log passes entry `index`, which is applied and had `parts_count` parts."""
+    """The head of the log passes entry `index`, which was applied and had `parts_count` parts."""
     if parts_count == 0:
         return
     for mark, _ in list(ATTACHMENTS_DEAD.rows(txn, group, index)):

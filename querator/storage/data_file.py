@@ -1,4 +1,4 @@
-"""The file of an LMDB environment: made whole, found cut short, walked."""
+"""The file of an LMDB environment: its creation, and checks of its length and its pages."""
 
 import errno
 import os
@@ -20,23 +20,23 @@ from querator.storage.environment import (
 DATA_NAME: Final = "data.mdb"
 _NEW_DATA_NAME: Final = "data.new"
 ROOM_SHARE = 16
-"""At most this part of the quota, and of the free disk, is room in a file that is made."""
+"""A file is created with at most this part of the quota, and of the free disk, allocated."""
 LMDB_ENGINE: Final = 0
-"""py-lmdb brings LMDB 0.9 and 1.0, which cannot read each other's files. The choice is part of our
-format, so it is not left to the library's default or an environment variable.
+"""py-lmdb brings LMDB 0.9 and 1.0, which cannot read each other's files. The choice is part of
+Querator's format, so the library's default and environment variables do not decide it.
 """
 _FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def make_data_file(path: Path, *, map_bytes: int, room_bytes: int) -> None:
-    """Makes an empty data file in the directory `path` unless there is one; all of it or nothing.
+    """Creates an empty data file in the directory `path`, atomically, unless there is one.
 
-    It is filled with zeros up to `room_bytes`, or less on a disk that is nearly full; the blocks of
-    a hole would have to be noted when they are written. Raises StorageCorrupt for a file that is
-    empty, StorageFailed.
+    The file is filled with zeros up to `room_bytes`, or less on a disk that is nearly full. A hole
+    would not do, because the file system would have to allocate its blocks at later writes. Raises
+    StorageCorrupt for a file that is empty, and StorageFailed.
 
-    LMDB leaves its first two pages unsynced, and does not open a file of which power loss left
-    one.
+    LMDB does not sync its first two pages, and does not open a file if power loss left only one of
+    them.
     """
     data, new = path / DATA_NAME, path / _NEW_DATA_NAME
     try:
@@ -62,9 +62,9 @@ def make_data_file(path: Path, *, map_bytes: int, room_bytes: int) -> None:
 
 
 def check_pages(path: Path | str) -> list[str]:
-    """Walks the data file in the directory `path` and says, in sentences, what is wrong with it.
+    """Walks the data file in the directory `path` and returns one sentence for each problem.
 
-    Every page in use is read, but for the bytes of long values. Nothing may write meanwhile.
+    Every page in use is read, except the bytes of long values. Nothing may write meanwhile.
     """
     try:
         return list(lmdb.verify.verify(str(path), subdir=True))  # type: ignore[no-untyped-call]
@@ -75,10 +75,10 @@ def check_pages(path: Path | str) -> list[str]:
 def check_length(path: Path, environment: lmdb.Environment) -> None:
     """Raises StorageCorrupt if pages in use lie beyond the end of the data file.
 
-    Reading one would end the process with SIGBUS. Free pages may lie there: those that were
+    Reading such a page would end the process with SIGBUS. Free pages may lie there: pages that were
     allocated and freed in one transaction are never written. So a file that is a little short is
-    walked, and then made longer. The walk does not see the one long value that may straddle the
-    end; its missing bytes read as zeros, which the checksum of an attachment tells.
+    walked and then extended. The walk misses a single long value that straddles the end. Its
+    missing bytes read as zeros, which the checksum of an attachment detects.
     """
     data = path / DATA_NAME
     info, page_bytes = environment.info(), environment.stat()["psize"]
@@ -93,8 +93,8 @@ def check_length(path: Path, environment: lmdb.Environment) -> None:
 
 
 def check_meta(path: Path, environment: lmdb.Environment) -> None:
-    """Raises StorageCorrupt if the tree is said to have more pages than there are. It is the newest
-    meta page that says so: it is damaged. LMDB has no checksum for it.
+    """Raises StorageCorrupt if the newest meta page counts more pages in use than there are. The
+    meta page is damaged then; LMDB has no checksum for it.
     """
     stat, last_page = environment.stat(), environment.info()["last_pgno"]
     pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]

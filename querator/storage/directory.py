@@ -1,7 +1,7 @@
 """The directory of a durable environment: its lock, and names that survive a power loss.
 
-A file that is synced is on disk; its name is there once its directory is synced, and the name of
-that once the one above is.
+A synced file is on disk. Its name is on disk once its directory is synced, and the directory's name
+once the parent directory is synced.
 """
 
 import fcntl
@@ -15,9 +15,9 @@ _LOCK_NAME: Final = "querator.lock"
 
 
 def lock_directory(path: Path) -> tuple[int, Path]:
-    """Makes the directory and takes its lock, which lasts as long as the descriptor.
+    """Creates the directory and takes its lock, which lasts as long as the descriptor.
 
-    The second value is the directory that was there before and holds what has been made.
+    The second value is the nearest directory that existed before.
     """
     try:
         made_in = path.absolute()
@@ -39,9 +39,9 @@ def lock_directory(path: Path) -> tuple[int, Path]:
 
 
 def sync_names(path: Path, made_in: Path) -> None:
-    """Makes durable the names in the directory `path`, and those on the way to it.
+    """Makes durable the names in the directory `path`, and the names on the path to it.
 
-    The name of `made_in` is synced too: an earlier start, cut short, may have made it.
+    The name of `made_in` is synced too: an interrupted earlier start may have created it.
     """
     for directory in (path.absolute(), *path.absolute().parents):
         _sync_directory(directory)
@@ -62,7 +62,7 @@ def _sync_directory(path: Path) -> None:
     try:
         sync(path)
     except PermissionError as error:
-        # What may be neither read nor written has no names of ours.
+        # A directory that may be neither read nor written has no names of this node.
         if os.access(path, os.W_OK):
             raise StorageFailed(f"{path}: {error.strerror}") from error
     except OSError as error:

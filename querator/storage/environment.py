@@ -1,9 +1,9 @@
 """The back-end interface: ordered keys, one write transaction, read snapshots, a synced commit.
 
-Everything Querator keeps goes through this seam. Two forms ship and pass one test suite: LMDB
-(`storage.lmdb_environment`) and memory (`storage.memory_environment`, not durable; it is also the
-simulator's disk, with crash-to-last-sync and injected errors). A new back end implements these
-protocols and runs `tests/unit/storage`.
+All of Querator's storage goes through this interface. Two back ends ship and pass one test suite:
+LMDB (`storage.lmdb_environment`) and memory (`storage.memory_environment`). The one in memory is
+not durable; it is also the simulator's disk, with crash-to-last-sync and injected errors. A new
+back end implements these protocols and runs `tests/unit/storage`.
 
 Rules for callers: only the raft thread writes; keys are at most `KEY_BYTES_STORED_MAX` bytes and
 never empty; a snapshot is short-lived (it pins pages); returned bytes are copies and may be kept.
@@ -11,11 +11,11 @@ never empty; a snapshot is short-lived (it pins pages); returned bytes are copie
 Errors, all `StorageError`:
 
 * StorageFull: the quota, the map or the disk is full; the transaction is unusable, nothing is lost.
-* StorageFailed: a write or sync failed. The environment takes no more changes, reads go on; the
-  process stops and recovers from disk. A failed sync is never tried again: after it the kernel may
-  have dropped the pages and report success.
-* StorageLocked: another process, or another environment of this one, has the directory.
-* StorageCorrupt: a checksum or a page does not hold.
+* StorageFailed: a write or sync failed. The environment accepts no more changes and still serves
+  reads; the process stops and recovers from disk. A failed sync is never repeated, because the
+  kernel may have dropped the pages and then report success.
+* StorageLocked: another process, or another environment of this process, has the directory.
+* StorageCorrupt: a checksum does not match, or a page is damaged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ from querator.model.limits import MIB
 
 
 class StorageError(Exception):
-    """Root of the storage errors; the message is fit for an operator."""
+    """Root of the storage errors. The message is written for operators."""
 
 
 class StorageFull(StorageError):
@@ -48,9 +48,9 @@ class StorageCorrupt(StorageError):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Bytes: `used` holds data, `quota` is the most that may be used, `free` can still be written.
+    """Used bytes hold data, the quota is their limit, and free bytes can still be written.
 
-    The last `reserve_bytes` of the free ones are for work that frees space: completes, deletes.
+    The last `reserve_bytes` of the free bytes are for work that frees space: completes, deletes.
     """
 
     used_bytes: int
@@ -60,18 +60,18 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def open_bytes(self) -> int:
-        """What work that adds data may still write; asked before a turn, so that no commit fails.
+        """Bytes that work which adds data may still write; read before a turn, so no commit fails.
 
-        A row costs its key, its value and up to as much again; a value over 2 KB is rounded up to
-        pages of 4 KiB.
+        A row costs up to twice its key and value. A value over 2 KB is rounded up to pages of
+        4 KiB.
         """
         return max(0, self.free_bytes - self.reserve_bytes)
 
 
 RESERVE_BYTES_MAX = 64 * MIB
-"""Kept for completes and deletes, so that a full node can be emptied."""
+"""Reserve for completes and deletes, so that a full node can be emptied."""
 RESERVE_QUOTA_SHARE = 8
-"""Of a small quota, this part of it is kept instead."""
+"""Part of a small quota that is the reserve instead."""
 
 
 def reserve_bytes(quota_bytes: int) -> int:
@@ -80,14 +80,14 @@ def reserve_bytes(quota_bytes: int) -> int:
 
 PAGE_BYTES = 4_096
 INLINE_BYTES_MAX = 2_000
-"""Longer values get pages of their own."""
+"""Values over this limit get pages of their own."""
 NODE_BYTES = 28
-"""Header of a row in a page, with its slot, rounded up, and the checksum."""
+"""Bytes for the header of a row in a page, its slot and the checksum, rounded up."""
 
 
 def added_bytes(rows: Iterable[tuple[bytes, bytes | None]], page_bytes: int = PAGE_BYTES) -> int:
-    """At most so many bytes rows add when they are put; what they replace is not set off, and what
-    is deleted (None) counts nothing.
+    """Upper bound of the bytes that `rows` add when they are put. Replaced values are not
+    subtracted; deletions (None) count as 0.
     """
     need = 0
     for key, value in rows:
@@ -103,7 +103,7 @@ def added_bytes(rows: Iterable[tuple[bytes, bytes | None]], page_bytes: int = PA
 
 
 class ReadTransaction(Protocol):
-    """A view of one committed state (or, for a write transaction, of its own changes on top)."""
+    """Reads of one committed state; in a write transaction, with its own changes on top."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -112,49 +112,48 @@ class ReadTransaction(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Rows with start <= key < stop in key order (or reversed).
 
-        The iterator is not valid after a change in the same transaction: collect first, then
-        change.
+        A change in the same transaction makes the iterator invalid: collect first, then change.
         """
         ...
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        """The keys that `scan` gives, without reading long values."""
+        """The keys of the rows that `scan` returns, without reading long values."""
         ...
 
 
 class WriteTransaction(ReadTransaction, Protocol):
-    """The one write transaction. Ends by `commit` or `abort`."""
+    """The only write transaction. It ends by `commit` or `abort`."""
 
     def changes(self) -> Mapping[bytes, bytes | None]:
-        """Every key that was written so far, with its value; None: deleted. Changes with the
+        """Every key written so far, with its value; None: deleted. The mapping changes with the
         transaction.
         """
         ...
 
     def before(self, key: bytes) -> bytes | None:
-        """What the committed state beneath the transaction holds."""
+        """The value in the committed state below the transaction."""
         ...
 
     def put(self, key: bytes, value: bytes) -> None: ...
 
     def delete(self, key: bytes) -> bool:
-        """Whether the key was there."""
+        """Returns whether the key existed."""
         ...
 
     def added_bytes(self) -> int:
-        """At most so many bytes the changes add to what is stored: inside a child, the rows that
-        it has changed.
+        """Upper bound of the bytes that the changes add to the stored data; inside a child, only
+        those of the rows that the child has changed.
         """
         ...
 
     def child(self) -> AbstractContextManager["WriteTransaction"]:
-        """A nested transaction: kept when the block ends, undone when it raises. The parent waits
-        meanwhile.
+        """A nested transaction. It is kept when the block ends, and undone when the block raises.
+        The parent is not used meanwhile.
         """
         ...
 
     def commit(self, *, sync: bool) -> None:
-        """Makes the changes visible to snapshots; with `sync`, durable before it returns.
+        """Makes the changes visible to snapshots; with `sync`, also durable before it returns.
 
         Raises StorageFull or StorageFailed; then nothing of the transaction is visible or durable.
         """
@@ -170,11 +169,11 @@ class Environment(Protocol):
         ...
 
     def begin(self) -> WriteTransaction:
-        """Starts the write transaction; there is at most one (asserted)."""
+        """Starts the write transaction. There is at most one (asserted)."""
         ...
 
     def snapshot(self) -> AbstractContextManager[ReadTransaction]:
-        """The last committed state; from any thread."""
+        """The last committed state. Callable from any thread."""
         ...
 
     def usage(self) -> Usage: ...

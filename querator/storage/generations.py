@@ -1,19 +1,18 @@
-"""Copies of a group's rows on one node: the one in use, one on its way in, and those on their way
-out.
+"""Generations of a group's rows on one node: one in use, at most one incoming, some to be deleted.
 
-A replica that is far behind gets the whole state from another one (`raft.snapshot.protocol`), over
-many transactions, while its own stays in use. So a group may have several *generations* of its
-rows. Each lies under a storage group of its own: the group's id, with the number of the generation
-above its lowest 48 bits. One row per group says which is in use; to change it is all that a switch
-takes.
+A replica that is far behind receives the whole state from another replica
+(`raft.snapshot.protocol`), over many transactions, while its own state stays in use. So a group may
+have several *generations* of its rows. Each generation has a storage group of its own: the group's
+id, with the number of the generation above its lowest 48 bits. One row per group names the
+generation in use; a switch changes only this row.
 
-Everybody else works with a *view* of the transaction, which has the group's rows under its own id,
-whatever generation they are of. So a machine, its digest and the checksums of sealed rows do not
+All other code uses a *view* of the transaction. The view has the group's rows under the group's own
+id, whatever their generation. So a machine, its digest and the checksums of sealed rows do not
 depend on generations. Generation 0 is the plain id, and its view is the transaction itself.
 
-    current    the rows in use
-    staged     those on their way in, or none
-    doomed     those to be deleted, in bounded steps, also after a restart
+    current    the generation in use
+    staged     the incoming generation, or None
+    doomed     generations to be deleted, in bounded steps, also after a restart
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,11 +27,11 @@ from querator.storage.tables import GENERATIONS, INCOMING, MEMBERS
 
 _GROUP_BITS = 48
 GENERATIONS_MAX = 1 << 16
-"""Numbers of generations; they are used again when the rows are gone."""
+"""Limit of generation numbers. A number is used again when its rows are deleted."""
 _GROUP_MAX = 1 << _GROUP_BITS
 _FORMAT = 1
 _GROUP = slice(1, 9)
-"""Where the group is in a key."""
+"""Position of the group in a key."""
 
 
 class Generations(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +41,7 @@ class Generations(msgspec.Struct, frozen=True, array_like=True):
     doomed: tuple[int, ...] = ()
 
     def next(self) -> int:
-        """A number that no rows lie under."""
+        """A generation number that has no rows."""
         taken = {self.current, self.staged, *self.doomed}
         number = (self.current + 1) % GENERATIONS_MAX
         while number in taken:
@@ -76,25 +75,25 @@ def write(txn: WriteTransaction, group: int, generations: Generations) -> None:
 
 
 def storage_group(group: int, generation: int) -> int:
-    """What the keys of a generation's rows have for a group."""
+    """The group id in the keys of a generation's rows."""
     assert 0 <= group < _GROUP_MAX - 1
     assert 0 <= generation < GENERATIONS_MAX
     return generation << _GROUP_BITS | group
 
 
 def group_of(storage: int) -> int:
-    """The group whose rows lie under a storage group."""
+    """The group that a storage group belongs to."""
     return storage % _GROUP_MAX
 
 
 def stored_groups(txn: ReadTransaction) -> set[int]:
-    """All groups of which there is a replica, whole or on its way out. Costs a look at each."""
+    """All groups with a replica here, whole or being deleted. Reads one key for each."""
     start, stop = MEMBERS.letter, bytes([MEMBERS.letter[0] + 1])
     return {group_of(int.from_bytes(key[_GROUP], "big")) for key in txn.keys(start, stop)}
 
 
 def view(txn: ReadTransaction, group: int) -> ReadTransaction:
-    """The rows of the generation in use. Raises StorageCorrupt."""
+    """A view of the generation in use. Raises StorageCorrupt."""
     return view_of(txn, group, read(txn, group).current)
 
 
@@ -107,9 +106,10 @@ def write_view(txn: WriteTransaction, group: int, generation: int) -> WriteTrans
 
 
 def delete_generations(txn: WriteTransaction, group: int, *, rows_max: int, bytes_max: int) -> bool:
-    """Deletes a group with all its generations, as `keys.delete_group` does; whether none is left.
+    """Deletes a group with all its generations, as `keys.delete_group` does. Returns whether no row
+    remains.
 
-    The one in use goes last: its rows tell that the group is being deleted.
+    The generation in use is deleted last, because its rows say that the group is being deleted.
     """
     row = read(txn, group)
     for number in (*row.doomed, row.staged, row.current):
@@ -124,7 +124,7 @@ def delete_generations(txn: WriteTransaction, group: int, *, rows_max: int, byte
 
 
 class _View:
-    """Reads of one generation, under the group's own id."""
+    """Reads one generation, under the group's own id."""
 
     def __init__(self, txn: ReadTransaction, group: int, generation: int) -> None:
         self._txn = txn
@@ -160,7 +160,7 @@ class _View:
 
 
 class _WriteView(_View):
-    """Changes in one generation; whoever has the transaction ends it."""
+    """Changes one generation. The owner of the transaction ends it."""
 
     def __init__(self, txn: WriteTransaction, group: int, generation: int) -> None:
         super().__init__(txn, group, generation)

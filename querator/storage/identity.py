@@ -1,15 +1,13 @@
-"""Whose directory this is: format, cluster, node, incarnation, and how often it was started.
+"""Identity of a directory: format, cluster, node, incarnation, and number of starts.
 
-A directory that holds nothing becomes a new cluster only when that was asked for: a mistyped path
-must not start an empty cluster silently. A directory that holds something else is left alone, and
-so is the data of a node of another name.
+An empty directory becomes a new cluster only on request: a mistyped path must not start an empty
+cluster silently. A directory with other content is not changed, and neither is the data of a node
+of another name. Such a directory raises DirectoryRefused; its message says what to do.
 
     cluster id   replicas    the directory
     (none)       (none)      has been claimed for a cluster that is not formed yet
     set          (none)      waits to take the place of a node that has lost its data
     set          set         is a member of the cluster
-
-    DirectoryRefused     the directory is not what was asked for; the message says what to do
 """
 
 import secrets
@@ -30,15 +28,16 @@ from querator.storage.sealed import seal, unseal
 from querator.storage.tables import NODE
 
 FORMAT: Final = 2
-"""Of the tables and log entries. 1: before there were clusters of several nodes; never released."""
+"""Format of the tables and log entries. Format 1 was never released; it had no clusters of several
+nodes."""
 
 NAME_DEFAULT: Final = "node-1"
-"""Of a node that is alone."""
+"""Name of a single node."""
 
 _NONCE_BITS: Final = 63
 _DATA_NAME: Final = "data.mdb"
 _NOT_DATA: Final = frozenset(("data.new", "lock.mdb", "querator.lock", "lost+found"))
-"""What may be in a directory before it has data."""
+"""Files that a directory without data may have."""
 
 
 class DirectoryRefused(StorageError):
@@ -46,27 +45,28 @@ class DirectoryRefused(StorageError):
 
 
 class Empty(Enum):
-    """What becomes of a directory that holds nothing."""
+    """Treatment of an empty directory."""
 
     REFUSED = "refused"
     NEW_CLUSTER = "new cluster"
-    """A cluster of this node alone."""
+    """The directory becomes a cluster of this node alone."""
     TO_BE_FORMED = "to be formed"
-    """A node whose cluster is to be formed, or found, with others."""
+    """The node will form or find its cluster with other nodes."""
 
     @classmethod
     def of(cls, *, new: bool, founds: bool) -> "Empty":
-        """`new`: whether the node may make a cluster alone; `founds`: with others."""
+        """`new`: the node may make a cluster alone; `founds`: it may make one with other nodes."""
         if new:
             return cls.NEW_CLUSTER
         return cls.TO_BE_FORMED if founds else cls.REFUSED
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """`incarnation` names this copy of the node's data; `boots` counts its starts, from 1.
+    """Identity of one copy of a node's data: `incarnation` names the copy, `boots` counts its
+    starts, from 1.
 
     `replicas` is the first configuration of the placement group on this node. `founders` are the
-    nodes with which the cluster began, this one among them; empty when it came later.
+    founding nodes of the cluster, including this one; empty for a node that joined later.
     """
 
     format: int
@@ -77,7 +77,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     replicas: Replicas = ()
     founders: tuple[PlacedNode, ...] = ()
     old_copy: str = ""
-    """Why the others have refused this copy of the data, for good; empty: they have not."""
+    """Why the other nodes have refused this copy of the data for good; empty: they have not."""
 
     @property
     def key(self) -> NodeKey:
@@ -93,10 +93,10 @@ _decode = msgspec.msgpack.Decoder(Identity).decode
 
 
 def check_directory(path: Path, *, empty: Empty) -> None:
-    """To be asked before the environment is opened. Raises DirectoryRefused.
+    """Checks the directory before its environment is opened. Raises DirectoryRefused.
 
-    `empty` says whether a directory that is empty or missing is allowed; one with data is either
-    way.
+    `empty` says whether an empty or missing directory is allowed. A directory with data is always
+    allowed.
     """
     try:
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
@@ -116,15 +116,15 @@ def check_directory(path: Path, *, empty: Empty) -> None:
 
 
 def read(txn: ReadTransaction) -> Identity | None:
-    """None in an empty environment. Raises DirectoryRefused for a format of another release, and
-    StorageCorrupt.
+    """Returns None for an empty environment. Raises DirectoryRefused for a format of another
+    release, and StorageCorrupt.
     """
     row = NODE.get(txn, PLACEMENT_GROUP)
     if row is None:
         if next(iter(txn.scan(b"\x00", b"\xff")), None) is not None:
             raise StorageCorrupt("there is data, but nothing says whose it is")
         return None
-    # The seal, and the format in the first place, are the same in every format.
+    # Every format has the same seal, and the format number as its first field.
     body = unseal(NODE.key(PLACEMENT_GROUP), row, "the row that tells whose data this is")
     format_ = msgspec.msgpack.decode(body, type=list)[0]
     if format_ < FORMAT:
@@ -152,13 +152,12 @@ def claim(
     make_id: Callable[[], str],
     make_nonce: Callable[[], int] = make_nonce,
 ) -> Identity:
-    """Counts a start and gives it a nonce (`model.starts`), or makes of an empty environment what
-    `empty` says; durable when it returns.
+    """Counts a start and gives it a nonce (`model.starts`). Gives an empty environment an identity
+    as `empty` says. Durable when it returns. Nothing else may write meanwhile.
 
-    `name` empty: the stored one, of new data `NAME_DEFAULT`. Raises StorageError; DirectoryRefused
-    for a format of another release, for data of a node of another name, for an old copy that the
-    others have refused, and for an empty environment that is to be refused.
-    Nothing else may write meanwhile.
+    `name` empty: the stored name, or `NAME_DEFAULT` for new data. Raises StorageError. Raises
+    DirectoryRefused for a format of another release, for data of a node of another name, for an old
+    copy that the other nodes have refused, and for an empty environment if `empty` is REFUSED.
     """
     with environment.snapshot() as snapshot:
         stored = read(snapshot)
@@ -197,7 +196,7 @@ def join(
     replicas: Replicas,
     founders: tuple[PlacedNode, ...] = (),
 ) -> Identity:
-    """The identity of a member; durable when it returns. Raises StorageError.
+    """Makes the node a member and returns its identity, durably. Raises StorageError.
 
     Nothing else may write meanwhile.
     """
@@ -209,8 +208,8 @@ def join(
 
 
 def wait(environment: Environment, identity: Identity, *, cluster_id: str) -> Identity:
-    """The identity of one that waits to take a lost node's place; durable when it returns. From
-    then on the directory is of this cluster and forms no other.
+    """Returns the identity of a node that waits to replace a lost one, durably. From then on the
+    directory belongs to this cluster and forms no other.
     """
     assert not identity.is_member, "a member waits for nothing"
     assert identity.cluster_id in ("", cluster_id), "a directory is of one cluster for ever"
@@ -220,8 +219,8 @@ def wait(environment: Environment, identity: Identity, *, cluster_id: str) -> Id
 
 
 def give_up(environment: Environment, identity: Identity, reason: str) -> None:
-    """The others have refused this copy of the data: it is not started again. Durable when it
-    returns. Raises StorageError. Nothing else may write meanwhile.
+    """Notes that the other nodes have refused this copy of the data, so that it is never started
+    again. Durable when it returns. Raises StorageError. Nothing else may write meanwhile.
     """
     _store(environment, msgspec.structs.replace(identity, old_copy=reason))
 
@@ -249,8 +248,8 @@ def _store(environment: Environment, identity: Identity, own: Met | None = None)
 
 
 def check_alone(identity: Identity, placed: PlacementMap) -> None:
-    """Raises DirectoryRefused for the data of a node of several: by what it began with, or by the
-    map that it has kept.
+    """Raises DirectoryRefused if the data belongs to a cluster of several nodes, according to the
+    node's first replicas or its stored map.
     """
     others = {node_name(replica.node) for replica in identity.replicas}
     others |= {node.name for node in placed.nodes}

@@ -1,11 +1,11 @@
-"""Keys: how the rows of many tables and groups lie in one ordered environment.
+"""Keys: the order of the rows of many tables and groups in one environment.
 
 A key is the table's letter, the group id (u64, never reused), then the parts of the layout, all
-big-endian, so that the order of keys is the order of the parts. No user string is part of a key:
-names are interned or hashed (BLAKE2b-128, with the full value compared in the row).
+big-endian, so that keys sort by their parts. No user string is part of a key: names are interned or
+hashed (BLAKE2b-128, with the full value compared in the row).
 
-Tables that are not `in_generations` belong to the node: what is deleted with a group, or copied to
-another replica of it, does not include them (`storage.generations`).
+Tables that are not `in_generations` belong to the node: they are not deleted with a group, and not
+copied to another replica of it (`storage.generations`).
 """
 
 import re
@@ -16,13 +16,13 @@ from querator.model.limits import KEY_BYTES_STORED_MAX
 from querator.storage.environment import ReadTransaction, WriteTransaction
 
 ALL: dict[bytes, "Table"] = {}
-"""Every table by its letter; a table enters when it is made."""
+"""Every table by its letter. The constructor of a table adds it."""
 
 _CODE = re.compile(r"\d*[a-zA-Z?]")
 
 
 class Table:
-    """Rows of one kind. `layout`: struct codes of the key parts after the group, `QI` or `16s`."""
+    """Rows of one kind. `layout`: struct codes of the key parts after the group (`QI`, `16s`)."""
 
     __slots__ = ("_key", "_prefixes", "in_generations", "letter", "name")
 
@@ -65,24 +65,24 @@ class Table:
         return txn.delete(self._key.pack(self.letter, group, *parts))
 
     def bounds(self, group: int, *parts: int | bytes) -> tuple[bytes, bytes]:
-        """Start and stop for `scan` of the rows of a group whose keys begin with `parts`."""
+        """Start and stop of a `scan` of the rows of a group whose keys begin with `parts`."""
         start = self._prefixes[len(parts)].pack(self.letter, group, *parts)
         return start, (int.from_bytes(start, "big") + 1).to_bytes(len(start), "big")
 
     def rows(
         self, txn: ReadTransaction, group: int, *parts: int | bytes, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a group whose keys begin with `parts`, as `scan` gives them."""
+        """Rows of a group whose keys begin with `parts`, as `scan` returns them."""
         start, stop = self.bounds(group, *parts)
         return txn.scan(start, stop, reverse=reverse)
 
 
 def delete_group(txn: WriteTransaction, group: int, *, rows_max: int, bytes_max: int) -> bool:
-    """Deletes rows of one generation of a group from all its tables, up to both bounds; whether
-    none is left.
+    """Deletes rows of one generation of a group from all its tables, up to both bounds. Returns
+    whether no row remains.
 
-    Called again in later transactions until it says so. Values count with their bytes; at least one
-    row goes, so that every call makes progress.
+    The caller repeats it in later transactions until it returns True. Values count by their bytes.
+    At least one row is deleted, so every call makes progress.
     """
     assert rows_max > 0
     keys: list[bytes] = []

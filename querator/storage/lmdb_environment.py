@@ -1,36 +1,35 @@
-"""The durable form: one LMDB environment per node directory.
+"""The durable back end: one LMDB environment per node directory.
 
-Opened with LMDB's own order of writes: data pages, sync, then the page that makes them valid,
-synced too. No flag that weakens it is set (NOSYNC may leave a valid root above pages that never
-reached the disk, WRITEMAP lets a stray write reach the file), so an unsynced commit does not exist
-here: `commit(sync=False)` syncs as well. Two commits in a row cost two syncs; callers make one per
-turn.
+LMDB writes in its own order: data pages, sync, then the page that makes them valid, sync. No flag
+weakens this order: NOSYNC may leave a valid root above pages that never reached the disk, and
+WRITEMAP lets a stray write reach the file. So there are no unsynced commits: `commit(sync=False)`
+syncs as well. Two commits in a row cost two syncs; callers make one per turn.
 
-The map is virtual and as large as it may ever become: a resize under a live reader is not safe.
-What is full is judged by the quota and the free disk. Used bytes are those of the pages of the
-tree; the file holds the free pages besides and never shrinks. It may be made with room in it: a
-sync that also has to note a new length of the file takes longer (with three nodes on one disk, the
-p99 of 1,000 single produces a second is 5 to 10 ms with room and 8 to 12 without).
+The map is virtual and has its final size from the start, because a resize under a live reader is
+not safe. The quota and the free disk decide what is full. Used bytes are those of the pages of the
+tree. The file also holds the free pages and never shrinks. It may be created with space allocated,
+because a sync that also records a new file length takes longer. With three nodes on one disk, the
+p99 of 1,000 single produces a second is 5 to 10 ms with that space and 8 to 12 without.
 
-LMDB 0.9 checks no page. Every row is sealed (`storage.sealed`), by its own room or else here, and
-checked when it is read from LMDB: a flipped bit in it is StorageCorrupt for a read that meets the
-row. One in the structure of a page is an error of LMDB, or an assertion that ends the process;
-`check_pages` (`storage.data_file`) finds it. What no read can tell is a key that has gone astray: a
-look-up misses its row, and a scan that meets it tells. The seal costs 0.6 µs a row each way.
+LMDB 0.9 checks no page. Every row is sealed (`storage.sealed`), by the package that owns it or else
+here, and checked when it is read from LMDB. A read of a row with a flipped bit raises
+StorageCorrupt. A flipped bit in the structure of a page is an error of LMDB, or an assertion that
+ends the process; `check_pages` (`storage.data_file`) finds it. A damaged key makes a lookup miss
+its row; only a scan that meets the row detects it. The seal costs 0.6 µs a row each way.
 
-py-lmdb gives the interpreter lock away around every call into LMDB, also each row of a `putmulti`.
-Beside a thread that computes, getting it back takes up to a switch interval. Measured on two cores,
-30 rows of 3.3 KB and a synced commit, median ms per turn:
+py-lmdb releases the interpreter lock around every call into LMDB, also for each row of a
+`putmulti`. While another thread computes, getting the lock back takes up to a switch interval.
+Measured on two cores, 30 rows of 3.3 KB and a synced commit, median ms per turn:
 
     alone                                                     0.5
     beside a busy thread, switch interval 0.5 ms             12 to 17
     the same at 0.2, 0.1, 0.05 ms                             7, 4, 3
     at 0.5 ms, but 0.01 ms while the rows are written         1.5
 
-A single put or get takes 1.3 µs alone, and 30 gets beside that thread 4.6 ms. Hence: changes wait
-in memory and only the net ones are written, small rows that were written or read lately are served
-from memory, and the switch interval is short while a commit writes. Throughout it would cost both
-threads more than it saves: Python code would be interrupted at every turn of the hand.
+A single put or get takes 1.3 µs alone; 30 gets beside that thread take 4.6 ms. Hence changes wait
+in memory, and only the net changes are written. Small rows that were written or read lately are
+served from memory. The switch interval is short only while a commit writes: a short interval
+throughout would interrupt Python code too often and cost both threads more than it saves.
 """
 
 import contextlib
@@ -74,16 +73,17 @@ from querator.storage.tables import SEALED_LETTERS
 
 MAP_BYTES_DEFAULT = 1 << 40
 MAP_SPARE_SHARE = 8
-"""This part of the map is no quota: for the pages of the last two states, and for gaps."""
+"""Part of the map outside the quota: for the pages of the last two states, and for gaps."""
 READERS_MAX = 512
-"""Snapshots open at the same time in the node."""
+"""Limit of snapshots that are open at the same time in the node."""
 SPARE_SNAPSHOTS = 8
 DISK_CHECK_BYTES = 16 * MIB
 DISK_CHECK_SECONDS = 0.5
-"""Free disk is asked again after so much was written or so long: others fill the disk too."""
+"""Free disk space is read again after this many bytes or seconds: other programs fill the disk
+too."""
 CACHE_ROWS = 16_384
 CACHE_VALUE_BYTES_MAX = 1_024
-"""Rows kept in memory for the write transaction: so many, and none longer than this."""
+"""Rows kept in memory for the write transaction: their number, and the longest value."""
 
 _META_PAGES: Final = 2
 
@@ -97,8 +97,8 @@ def open_lmdb(
 ) -> "LmdbEnvironment":
     """Opens or creates the environment in the directory `path`.
 
-    `quota_bytes` bounds the used bytes; without it most of the map does. `room_bytes`: a data file
-    that is made is so long from the beginning, or less where quota or disk are small. Raises
+    `quota_bytes` bounds the used bytes; without it, most of the map does. `room_bytes` is the first
+    length of a new data file, which is less where the quota or the disk is small. Raises
     StorageLocked, StorageCorrupt or StorageFailed.
     """
     return LmdbEnvironment(
@@ -107,7 +107,7 @@ def open_lmdb(
 
 
 class LmdbEnvironment:
-    """An `Environment` on disk. Writes from one thread; snapshots and usage from any."""
+    """An `Environment` on disk. One thread writes; any thread may read snapshots and usage."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class LmdbEnvironment:
         return self._snapshot()
 
     def usage(self) -> Usage:
-        """Cheap enough for every turn: arithmetic, and now and then the free disk. Raises
+        """Cheap enough for every turn: arithmetic, and at intervals the free disk. Raises
         StorageCorrupt when nothing is free because a meta page is damaged.
         """
         now = time.monotonic()
@@ -184,7 +184,7 @@ class LmdbEnvironment:
         )
 
     def close(self) -> None:
-        """Drops what is open; no other thread may be reading. Closing twice is harmless."""
+        """Drops open transactions; no other thread may be reading. Closing twice is harmless."""
         if self._closed:
             return
         self._closed = True
@@ -214,7 +214,7 @@ class LmdbEnvironment:
         if not changes:
             txn.abort()
             return
-        # Whatever stops the write half-way leaves this behind.
+        # This stays set if anything stops the write half-way.
         self._failure = f"{self.path}: an earlier commit did not end"
         try:
             with SHORT_SWITCHES:
@@ -233,7 +233,7 @@ class LmdbEnvironment:
         self._written_bytes += need
 
     def _write(self, txn: "lmdb.Transaction[bytes]", changes: Changes) -> int:
-        """The used bytes afterwards."""
+        """Writes and commits the changes. Returns the used bytes afterwards."""
         keys = sorted(changes)
         rows = [
             (key, value if key[0] in SEALED_LETTERS else seal(key, value))
@@ -255,7 +255,7 @@ class LmdbEnvironment:
         return used_bytes
 
     def _commit_error(self, error: lmdb.Error, need: int) -> StorageError:
-        """LMDB says EIO for a write that was cut short, which is how most full disks begin."""
+        """LMDB reports EIO for a short write, which is the first sign of most full disks."""
         if error.code == errno.EIO:
             stat = os.statvfs(self.path)
             if stat.f_bavail * stat.f_frsize < need + MIB:
@@ -267,7 +267,7 @@ class LmdbEnvironment:
         txn.abort()
 
     def _need_bytes(self, changes: Changes) -> int:
-        """At most so many bytes the changes add to the tree; what they replace is not set off."""
+        """Upper bound of the bytes that the changes add; replaced values are not subtracted."""
         return added_bytes(changes.items(), self._page_bytes)
 
     def _tree_bytes(self, stat: "lmdb._StatDict") -> int:
@@ -275,10 +275,10 @@ class LmdbEnvironment:
         return (pages + _META_PAGES) * self._page_bytes
 
     def _free_bytes(self) -> int:
-        """Least of what quota and disk leave.
+        """The free bytes of the quota or of the disk, whichever are fewer.
 
-        Free pages of the file count while the disk has the reserve free: a long value needs pages
-        side by side and may have to go to the end of the file in spite of them.
+        Free pages of the file count only while the disk has the reserve free: a long value needs
+        adjacent pages, so it may go to the end of the file although there are free pages.
         """
         disk = self._disk_free_bytes - self._written_bytes
         if disk >= self._reserve_bytes:
@@ -298,7 +298,7 @@ class LmdbEnvironment:
 
 
 def _opened(key: bytes, stored: bytes) -> bytes:
-    """The value of a row as it lies in LMDB."""
+    """The value of a row as LMDB stores it."""
     if key[0] in SEALED_LETTERS:
         return stored
     try:
@@ -308,7 +308,7 @@ def _opened(key: bytes, stored: bytes) -> bytes:
 
 
 class _Base:
-    """Reads of one LMDB transaction."""
+    """Reads in one LMDB transaction."""
 
     __slots__ = ("_txn",)
 
@@ -353,7 +353,7 @@ class _Base:
 
 
 class _Cache:
-    """Small rows of the last committed state, the longest untouched go first. Raft thread only."""
+    """LRU cache of small rows of the last committed state. Raft thread only."""
 
     __slots__ = ("_rows",)
 
@@ -377,7 +377,7 @@ class _Cache:
 
 
 class _CachedBase(_Base):
-    """Reads beneath the write transaction: nobody else changes rows, so the cache holds."""
+    """Reads below the write transaction. No other thread changes rows, so the cache is valid."""
 
     __slots__ = ("_cache",)
 

@@ -1,6 +1,6 @@
-"""The form without a disk: for tests, for `serve --memory`, and as the simulator's disk.
+"""The back end in memory: for tests, for `serve --memory`, and as the simulator's disk.
 
-`crash` tells what a machine would find after losing power: the state of the last synced commit.
+`crash` returns what a machine would find after a power loss: the state of the last synced commit.
 `faults` is called at named points of a commit and may raise to inject an error or a crash there:
 
     point     when                                   an exception leaves behind
@@ -9,9 +9,10 @@
     sync      with `sync`, before it is durable      the state before; the environment has failed
     synced    with `sync`, after it is durable       the new state; the environment has failed
 
-StorageFull at `commit` leaves the environment usable, everything else there makes it fail as well.
+StorageFull at `commit` or `sync` leaves the environment usable; any other exception there makes the
+environment fail.
 
-Snapshots see one committed state: a commit hands each open snapshot the old values of the keys that
+Snapshots see one committed state: a commit gives each open snapshot the old values of the keys that
 it changes. Values are shared, never copied.
 """
 
@@ -35,15 +36,15 @@ from querator.storage.overlay import Changes, OverlayTransaction, Row, merged
 
 MEMORY_QUOTA_BYTES_DEFAULT = 1024 * MIB
 ROW_BYTES = 100
-"""What a row costs besides its key and value: two objects and their places in the containers."""
+"""Bytes of a row beyond its key and value: two objects and their places in the containers."""
 SCAN_ROWS = 128
-"""Rows that a scan takes under the lock at a time."""
+"""Rows that a scan reads under the lock at a time."""
 
 Faults = Callable[[str], None]
 
 
 class MemoryEnvironment:
-    """An `Environment` that is lost with the process. One thread writes, any may read."""
+    """An `Environment` that is lost with the process. One thread writes, any thread may read."""
 
     def __init__(
         self,
@@ -53,11 +54,11 @@ class MemoryEnvironment:
     ) -> None:
         self.faults = faults
         self.commit_points = 0
-        """Commits begun so far, also those that failed: a test crashes at each in turn."""
+        """Commits begun so far, including failed ones: a test crashes at each in turn."""
         self._rows: SortedDict[bytes, bytes] = SortedDict()
         self._used_bytes = 0
         self._quota_bytes = quota_bytes
-        # What the keys changed since the last sync held then.
+        # Values at the last sync of the keys that have changed since.
         self._unsynced: Changes = {}
         self._snapshots: list[_Snapshot] = []
         self._mutex = threading.RLock()
@@ -94,9 +95,8 @@ class MemoryEnvironment:
         self._closed = True
 
     def crash(self) -> "MemoryEnvironment":
-        """A power loss: a new environment in the state of the last synced commit; this one is dead.
-
-        The faults do not go over to the new one.
+        """A power loss: returns a new environment in the state of the last synced commit. This one
+        is unusable. The new one has no faults.
         """
         after = MemoryEnvironment(quota_bytes=self._quota_bytes)
         with self._mutex:
@@ -176,7 +176,7 @@ class MemoryEnvironment:
 
 
 class _Base:
-    """Reads of the committed rows, for the write transaction: nobody changes them meanwhile."""
+    """Reads of the committed rows, for the write transaction: no other code changes them."""
 
     __slots__ = ("_rows",)
 

@@ -1,4 +1,4 @@
-"""The storage of a node, opened and claimed: a directory, memory, or what its owner opened."""
+"""Opens and claims a node's storage: a directory, memory, or an environment of the caller."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, MemoryEnvironment
 
 DATA_FILE_BYTES = 64 * MIB
-"""Of a node's data file from the beginning; about what the log of one busy partition takes."""
+"""First length of a node's data file; about the size of the log of one busy partition."""
 
 
 def opened(
@@ -22,11 +22,11 @@ def opened(
     empty: Empty,
     make_id: Callable[[], str],
 ) -> tuple[Environment, Identity]:
-    """`given` if there is one, else what is in `data_dir`, else memory; `quota_bytes` 0: the usual
-    quota. `name`, `empty` and `make_id` as of `identity.claim`.
+    """Opens `given` if there is one, else `data_dir`, else memory. `quota_bytes` 0: the default
+    quota. `name`, `empty` and `make_id` as for `identity.claim`.
 
-    Blocks, for as long as opening takes. Raises StorageError, also for a directory that is not what
-    was asked for; the environment is closed then, the given one too.
+    Blocks while it opens. Raises StorageError, also for a directory that does not fit the
+    arguments; then the environment is closed, including a given one.
     """
     if given is not None:
         environment = given

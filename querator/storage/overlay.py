@@ -1,12 +1,12 @@
-"""A write transaction kept in memory until it is committed, over any committed state.
+"""A write transaction in memory, over any committed state, until its commit.
 
-Changes wait in one dictionary (key to value, or to None when deleted) which reads consult first; a
-scan merges it with the rows beneath. Two reasons: a back end is then given only the net changes, in
-key order and in one go, and reading one's own writes costs no call into it (`lmdb_environment` says
-what such a call costs beside a busy thread).
+Changes wait in one dictionary (key to value, or to None when deleted), which reads consult first. A
+scan merges it with the rows below. So a back end receives only the net changes, at once, and a
+read of the transaction's own writes costs no call into it. `lmdb_environment` has the cost of such
+a call beside a busy thread.
 
-A child transaction is an undo list: the value that each key had among the pending changes when the
-child first touched it. Leaving the block by an exception puts those back.
+A child transaction is an undo list: the pending value that each key had when the child first
+changed it. An exception in the block restores those values.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class Ending(Protocol):
-    """What a back end does when a transaction ends. Called once, by `commit` or by `abort`."""
+    """How a back end ends a transaction. Called once, by `commit` or by `abort`."""
 
     def commit(self, changes: Changes, *, sync: bool) -> None: ...
 
@@ -33,7 +33,7 @@ class Ending(Protocol):
 
 
 class _Untouched:
-    """Stands in an undo list for: this key had no pending change."""
+    """Marks a key in an undo list that had no pending change."""
 
 
 _UNTOUCHED = _Untouched()
@@ -41,7 +41,7 @@ _Undo = dict[bytes, bytes | _Untouched | None]
 
 
 class OverlayTransaction:
-    """A `WriteTransaction`. If `before_put` raises, the transaction is aborted."""
+    """A `WriteTransaction`. It is aborted if `before_put` raises."""
 
     __slots__ = (
         "_base",
@@ -67,11 +67,11 @@ class OverlayTransaction:
         self._before_put = before_put
         self._pending: Changes = {}
         self._undo: list[_Undo] = []
-        # Keys of `_pending`, sorted only when a scan asks; `_fresh` are those not yet sorted in.
+        # Keys of `_pending`, sorted only for a scan; `_fresh` has the keys not yet sorted in.
         self._keys: SortedList[bytes] = SortedList()
         self._fresh: list[bytes] = []
         self._open = True
-        # Counts changes, so that a scan can tell that it is no longer valid.
+        # Counts changes, so that a scan detects that it is no longer valid.
         self._version = 0
 
     def get(self, key: bytes) -> bytes | None:
@@ -180,7 +180,7 @@ class OverlayTransaction:
 
 
 class _Child:
-    """The block of a child transaction, which is the parent with one more undo list."""
+    """The block of a child transaction: the parent with one more undo list."""
 
     __slots__ = ("_depth", "_txn")
 
@@ -212,8 +212,8 @@ class _Child:
 def merged(
     rows: Iterator[Row], keys: Iterator[bytes], changes: Changes, *, reverse: bool
 ) -> Iterator[Row]:
-    """`rows` with `changes` on top; `keys` are the changed keys in the range, in the same order as
-    the rows.
+    """Merges `changes` into `rows`; `keys` are the changed keys in the range, in the order of the
+    rows.
     """
     key = next(keys, None)
     for row in rows:

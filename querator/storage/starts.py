@@ -1,5 +1,5 @@
-"""What a node keeps of its own starts, and of those of other nodes that it has met: one row for
-each name (`model.starts`).
+"""Stored starts of this node and of the other nodes that it has met: one row per name
+(`model.starts`).
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def delete(txn: WriteTransaction, name: str) -> None:
 
 
 def read(txn: ReadTransaction) -> dict[str, Met]:
-    """All that is kept, by the node's name. Raises StorageCorrupt."""
+    """All stored starts, by the node's name. Raises StorageCorrupt."""
     try:
         kept = [_decode(row) for _, row in STARTS.rows(txn, PLACEMENT_GROUP)]
     except msgspec.DecodeError as error:

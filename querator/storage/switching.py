@@ -1,8 +1,8 @@
-"""The interpreter's switch interval, made short for a moment.
+"""A short switch interval of the interpreter for the duration of a block.
 
-A thread that gave the interpreter lock away in a call gets it back when the thread that has it is
-asked to stop, a switch interval later. A block of many short calls is therefore quick beside a busy
-thread only with a short interval; `lmdb_environment` has the figures.
+A thread that released the interpreter lock in a call gets it back only after a switch interval,
+when the interpreter asks the thread that holds it to yield. So a block of many short calls is fast
+beside a busy thread only with a short interval; `lmdb_environment` has the figures.
 """
 
 import sys
@@ -13,7 +13,7 @@ SWITCH_SECONDS = 0.000_01
 
 
 class ShortSwitches:
-    """A short switch interval inside the block; the last block to end restores the interval.
+    """Sets a short switch interval in the block. The last block to end restores the interval.
 
     The interval belongs to the process, which may run several nodes.
     """
@@ -34,7 +34,7 @@ class ShortSwitches:
         with self._mutex:
             self._blocks -= 1
             if self._blocks == 0:
-                # Half a microsecond more, for the interpreter cuts to whole ones.
+                # Half a microsecond more, because the interpreter truncates to whole microseconds.
                 sys.setswitchinterval(self._interval + 0.000_000_5)
 
 

@@ -1,6 +1,7 @@
-"""All tables of a node's environment, and how a block lies in them.
+"""All tables of a node's environment, and the rows of a block in them.
 
-Values are bytes; their layouts belong to the room that owns the table.
+Values are bytes. Their layouts belong to the package that owns the table. Below each table: the
+parts of its key → the content of its value.
 """
 
 from collections.abc import Iterable
@@ -11,17 +12,17 @@ from querator.storage.keys import Table
 ATTACHMENTS = Table("attachments", b"P", "QI")
 """index, part → bytes, sealed (`storage.attachments`)."""
 ATTACHMENTS_DEAD = Table("attachments_dead", b"d", "QI")
-"""index, part → nothing: the state machine has let go of it, the log has not."""
+"""index, part → nothing: the state machine has dropped the part, the log has not."""
 
-# Tables of a Raft group (querator/raft); the room documents their values in `raft.log.journal`.
+# Tables of a Raft group (querator/raft); `raft.log.journal` documents their values.
 LOG = Table("log", b"L", "Q")
-"""index → term, time, sizes, command; its attachments are in a table of their own."""
+"""index → term, time, sizes, command; attachments have a table of their own."""
 MEMBERS = Table("members", b"M", "")
-"""→ term, vote, beginning of the log, runs of terms in it."""
+"""→ term, vote, beginning of the log, runs of terms in the log."""
 APPLIED = Table("applied", b"A", "")
 """→ index, term and time of the last applied entry."""
 
-# Tables of a partition (querator/partition); the room documents their values in `partition.rows`.
+# Tables of a partition (querator/partition); `partition.rows` documents their values.
 STATE = Table("state", b"s", "")
 """→ applied index, term and time, counters, next numbers, earliest due times."""
 SETTINGS = Table("settings", b"c", "")
@@ -29,9 +30,9 @@ SETTINGS = Table("settings", b"c", "")
 BLOCKS = Table("blocks", b"B", "Q")
 """first_seq → attachment, offsets of items, times. Immutable."""
 LIVING = Table("living", b"g", "Q")
-"""first_seq → mask of the items that are there; no row while all of the block are."""
+"""first_seq → mask of the items that still exist; no row while all items of the block exist."""
 SEGMENTS = Table("segments", b"T", "QB")
-"""first_seq, lowest ordinal → state, attempt, mask. The authority on where an item is."""
+"""first_seq, lowest ordinal → state, attempt, mask. The authoritative state of an item."""
 READY = Table("ready", b"R", "QQB")
 """lane, position, lowest ordinal → first_seq."""
 HELD = Table("held", b"H", "QQB")
@@ -41,7 +42,7 @@ SCHEDULED = Table("scheduled", b"S", "QQB")
 EXPIRIES = Table("expiries", b"X", "QQ")
 """expire_at_ms, first_seq → nothing."""
 OVERLAYS = Table("overlays", b"I", "Q")
-"""seq → what became of one item since it was produced."""
+"""seq → facts about one item that became true after it was produced."""
 LEASES = Table("leases", b"E", "Q")
 """lease → holder, deadline, items with their outcomes."""
 DEADLINES = Table("deadlines", b"D", "QQ")
@@ -55,44 +56,44 @@ ENDED = Table("ended_leases", b"e", "Q")
 ENDED_ORDER = Table("ended_order", b"f", "QQ")
 """ended_at_ms, lease → nothing."""
 PRODUCERS = Table("producers", b"i", "16s")
-"""producer_id → highest sequence, what is still remembered."""
+"""producer_id → highest sequence, the sequences still remembered."""
 PRODUCER_OUTCOMES = Table("producer_outcomes", b"u", "16sQ")
 """producer_id, sequence → first result."""
 PRODUCER_CHECKS = Table("producer_checks", b"v", "Q16s")
 """check_at_ms, producer_id → nothing."""
 DEDUP_KEYS = Table("dedup_keys", b"k", "16s")
-"""hash of dedup_key → key, seq, when."""
+"""hash of dedup_key → key, seq, time."""
 DEDUP_ORDER = Table("dedup_order", b"l", "Q16s")
 """produced_at_ms, hash of dedup_key → nothing."""
 OUTBOX = Table("outbox", b"o", "QQ")
-"""target group, number of the first move → items on their way."""
+"""target group, number of the first move → items that are moving."""
 OUTBOX_TARGETS = Table("outbox_targets", b"h", "Q")
 """target group → next move number, moves acknowledged."""
 MOVED_UPTO = Table("moved_upto", b"m", "Q")
-"""source group → the last move received from it; or the last of a range of groups that are gone →
-the first one."""
+"""source group → the last move received from it; or the last of a range of deleted groups → the
+first one."""
 READERS = Table("readers", b"z", "16s")
 """hash of reader_id → number, epoch, acknowledged batch, open batch."""
 RESERVED = Table("reserved", b"Z", "QQ")
 """number of the reader, index of the first item in its open batch → first_seq, mask."""
 STAGES = Table("stages", b"n", "Q")
-"""number → whose items, how many, whether they are pinned; oldest first."""
+"""number → producer, task, number of items, transaction that pins it; oldest first."""
 STAGE_NAMES = Table("stage_names", b"N", "16sQI16s")
 """hash of producer, batch, task, attempt → number of the stage."""
 STAGED = Table("staged", b"w", "QQH")
-"""stage, sequence of the request, piece → attachment, lengths, what is special about items."""
+"""stage, sequence of the request, piece → attachment, lengths, special attributes of items."""
 STAGE_CHECKS = Table("stage_checks", b"W", "QQ")
 """check_at_ms, stage → nothing."""
 PINNED = Table("pinned", b"p", "QIQ")
 """transaction, task, stage → nothing."""
 TXNS = Table("txns", b"a", "Q")
-"""transaction → what it is about, and what was decided; only in the coordinator."""
+"""transaction → its content and the decision; only in the coordinator."""
 TXN_PRODUCERS = Table("txn_producers", b"b", "16s")
-"""hash of producer → its last batch that was committed; only in the coordinator."""
+"""hash of producer → its last committed batch; only in the coordinator."""
 TXN_PRODUCER_CHECKS = Table("txn_producer_checks", b"j", "Q16s")
 """check_at_ms, hash of producer → nothing."""
 
-# What a replica of a partition holds, attachments and log aside: hashed by its digest.
+# Content of a partition's replica, without attachments and log: its digest hashes these tables.
 PARTITION_TABLES = tuple(
     sorted(
         (
@@ -113,32 +114,32 @@ PLACEMENT = Table("placement", b"0", "")
 NAMESPACES = Table("namespaces", b"1", "16s")
 """hash of name → name."""
 QUEUES = Table("queues", b"2", "Q")
-"""queue id → queue, version of the settings that all its partitions have, where it is deleted."""
+"""queue id → queue, version of the settings that all its partitions have, progress of deletion."""
 NODES = Table("nodes", b"4", "16s")
 """hash of name → node."""
 GROUPS = Table("groups", b"5", "Q")
 """group → its founding and target replicas."""
 
 NODE = Table("node", b"3", "", in_generations=False)
-"""(one row, group 0) → whose directory this is (`storage.identity`)."""
+"""(one row, group 0) → identity of the directory (`storage.identity`)."""
 STARTS = Table("starts", b"t", "16s", in_generations=False)
-"""hash of a node's name (group 0) → its newest start that is known (`storage.starts`)."""
+"""hash of a node's name (group 0) → its newest known starts (`storage.starts`)."""
 GENERATIONS = Table("generations", b"x", "", in_generations=False)
-"""→ which copy of the group's rows is in use, and which others there are."""
+"""→ the generation of the group's rows in use, and the other generations."""
 INCOMING = Table("incoming", b"y", "", in_generations=False)
-"""→ how far a snapshot from another replica has come (`raft.snapshot.receiver`)."""
+"""→ progress of a snapshot from another replica (`raft.snapshot.receiver`)."""
 
-# What raft keeps of a group: everything else in a generation is the state of its machine.
+# The Raft state of a group. All other tables of a generation are the state of its machine.
 RAFT_TABLES = (ATTACHMENTS, ATTACHMENTS_DEAD, LOG, MEMBERS, APPLIED)
 
 SEALED_LETTERS = frozenset(table.letter[0] for table in (ATTACHMENTS, LOG, MEMBERS, APPLIED, NODE))
-"""Tables whose rooms seal each value (`storage.sealed`): a durable form need not do it again."""
+"""Tables whose packages seal each value (`storage.sealed`), so that a durable back end need not."""
 
 
 def put_block(
     txn: WriteTransaction, group: int, first_seq: int, row: bytes, expiries: Iterable[int]
 ) -> None:
-    """Puts the row of a block, and its place in the index of expiries for each instant (ms)."""
+    """Puts the row of a block, and one row in the index of expiries for each instant (ms)."""
     BLOCKS.put(txn, group, first_seq, value=row)
     for expire_at_ms in expiries:
         EXPIRIES.put(txn, group, expire_at_ms, first_seq, value=b"")
