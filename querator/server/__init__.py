@@ -1,15 +1,14 @@
-"""What the outside talks to: one gRPC server per node.
+"""The ports of a node: one gRPC server for clients and other nodes, and the admin port over HTTP.
 
-    grpc_server     the server itself: address, limits of the transport, health, reflection, drain
-    answers         the one place where failures become statuses; request ids; deadlines
-    queue_calls     unary calls of QueueService
-    transaction_calls  calls of TransactionService
-    admin_calls     calls of AdminService
-    produce_stream  ProduceStream
-    lease_stream    LeaseStream
-    outbox          what waits to be written to one stream
+Handlers do not implement calls; `querator.service` does. Requests and answers are bytes here;
+`querator.wire` reads and writes them. A handler may be cancelled at any time, because its client
+may vanish. A command that it has passed to the service continues, and the service handles its
+outcome.
 
-Requests come in and answers go out as bytes; `querator.wire` reads and writes them. A handler may
-be cancelled at any time, for its client may vanish; a command that it has handed to the service
-goes on, and its outcome is the service's business.
+    admin           the admin port: metrics and probes
+    calls           the gRPC calls and streams of clients
+    certificates    TLS: certificates of the node's port and of its outgoing connections
+    grpc_server     the server: address, transport limits, health, reflection, drain
+    incoming        bounds the memory of incomplete gRPC messages
+    link            links between nodes: forwarded commands and queries
 """

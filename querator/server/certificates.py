@@ -1,11 +1,11 @@
-"""What a node's port shows, and whom it lets in.
+"""TLS: the certificates of a node's port and of its outgoing connections.
 
-    the port              shows `tls_cert_file`; with `tls_client_ca_file` it lets in only who shows
-                          a certificate of that authority (mutual TLS)
-    where the node dials  it trusts `tls_ca_file`, and shows the same certificate
+    the port                shows `tls_cert_file`; with `tls_client_ca_file` it accepts only
+                            clients with a certificate of that authority (mutual TLS)
+    outgoing connections    trust `tls_ca_file`, and show the same certificate
 
-The files are read again when they have changed, at the next connection: whoever renews certificates
-need not restart the node. What cannot be used then is passed over, and logged.
+Changed files are read again at the next connection, so renewed certificates need no restart of the
+node. A changed file that cannot be used is ignored, with a log event.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _log = telemetry.logger(__name__)
 
 
 class Dialing:
-    """How a node reaches the ports of others."""
+    """TLS of connections that the node opens to other nodes."""
 
     def __init__(self, settings: TlsSettings) -> None:
         """Blocks. Raises TlsError."""
@@ -30,7 +30,7 @@ class Dialing:
         self._tls = self._read()
 
     async def newest(self) -> Tls:
-        """For a connection that begins."""
+        """Returns the settings for a new connection."""
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> Tls:
@@ -55,14 +55,14 @@ class Dialing:
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials:
     """Blocks. Raises TlsError."""
     files = Files(settings)
-    fetch: Any = files.changed  # What it returns may be None, which the stubs do not know.
+    fetch: Any = files.changed  # It may return None, which the stubs do not allow.
     return grpc.dynamic_ssl_server_credentials(
         files.read(), fetch, require_client_authentication=bool(settings.client_ca_file)
     )
 
 
 class Files:
-    """Of the node's port."""
+    """The certificate files of the node's port."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
@@ -80,7 +80,7 @@ class Files:
         )
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What gRPC asks at each new connection, on a thread of its own; None: nothing has."""
+        """Returns changed certificates, or None. gRPC calls it in a thread, for each connection."""
         if self._times() == self._seen:
             return None
         try:

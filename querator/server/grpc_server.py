@@ -1,8 +1,8 @@
-"""The gRPC server of a node: where it listens, what the transport allows, how it drains.
+"""The gRPC server of a node: its address, transport limits, and drain.
 
-`stop` is a drain: health says NOT_SERVING, streams answer what they have read and end with
-UNAVAILABLE (so that clients go on with another node), unary calls finish; what is not done when the
-grace is over is cancelled.
+`stop` is a drain. Health reports NOT_SERVING. Streams answer the requests that they have read and
+end with UNAVAILABLE, so that clients continue with another node. Unary calls finish. Calls that
+have not ended when the grace period is over are cancelled.
 """
 
 import asyncio
@@ -76,21 +76,21 @@ _CLIENT_PING_MS_MIN = 500
 _CONNECTION_STREAMS_MAX = 1_000
 _LAST_BYTES_S = 0.25
 _QUIET_S = 0.1
-"""No call for so long: nobody expects an answer of a node that drains."""
+"""Without a call for this long, no client expects an answer of the draining node."""
 _REFUSING_S = 0.5
-"""How long those are refused who do not go elsewhere."""
+"""Limit of the time for which the node refuses clients that keep calling."""
 _UNWINDING_S = 5.0
-"""How long handlers that gRPC has cancelled may take to end."""
+"""Limit of the time that handlers may take to end after gRPC has cancelled them."""
 
 _OPTIONS = (
     # Two servers on one port would share its connections at random.
     ("grpc.so_reuseport", 0),
-    # The door refuses less, with a sentence; this is what one message may hold in memory: the
-    # largest request with what another node puts around it, and what gathers beside it.
+    # Bounds the memory of one message: the largest request, what another node puts around it, and
+    # what gathers beside it. `wire.door` refuses smaller requests already, with an explanation.
     ("grpc.max_receive_message_length", limits.REQUEST_BYTES_CAP + 2 * limits.MIB),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", _CONNECTION_STREAMS_MAX),
-    # A client that has gone without a word goes unnoticed otherwise.
+    # Detects a client that has vanished without closing its connection.
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_ANSWER_MS),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -101,7 +101,7 @@ _log = telemetry.logger(__name__)
 
 
 class ListenError(OSError):
-    """The address cannot be listened on."""
+    """The node cannot listen on the address."""
 
 
 class GrpcServer:
@@ -120,8 +120,8 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         connections_max: int = limits.CONNECTIONS_MAX,
     ) -> None:
-        """`forwarding` None: a node that is alone, and that other nodes cannot ask anything.
-        `credentials` None: in the clear. Connections beyond `connections_max` are ended.
+        """`forwarding` None: a single node, without NodeService. `credentials` None: without TLS.
+        The server ends connections beyond `connections_max`.
         """
         self._credentials = credentials
         self._connections_max = connections_max
@@ -146,7 +146,7 @@ class GrpcServer:
         return self._calls.incoming
 
     async def start(self) -> str:
-        """Listens and serves; the address with its real port. Raises `ListenError`."""
+        """Listens and serves. Returns the address with its real port. Raises `ListenError`."""
         assert self._server is None, "started once"
         most = ("grpc.max_allowed_incoming_connections", self._connections_max)
         server = grpc.aio.server(options=(*_OPTIONS, most))
@@ -197,7 +197,7 @@ class GrpcServer:
         return address
 
     async def wants_no_clients(self) -> None:
-        """Says so to who asks for its health; who comes all the same is served."""
+        """Reports NOT_SERVING to health checks. Calls are still served."""
         for service in _HEALTH_OF:
             await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
 
@@ -207,7 +207,7 @@ class GrpcServer:
         return server.add_secure_port(self._listen, self._credentials)
 
     async def stop(self, grace_s: float) -> None:
-        """Drains for at most `grace_s`, then cancels what is left. Does nothing twice."""
+        """Drains for at most `grace_s`, then cancels the remaining calls. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -217,13 +217,13 @@ class GrpcServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._calls.idle()
-        # A call that gRPC has taken in and nobody answers ends with CANCELLED, without a reason:
-        # who calls again and again is refused first, and goes on with another node.
+        # A call that gRPC has accepted ends with CANCELLED, without a reason, if no handler answers
+        # it. So clients that keep calling are refused first, and continue with another node.
         await self._calls.quiet(_QUIET_S, most_s=min(grace_s, _REFUSING_S))
-        # What is left sends its last bytes, watches health for ever, or has used up its grace. Not
-        # beside another stop: grpc.aio frees the server under the second one.
+        # The remaining calls send their last bytes, watch health for ever, or have used up their
+        # grace. Never two stops at a time: grpc.aio frees the server under the second one.
         await server.stop(min(grace_s, _LAST_BYTES_S))
-        # gRPC cancels the handlers and does not wait for them; what they use is closed behind this.
+        # gRPC cancels the handlers without waiting for them; the caller closes what they use.
         try:
             async with asyncio.timeout(_UNWINDING_S):
                 await self._calls.idle()
@@ -270,7 +270,7 @@ class GrpcServer:
     def _unary(
         self, calls: Mapping[str, Unary]
     ) -> "dict[str, grpc.RpcMethodHandler[bytes, bytes]]":
-        """Without serializers: requests and answers are bytes."""
+        """Handlers without serializers: requests and answers are bytes."""
         return {
             method: grpc.unary_unary_rpc_method_handler(answering(method, work, self._calls))
             for method, work in calls.items()

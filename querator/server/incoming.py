@@ -1,27 +1,27 @@
-"""Incomplete messages, and the memory that they take.
+"""Bounds the memory of incomplete gRPC messages.
 
-gRPC keeps what has come of a message until all of it has, and its Python server has no quota for
-that. So the node keeps an account of each connection:
+gRPC buffers a message until it is complete, and its Python server has no quota for these buffers.
+So the node keeps an account of each connection:
 
-    what gRPC has taken off it                     by the kernel, at each look
-    less each message that a handler has got       `Messages.got`, with `OVERHEAD_BYTES`
+    bytes that gRPC has read from it               by the kernel, at each check
+    less each message that a handler has           `Messages.got`, with `OVERHEAD_BYTES`
     less `ALLOWED_BYTES_S` for each second         pings
     at least 0
 
-What is left is incomplete, or nobody has read it.
+The remaining bytes are of messages that are incomplete, or that no handler has read.
 
     on all connections together            the node ends
-    more than INCOMPLETE_BYTES_MAX         connections on which nothing has come for `STALLED_S`,
-                                           but none that waits for the node to read
-    more than twice as much                any, those that wait for the node last
+    more than INCOMPLETE_BYTES_MAX         connections without data for `STALLED_S`, except those
+                                           that wait for the node to read
+    more than twice as much                any connections, those that wait for the node last
 
-It begins with the connection on which nothing has come for the longest time, and stops when what is
-left is within the bound. gRPC may keep what an ended connection held for seconds. What it has not
-given back after `RELEASE_S` counts as well: what has been ended lately, as far as the process has
-grown by so much. The node looks at the connections every `LOOK_S`, and `STEP_S` after the process
-has grown by `GROWTH_BYTES`, or while there is more than the bound. An event loop that was late has
-messages that are whole and that no handler has got: for `CALM_S` it ends connections only beyond
-three times the bound.
+The node ends the connection first that has been without data for the longest time. It stops when
+the remaining bytes are within the bound. gRPC may keep the memory of an ended connection for
+seconds. The bytes of recently ended connections count again after `RELEASE_S`, at most as many as
+the process has grown by. The node checks the connections every `LOOK_S`; also within `STEP_S` after
+the process has grown by `GROWTH_BYTES`, and every `STEP_S` while the bound is exceeded. A late
+event loop has complete messages that no handler has received yet. So for `CALM_S` after a delay the
+node ends connections only beyond three times the bound.
 """
 
 import asyncio
@@ -46,28 +46,28 @@ from querator.model.limits import INCOMPLETE_BYTES_MAX, KIB, MIB
 
 LOOK_S: Final = 2.0
 STEP_S: Final = 0.05
-"""How often the size of the process is read."""
+"""Interval of the readings of the process's size."""
 GROWTH_BYTES: Final = 16 * MIB
 STALLED_S: Final = 1.5
 LATE_S: Final = 0.2
 CALM_S: Final = 1.0
 CLOSING_S: Final = 5.0
 RELEASE_S: Final = 0.3
-"""So long after its end a connection's memory is taken for free."""
+"""Time after which the memory of an ended connection should be free."""
 OVERHEAD_BYTES: Final = 16 * KIB
-"""Headers and frames of a message at most; metadata may have 8 KiB."""
+"""Upper bound of a message's headers and frames; metadata may have 8 KiB."""
 ALLOWED_BYTES_S: Final = 100
 """A client that pings every second sends 17 bytes, 39 with TLS."""
 SMALL_BYTES: Final = 64 * KIB
-"""Less on a connection does not count."""
+"""Smaller amounts on a connection do not count."""
 
 Address: TypeAlias = tuple[str, int]
-"""Of the other end."""
+"""Address of the remote end."""
 
 _INFO: Final = struct.Struct("=52xI72xQ")
-"""Of Linux's struct tcp_info: tcpi_last_data_recv (ms) and tcpi_bytes_received."""
+"""Fields of Linux's struct tcp_info: tcpi_last_data_recv (ms) and tcpi_bytes_received."""
 _NO_ADDRESS: Final = struct.pack("=H14x", socket.AF_UNSPEC)
-"""A sockaddr: to connect to it is to disconnect, see connect(2)."""
+"""A sockaddr. To connect to it dissolves the connection, see connect(2)."""
 _INT: Final = struct.Struct("=i")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _HAS_PROC: Final = os.path.isdir("/proc/self/fd")
@@ -77,7 +77,7 @@ _log = telemetry.logger(__name__)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Bytes that have been taken off a connection, and how long ago the last of them came."""
+    """Bytes that gRPC has read from a connection, and the time since the last data came."""
 
     address: Address
     size: int
@@ -85,7 +85,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Messages:
-    """Those of one call or stream."""
+    """Reports the messages of one call or stream."""
 
     __slots__ = ("_incoming", "_peer")
 
@@ -94,12 +94,12 @@ class Messages:
         self._peer = peer
 
     def got(self, size: int) -> None:
-        """A handler has a message of so many bytes."""
+        """A handler has received a message of `size` bytes."""
         self._incoming.got(self._peer, size)
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[None]:
-        """Meanwhile the node does not read the stream."""
+        """Marks the stream as not read by the node while the block runs."""
         waiting = self._incoming.unread
         waiting[self._peer] += 1
         try:
@@ -111,7 +111,7 @@ class Messages:
 
 
 class Incoming:
-    """Of one server, on the event loop. `start` once, `stop` before the loop ends."""
+    """Account of one server, on the event loop. `start` once, `stop` before the loop ends."""
 
     def __init__(
         self,
@@ -120,43 +120,43 @@ class Incoming:
         now_s: Callable[[], float] = time.monotonic,
         memory: Callable[[], int] | None = None,
     ) -> None:
-        """Without arguments it looks at this process, as soon as `start` has told the address.
-        `memory`: the bytes that the process has taken, without pages of files.
+        """Without arguments it checks this process, as soon as `start` gives the address.
+        `memory`: the bytes that the process uses, without pages of files.
         """
         self._host, self._port = "", 0
         self._taken = taken or self._of_process
         self._end = end or self._end_of_process
         self._now_s = now_s
         self._memory = memory or _taken_bytes
-        # Of its own: others may have all threads of the loop at work.
+        # A thread of its own, because other work may occupy all threads of the loop.
         self._thread = ThreadPoolExecutor(1, "incoming")
         self._got: dict[str, int] = {}
         self.unread: Counter[str] = Counter()
-        """Streams that the node does not read, by peer, as gRPC writes it."""
+        """Number of streams that the node does not read, by peer in gRPC's notation."""
         self._accounts: dict[Address, tuple[int, int]] = {}
-        """(taken in all, incomplete), as of the last look."""
+        """(bytes read in total, incomplete bytes) at the last check."""
         self._closing: dict[Address, float] = {}
-        """Connections that were ended, and until when gRPC may take to close them."""
+        """Ended connections, and the instant until which gRPC may take to close them."""
         self._lately: list[tuple[float, int]] = []
-        """(when, bytes) of connections that were ended, for `CLOSING_S`."""
+        """(instant, bytes) of ended connections, kept for `CLOSING_S`."""
         self._others_bytes = 0
-        """What the process had taken beside incomplete messages when none had been ended lately."""
+        """Memory without incomplete messages, from when no connection had ended lately."""
         self._looked_s = now_s()
         self._watching: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._statm: int | None = None
-        """Descriptor of what the kernel says of this process's memory, see proc(5)."""
+        """Descriptor of the kernel's memory figures of this process, see proc(5)."""
         self._due_s = self._slept_s = now_s()
         self._calm_s = 0.0
         self._least = 0
-        """Fewest resident bytes since the last look began."""
+        """Fewest resident bytes since the last check began."""
         self.incomplete_bytes = 0
-        """As of the last look."""
+        """Incomplete bytes at the last check."""
         self.ended = 0
-        """Connections that were ended."""
+        """Number of connections that the node has ended."""
 
     def start(self, host: str, port: int) -> None:
-        """Looks at the connections of the server at that address from here on."""
+        """Starts to check the connections of the server at that address."""
         if not _HAS_PROC:
             _log.warning("grpc.incomplete_unknown", reason="there is no /proc/self/fd")
             return
@@ -180,7 +180,7 @@ class Incoming:
             try:
                 await self._until_due()
                 await self.look(late=self._now_s() < self._calm_s)
-            except Exception:  # noqa: BLE001 - the next look may succeed
+            except Exception:  # noqa: BLE001 - the next check may succeed
                 if not failed:
                     _log.exception("grpc.incomplete_unknown")
                 failed = True
@@ -190,7 +190,7 @@ class Incoming:
                     self._due_s = self._now_s() + STEP_S
 
     async def _until_due(self) -> None:
-        """Until it is time for a look."""
+        """Returns when the next check is due."""
         due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._step_later(due)
         try:
@@ -200,20 +200,20 @@ class Incoming:
             self._timer.cancel()
 
     def _step_later(self, due: "asyncio.Future[None]") -> None:
-        # A timer, and no task that sleeps: there are 20 steps a second, also where nothing comes.
+        # A timer instead of a sleeping task: an idle node, too, has 20 steps a second.
         self._slept_s = self._now_s()
         self._timer = due.get_loop().call_later(STEP_S, self._step, due)
 
     def _step(self, due: "asyncio.Future[None]") -> None:
         if due.done():
-            # It is stopped.
+            # The watch has been stopped.
             return
         now_s = self._now_s()
         if now_s - self._slept_s > STEP_S + LATE_S:
             self._calm_s = now_s + CALM_S
         try:
             resident = self._resident_bytes()
-        except Exception as error:  # noqa: BLE001 - told by who waits
+        except Exception as error:  # noqa: BLE001 - raised by `_until_due`
             due.set_exception(error)
             return
         self._least = min(self._least, resident)
@@ -224,13 +224,13 @@ class Incoming:
         due.set_result(None)
 
     def _resident_bytes(self) -> int:
-        """Of this process."""
+        """Resident bytes of this process."""
         assert self._statm is not None
-        # Not by `read`: it is taken for a call that may block, which one of /proc does not.
+        # Not `read`, which checkers treat as a blocking call; a read of /proc does not block.
         return int(os.pread(self._statm, 128, 0).split(b" ", 2)[1]) * _PAGE_BYTES
 
     def got(self, peer: str, size: int) -> None:
-        """A handler has a message of the peer, an address as gRPC writes it."""
+        """A handler has received a message from the peer, an address in gRPC's notation."""
         if _HAS_PROC:
             self._got[peer] = self._got.get(peer, 0) + size + OVERHEAD_BYTES
 
@@ -238,10 +238,10 @@ class Incoming:
         return Messages(self, peer)
 
     async def look(self, *, late: bool = False) -> None:
-        """Looks now; `late`: the event loop was."""
+        """Checks the connections now. `late`: the event loop was late."""
         loop = asyncio.get_running_loop()
-        # First: of each message that a handler has got all has been taken. Messages that come
-        # meanwhile look incomplete until the next look.
+        # Before the kernel's figures: they include all bytes of the messages that handlers have.
+        # Messages that arrive meanwhile seem incomplete until the next check.
         got, self._got = self._got, {}
         try:
             taken = await loop.run_in_executor(self._thread, self._taken)
@@ -253,8 +253,8 @@ class Incoming:
         now_s = self._now_s()
         allowed = round((now_s - self._looked_s) * ALLOWED_BYTES_S)
         self._looked_s = now_s
-        # By port alone: how gRPC writes hosts is its own. Of two connections with one port both
-        # get what one of them has got, which only makes what is incomplete look less.
+        # By port alone, because gRPC has its own notation of hosts. If two connections have one
+        # port, each is credited with the messages of both, so less seems incomplete.
         by_port: Counter[str] = Counter()
         for peer, size in got.items():
             by_port[_port(peer)] += size
@@ -270,7 +270,7 @@ class Incoming:
         for one in taken:
             size_before, left_before = before.get(one.address, (0, 0))
             if one.size < size_before:
-                # Another connection from the same address.
+                # This is another connection from the same address.
                 size_before, left_before = 0, 0
             port = str(one.address[1])
             left = left_before + one.size - size_before - by_port[port] - allowed
@@ -294,7 +294,7 @@ class Incoming:
             )
 
     def _kept(self, now_s: float) -> int:
-        """Bytes of ended connections that gRPC has not given back in time."""
+        """Bytes of ended connections that gRPC has not freed in time."""
         memory = self._memory()
         self._lately = [one for one in self._lately if one[0] + CLOSING_S > now_s]
         if not self._lately:
@@ -307,7 +307,7 @@ class Incoming:
     def _too_much(
         self, counted: list[tuple[bool, Taken, int]], kept: int, *, late: bool
     ) -> dict[Address, int]:
-        """What to end, with what is incomplete on each."""
+        """Connections to end, with the incomplete bytes of each."""
         left = self.incomplete_bytes + kept
         ending: dict[Address, int] = {}
         any_of_them = left > (3 if late else 2) * INCOMPLETE_BYTES_MAX
@@ -329,7 +329,7 @@ class Incoming:
             with contextlib.suppress(OSError):
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
                 idle_ms, size = _INFO.unpack(info)
-                # What gRPC has not taken is in the kernel's memory, and is bounded there.
+                # Bytes that gRPC has not read are in the kernel's memory, and are bounded there.
                 waiting = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(_INT.size))
                 size -= _INT.unpack(waiting)[0]
                 found.append(Taken(address, size, idle_ms / 1000))
@@ -342,34 +342,34 @@ class Incoming:
 
 
 def _reset(descriptor: int) -> None:
-    """Ends the connection, and drops what the kernel holds of it; `shutdown` would leave that to be
-    read, and what the client has on its way. One that goes on all the same is ended again after
+    """Ends the connection and drops the kernel's buffers. After a `shutdown`, gRPC would still read
+    these buffers and the data in flight. A connection that survives is ended again after
     `CLOSING_S`.
     """
     _libc.connect(descriptor, _NO_ADDRESS, len(_NO_ADDRESS))
 
 
 def _trim() -> None:
-    """gRPC's memory is in arenas of many threads, which keep what is freed."""
+    """Frees memory of gRPC: it is in arenas of many threads, which keep freed memory."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
 
 
 def _taken_bytes() -> int:
-    """Of this process, without pages of files."""
+    """Resident bytes of this process, without pages of files."""
     resident, shared = _memory_pages()[1:3]
     return (resident - shared) * _PAGE_BYTES
 
 
 def _connections(host: str, port: int) -> Iterator[tuple[socket.socket, Address]]:
-    """Sockets of this process that were accepted at the address, and the other end of each. They
-    belong to gRPC: they are not to be closed, and may be closed at any time. `host` empty: any.
+    """Sockets of this process that were accepted at the address, and the remote end of each. They
+    belong to gRPC: do not close them; gRPC may close them at any time. `host` empty: any host.
     """
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), _borrowed(int(name)) as sock:
             if sock.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            # Of a socket that listens, or has been closed, there is no other end.
+            # A listening or closed socket has no remote end and raises OSError.
             own, other = sock.getsockname(), sock.getpeername()
             if own[1] == port and (not host or host == _plain(own[0])):
                 yield sock, (other[0], other[1])
@@ -377,7 +377,7 @@ def _connections(host: str, port: int) -> Iterator[tuple[socket.socket, Address]
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Raises OSError when it is no socket, or closed."""
+    """A socket object for the descriptor, which stays open. Raises OSError when it is no socket."""
     sock = socket.socket(fileno=descriptor)
     try:
         yield sock
@@ -386,7 +386,7 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _plain(host: str) -> str:
-    """An address in numbers, one of IPv4 as such; empty for a name, or when it means any."""
+    """The numeric address, mapped IPv4 as IPv4; empty for a name and for a wildcard address."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -402,7 +402,7 @@ def _port(peer: str) -> str:
 
 def _memory_pages() -> list[int]:
     """Size, resident, shared, and more: proc(5), statm."""
-    # Not by `read`: it is taken for a call that may block, which one of /proc does not.
+    # Not `read`, which checkers treat as a blocking call; a read of /proc does not block.
     descriptor = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         return [int(pages) for pages in os.pread(descriptor, 128, 0).split()]

@@ -8,8 +8,8 @@ An attachment is named by (group, index of its entry, part) and has two holders:
 
 An attachment is deleted with its last holder:
 
-    `drop`       the machine drops a part of an entry that the log lost    part deleted
-    `drop`       the machine drops a part of an entry that the log keeps   part marked dead
+    `drop`       the machine drops a part; the log has dropped the entry   part deleted
+    `drop`       the machine drops a part; the log keeps the entry         part marked dead
     `release`    the head of the log passes an applied entry               marked parts deleted
     `discard`    the tail of the log loses an entry before its apply       all parts deleted
 

@@ -114,7 +114,7 @@ PLACEMENT = Table("placement", b"0", "")
 NAMESPACES = Table("namespaces", b"1", "16s")
 """hash of name → name."""
 QUEUES = Table("queues", b"2", "Q")
-"""queue id → queue, version of the settings that all its partitions have, progress of deletion."""
+"""queue id → queue, version of the settings that all its partitions have, nodes that deleted it."""
 NODES = Table("nodes", b"4", "16s")
 """hash of name → node."""
 GROUPS = Table("groups", b"5", "Q")

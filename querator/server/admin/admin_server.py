@@ -1,12 +1,12 @@
-"""The admin port: metrics, and whether the node lives and can serve, over HTTP.
+"""The admin port: metrics and health of the node, over HTTP.
 
-    /metrics    Prometheus text, or OpenMetrics for who asks for it
-    /livez      200, or 503 when only a restart helps, with the reasons
-    /readyz     200, or 503 while something is missing, with what
+    /metrics    Prometheus text, or OpenMetrics if the client accepts it
+    /livez      200, or 503 with the reasons when only a restart helps
+    /readyz     200, or 503 with the missing conditions
 
-It answers from before the storage is opened until everything else has stopped, in the node's event
-loop: a loop that hangs answers nobody, which a probe takes for dead. There is no authentication;
-nothing can be changed here, and no item can be read.
+The port answers from before the storage is opened until everything else has stopped. It runs in the
+node's event loop: if the loop hangs, there is no answer, and a probe reports the node as dead.
+There is no authentication. Clients of this port can neither change anything nor read items.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from querator.server.admin.metrics import Metrics
 from querator.server.grpc_server import ListenError
 
 CONNECTIONS_MAX: Final = 128
-"""Beyond, connections are answered with 503."""
+"""Connections beyond this limit are answered with 503."""
 _REQUEST_BYTES_MAX: Final = 16 * 1024
 _STOP_S: Final = 2
 _NOT_STORED: Final = {"cache-control": "no-store"}
@@ -55,7 +55,7 @@ class AdminServer:
         self._server: uvicorn.Server | None = None
 
     async def start(self) -> str:
-        """Listens and serves; the address with its real port. Raises ListenError."""
+        """Listens and serves. Returns the address with its real port. Raises ListenError."""
         assert self._server is None, "started once"
         host, port = parse_address(self._listen, setting="listen_admin")
         try:
@@ -81,8 +81,8 @@ class AdminServer:
             timeout_graceful_shutdown=_STOP_S,
         )
         config.load()
-        # Not `serve`, which would take the process's signals for itself and wake ten times a
-        # second to look for them.
+        # Not `serve`, which would handle the process's signals and wake ten times a second to check
+        # for them.
         server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[self._socket])
@@ -92,21 +92,21 @@ class AdminServer:
         return address
 
     async def forget_storage(self) -> None:
-        """Before the storage is closed."""
+        """Stops the use of the storage. To be called before the storage is closed."""
         await self._metrics.forget_storage()
 
     async def stop(self) -> None:
-        """Ends after the answers that are under way, and soon in any case. Does nothing twice."""
+        """Ends after the pending answers, within a short time in any case. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return
         assert self._socket is not None
-        # asyncio loses a connection whose server closes between the two steps of accepting it, and
-        # never closes it (CPython gh-109564). So first no more are accepted, then it closes.
+        # If a server closes between the two steps of accepting a connection, asyncio loses the
+        # connection and never closes it (CPython gh-109564). So accepting ends before the close.
         asyncio.get_running_loop().remove_reader(self._socket)
         await asyncio.sleep(0)
         await server.shutdown(sockets=[self._socket])
-        # Whoever came in the last moment, or whose answer took too long.
+        # Connections that came at the last moment, or whose answer took too long.
         for connection in tuple(server.server_state.connections):
             assert isinstance(connection, H11Protocol)
             connection.transport.abort()
@@ -133,16 +133,16 @@ async def _index(_: Request) -> Response:
 
 
 async def _listening(host: str, port: int) -> socket.socket:
-    """Raises OSError."""
+    """Returns a listening socket. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, type_, protocol, _, address = found[0]
     made = socket.socket(family, type_, protocol)
     try:
-        # A server that has just ended leaves connections behind that would keep the port.
+        # Connections of a server that has just ended would block the port.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        # Here and not in the server's start, so that a port in use is known as such.
+        # Here and not in the server's start, so that a port in use is reported as such.
         made.listen()
     except BaseException:
         made.close()

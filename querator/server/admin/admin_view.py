@@ -1,4 +1,4 @@
-"""What the admin port looks at: the parts of a node as they come into being and go."""
+"""The parts of a node that the admin port observes, while they exist."""
 
 import time
 from dataclasses import dataclass, field
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Observed:
-    """The node sets what there is; None: not there yet, or no more. On the event loop."""
+    """The node sets the parts. None: not started yet, or ended. On the event loop."""
 
     began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
-    """When the node was made."""
+    """When the node was created."""
     waits_for: str = ""
-    """What the start waits for, for people; empty: nothing in particular."""
+    """What the start waits for, as text; empty: nothing in particular."""
     identity: "Identity | None" = None
     environment: "Environment | None" = None
     peers: "TcpPeers | None" = None
-    """None also for a node that is alone."""
+    """None also for a single node."""
     host: "Host | None" = None
     placement: "Placement | None" = None
     service: "QueueService | None" = None
     conditions: "Conditions | None" = None
     scrub: "Scrub | None" = None
     calls: "CallCounts | None" = None
-    """There as soon as clients are served."""
+    """Set as soon as clients are served."""
     incoming: "Incoming | None" = None
     stopping: bool = False
     failure: BaseException | None = None

@@ -1,8 +1,9 @@
-"""Whether the node lives, and whether it can serve; if not, what is missing, for people.
+"""Whether the node lives, and whether it can serve; if not, the reasons as text.
 
-*Live* is what only a restart can mend: the raft thread hangs, or the node has failed and did not
-end. A node that waits for others, recovers, or has lost its majority is alive. *Ready* is whether
-clients should be sent here. A partition that is stopped, or is being made, takes only itself down.
+A node is *not live* if only a restart helps: the raft thread hangs, or the node has failed and has
+not ended. A node that waits for others, recovers, or has lost its majority is live. A node is
+*ready* if clients should be sent to it. A partition that is stopped, or is being created, does not
+make the node unready.
 """
 
 from itertools import islice
@@ -15,25 +16,25 @@ from querator.raft.turn.liveness import STALLED_S_MAX
 from querator.server.admin.admin_view import Observed
 
 _NAMED_MAX: Final = 5
-"""Partitions that are named one by one."""
+"""Limit of partitions that a reason names one by one."""
 
 
 class Health:
-    """Of one node. On the event loop."""
+    """Health of one node. On the event loop."""
 
     def __init__(self, observed: Observed, *, stalled_s_max: float = STALLED_S_MAX) -> None:
         self._observed = observed
         self._stalled_s_max = stalled_s_max
         self._opened = False
-        """Whether all partitions have been open at the same time; later ones are no reason."""
+        """Whether all partitions have been open at once; later ones do not make it unready."""
 
     def stalled_s(self) -> float:
-        """See `Liveness.stalled_s`; 0 while there is no raft thread."""
+        """As `Liveness.stalled_s`; 0 while there is no raft thread."""
         host = self._observed.host
         return 0.0 if host is None else host.liveness.stalled_s()
 
     def dead(self) -> list[str]:
-        """Why the node must be started again; empty: it lives."""
+        """Reasons why the node must be restarted; empty: it lives."""
         reasons = []
         if self._observed.failure is not None:
             reasons.append(f"the node has failed: {self._observed.failure!r}")
@@ -46,7 +47,7 @@ class Health:
         return reasons
 
     def missing(self) -> list[str]:
-        """What is missing before clients can be served; empty: nothing."""
+        """Conditions that are missing before the node can serve clients; empty: it is ready."""
         observed = self._observed
         missing = self.dead()
         if observed.stopping:

@@ -1,10 +1,9 @@
-"""Every metric that a node exposes, with what it means to an operator: one table, which also makes
-`docs/metrics.md`.
+"""Every metric that a node exposes, with its meaning for operators. `docs/metrics.md` is generated
+from it.
 
-Names follow the Prometheus conventions: base units (seconds, bytes), the unit last, `_total` after
-it for what only grows. Labels are bounded: methods and codes by the protocol, queues by the
-partitions that a node may have (`NODE_PARTITIONS_MAX`); nothing is labelled by item, client,
-producer or partition.
+Names follow the Prometheus conventions: base units (seconds, bytes), the unit last, then `_total`
+for counters. Labels are bounded: methods and codes by the protocol, queues by the partitions that a
+node may have (`NODE_PARTITIONS_MAX`). No label names an item, client, producer or partition.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,8 +31,8 @@ class MetricSpec(msgspec.Struct, frozen=True):
 
 
 class HistogramSpec(msgspec.Struct, frozen=True):
-    """Of whole numbers that count for `scale` each, in the powers of two from `2**first` to
-    `2**last`."""
+    """A histogram of whole numbers in units of `scale`, with edges at the powers of two from
+    `2**first` to `2**last`."""
 
     metric: MetricSpec
     scale: float
@@ -319,7 +318,7 @@ PENDING = _gauge(
 
 
 def _specs() -> tuple[MetricSpec, ...]:
-    """In the order of this file."""
+    """All metrics, in the order of this file."""
     found: list[MetricSpec] = []
     for value in list(globals().values()):
         each = list(value.values()) if isinstance(value, dict) else [value]
@@ -335,7 +334,7 @@ METRICS: Final = _specs()
 
 
 def family(spec: MetricSpec, rows: Iterable[tuple[Labels, float]]) -> Metric:
-    """The metric with its samples: (values of the labels, value)."""
+    """The metric with its samples; a row is (values of the labels, value)."""
     if spec.kind == "counter":
         counter = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
         for labels, value in rows:
@@ -349,7 +348,7 @@ def family(spec: MetricSpec, rows: Iterable[tuple[Labels, float]]) -> Metric:
 
 
 def histogram(spec: HistogramSpec, rows: Iterable[tuple[Labels, Distribution]]) -> Metric:
-    """The metric with its distributions: (values of the labels, distribution)."""
+    """The metric with its distributions; a row is (values of the labels, distribution)."""
     metric = spec.metric
     made = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, distribution in rows:
@@ -358,7 +357,7 @@ def histogram(spec: HistogramSpec, rows: Iterable[tuple[Labels, Distribution]]) 
 
 
 def _buckets(spec: HistogramSpec, distribution: Distribution) -> list[tuple[str, float]]:
-    """Upper edges with the number of values up to them. The edges are those of the distribution:
+    """Upper edges with the number of values up to each. The edges are those of the distribution:
     whole numbers below a power of two.
     """
     seen = sum(distribution.buckets[: spec.first])
@@ -366,6 +365,6 @@ def _buckets(spec: HistogramSpec, distribution: Distribution) -> list[tuple[str,
     for exponent in range(spec.first, spec.last + 1):
         seen += distribution.buckets[exponent]
         edges.append((f"{(2**exponent - 1) * spec.scale:.9g}", seen))
-    # Not `distribution.count`: it may be ahead of the buckets by what is being added.
+    # Not `distribution.count`: during an addition it may be ahead of the buckets.
     edges.append(("+Inf", sum(distribution.buckets)))
     return edges

@@ -1,7 +1,7 @@
-"""A node's metrics, made when somebody asks: a scrape is what they cost.
+"""The metrics of a node, made at each scrape; they cost nothing between scrapes.
 
-What belongs to the event loop is copied there, in a few microseconds a partition; storage is read
-and text is made in a thread of its own, one scrape after the other.
+State of the event loop is copied on the loop, in a few microseconds a partition. A separate thread
+reads the storage and makes the text, one scrape after the other.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _US = "_us"
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What there was on the event loop at one instant."""
+    """The state of the event loop at one instant."""
 
     wall_ms: int
     missing: int
@@ -63,16 +63,16 @@ class Look(msgspec.Struct, frozen=True):
     pending: int
     statuses: Statuses
     connected: frozenset[str]
-    """Names of nodes to which there is a connection."""
+    """Names of the connected nodes."""
     clock_skew_ms: int
     damage: DamageStats | None
     conditions: Mapping[str, int]
-    """By kind."""
+    """Number of conditions by kind."""
     scrub: ScrubStats | None
 
 
 def look(observed: Observed, health: Health) -> Look:
-    """On the event loop."""
+    """Copies the state. On the event loop."""
     host, placement, calls = observed.host, observed.placement, observed.calls
     statuses: dict[GroupId, GroupStatus] = {}
     if host is not None:
@@ -130,7 +130,7 @@ def _node(observed: Observed) -> Labels | None:
 
 
 class Metrics:
-    """The metrics of one node, in a registry of its own."""
+    """The metrics of one node, in their own registry."""
 
     def __init__(self, observed: Observed, health: Health) -> None:
         self._observed = observed
@@ -139,22 +139,22 @@ class Metrics:
         self._collector = _NodeCollector()
         self._registry: CollectorRegistry | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        """Makes one text after the other, also those for which nobody waits any more."""
+        """Makes one text after the other, also texts whose client has gone."""
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The text, and its content type: of `accept`, the HTTP header, the best that is known."""
+        """Returns the text and its content type, by the HTTP header `accept`."""
         seen = look(self._observed, self._health)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._text, seen, accept)
 
     async def forget_storage(self) -> None:
-        """Before the storage is closed: returns when nobody reads it, nor will."""
+        """Ends reads of the storage before it is closed. Returns when no read runs or will run."""
         self._observed.environment = None
-        # What began before has ended when this one's turn comes.
+        # All earlier work of the thread has ended when this runs.
         await asyncio.get_running_loop().run_in_executor(self._thread, int)
 
     def close(self) -> None:
-        """After the last exposition."""
+        """To be called after the last exposition."""
         self._thread.shutdown(wait=False)
 
     def _text(self, seen: Look, accept: str) -> tuple[bytes, str]:
@@ -169,7 +169,7 @@ class Metrics:
 
 
 class _NodeCollector(Collector):
-    """Hands out what was made last."""
+    """Returns the metrics that were made last."""
 
     def __init__(self) -> None:
         self.families: list[Metric] = []
@@ -329,7 +329,7 @@ def _others(seen: Look) -> list[tuple[Labels, float]]:
 
 
 def _lags(seen: Look) -> Mapping[str, int]:
-    """By name of the other node: what it lacks at most in a group that is led here."""
+    """By name of the other node: most entries that it lacks in a group that this node leads."""
     lags: dict[str, int] = {}
     for status in seen.statuses.values():
         for follower in status.followers:
@@ -339,7 +339,7 @@ def _lags(seen: Look) -> Mapping[str, int]:
 
 
 class _Logs(msgspec.Struct, frozen=True):
-    """Of all replicas of a queue on this node."""
+    """Sums over all replicas of a queue on this node."""
 
     bytes: int
     uncommitted: int
@@ -356,7 +356,7 @@ _LOG_FIELDS: tuple[tuple[MetricSpec, str], ...] = (
 
 
 def _logs(seen: Look) -> Iterator[tuple[Labels, _Logs]]:
-    """By namespace and queue."""
+    """Log sums by namespace and queue."""
     owners: list[tuple[Labels, tuple[GroupId, ...]]] = [(("", ""), (PLACEMENT_GROUP,))]
     owners += [((queue.namespace, queue.name), queue.groups) for queue in seen.placed]
     for label, groups in owners:

@@ -1,9 +1,9 @@
-"""Counts of a node's queues, read from its storage when somebody asks.
+"""Counts of a node's queues, read from its storage on request.
 
-A partition is read only when it has applied something since it was read last, so partitions at rest
-cost nothing. What has happened to items is counted in the replicated state of a partition, by all
-replicas alike and over every restart. A node counts what such a sum has grown by while it led the
-partition, so that the counters of all nodes add up, and do not jump when a leadership moves.
+A partition is read only when it has applied entries since its last read, so idle partitions cost
+nothing. The replicated state of a partition counts the events of its items: all replicas have the
+same sums, also after restarts. A node counts only the growth of these sums while it leads the
+partition. So the counters of all nodes add up, and do not jump when a leadership moves.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ from querator.server.admin.metric_catalogue import ITEM_COUNTS, ITEM_STATES
 from querator.storage.environment import Environment, StorageError
 
 SNAPSHOT_PARTITIONS_MAX: Final = 64
-"""Partitions that are read from one snapshot, for it pins pages."""
+"""Partitions that are read from one snapshot; a snapshot pins pages."""
 
 _DAMAGE: Final = (StorageError, msgspec.MsgspecError, AssertionError)
-"""What reading a partition may end with whose rows are damaged, and whose node is not."""
+"""Errors of reading a partition with damaged rows, when the node itself is not damaged."""
 
 Statuses = Mapping[GroupId, GroupStatus]
 
 
 class QueueReading(msgspec.Struct):
-    """One queue on this node. Items, bytes and leases are those of partitions that it leads."""
+    """One queue on this node. Items, bytes and leases count in the partitions that it leads."""
 
     queue: Queue
     states: dict[str, int]
@@ -46,27 +46,27 @@ class QueueReading(msgspec.Struct):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A partition as it was read last; `stats` None: it could not be read."""
+    """The last read of a partition; `stats` None: it could not be read."""
 
     applied_index: int
     stats: PartitionStats | None
 
 
 class QueueMetrics:
-    """One thread at a time."""
+    """Reads the queues of one node. Used by one thread at a time."""
 
     def __init__(self, *, began_ms: int) -> None:
-        """`began_ms` is when the node was made: of queues that are younger nothing was missed."""
+        """`began_ms` is when the node was created. All events of younger queues are counted."""
         self._began_ms = began_ms
         self._known: dict[GroupId, _Known] = {}
         self._seen: dict[GroupId, PartitionStats] = {}
-        """What a partition's sums were last compared with."""
+        """The sums of each partition at the last comparison."""
         self._counts: dict[QueueId, dict[str, int]] = {}
 
     def read(
         self, environment: Environment | None, placed: PlacementMap, statuses: Statuses
     ) -> list[QueueReading]:
-        """All queues of the map. Without an environment what was read before stands."""
+        """Reads all queues of the map. Without an environment, the last reads remain valid."""
         self._forget(placed)
         if environment is not None:
             self._refresh(environment, placed, statuses)
@@ -92,8 +92,8 @@ class QueueMetrics:
                         stats = queries.stats(txn, group)
                     except _DAMAGE:
                         stats = None
-                    # The snapshot may be ahead of the index. Then the index is ahead of this one
-                    # next time, and the partition is read again.
+                    # The snapshot may be ahead of `applied_index`. Then the next index differs,
+                    # and the partition is read again.
                     self._known[group] = _Known(applied_index, stats)
 
     def _changed(self, group: GroupId, status: GroupStatus) -> bool:
@@ -148,7 +148,7 @@ def _add_items(reading: QueueReading, stats: PartitionStats) -> None:
 
 
 def _older(first_ms: int, second_ms: int) -> int:
-    """Of two instants, of which 0 is none."""
+    """The earlier of two instants; 0: none."""
     return min(first_ms or second_ms, second_ms or first_ms)
 
 

@@ -1,4 +1,4 @@
-"""ReadBatch: one request, answered by the pages of a batch; see `browse_stream`."""
+"""ReadBatch: one request, answered with the pages of a batch; see `browse_stream`."""
 
 from querator.model.errors import QueratorError
 from querator.model.reader_calls import BatchPage

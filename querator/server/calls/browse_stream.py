@@ -1,7 +1,7 @@
-"""Browse: one request, answered by the pages of a scan.
+"""Browse: one request, answered with the pages of a scan.
 
-The next page is made while one is on its way, so there are two in memory; a client that reads
-slowly is not read for.
+The next page is made while the current page is being sent, so at most two are in memory. For a
+client that reads slowly, no further pages are made.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ async def write_pages(
     write: Callable[[P], Awaitable[None]],
     draining: Callable[[], bool],
 ) -> QueratorError | None:
-    """Writes pages from `first` on; `after` says where the next one begins, None: there is none.
-    Raises DEADLINE_EXCEEDED when the client reads nothing for SCAN_IDLE_MS_MAX.
+    """Writes pages from `first` on; `after` returns the start of the next page, or None after the
+    last. Raises DEADLINE_EXCEEDED when the client reads nothing for SCAN_IDLE_MS_MAX.
     """
 
     async def write_soon(page: P) -> None:
@@ -80,7 +80,7 @@ async def write_pages(
     while (following := after(page)) is not None:
         if draining():
             return DRAINING
-        # Owned: awaited below, also when nothing can be written any more.
+        # Owned: awaited below, also when the write fails.
         ahead = asyncio.get_running_loop().create_task(make(following))
         try:
             await write_soon(page)

@@ -1,7 +1,7 @@
-"""What became of calls, counted where they end: one addition per call, whatever its items.
+"""Counts of ended calls by outcome: one addition per call, whatever its number of items.
 
-A method of a stream is counted twice over: `LeaseStream` are streams that have ended, and
-`LeaseStream/Complete` requests on such streams.
+Streams and their requests are counted separately: `LeaseStream` counts ended streams, and
+`LeaseStream/Complete` counts requests on such streams.
 """
 
 import time
@@ -13,14 +13,14 @@ from querator.raft.stats import Distribution, Gatherer
 
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
-"""The caller went away before it was answered."""
+"""The caller disconnected before the answer."""
 
 _UNTIMED: Final = frozenset(("Lease", "LeaseStream", "ProduceStream"))
-"""They last as long as their callers want them to."""
+"""Methods without durations: they last as long as their callers want."""
 
 
 class CallCounts:
-    """Of one server. All methods on the event loop."""
+    """Counts of one server. All methods run on the event loop."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[str, str], int] = {}
@@ -28,8 +28,8 @@ class CallCounts:
         self._streams: dict[str, int] = {}
 
     def ended(self, method: str, code: str, began_s: float) -> None:
-        """A call ended with `OK`, `CANCELLED` or the name of an ErrorCode. `began_s` as of
-        `time.perf_counter`.
+        """A call ended with `OK`, `CANCELLED` or the name of an ErrorCode. `began_s` is a reading
+        of `time.perf_counter`.
         """
         key = method, code
         self._ended[key] = self._ended.get(key, 0) + 1
@@ -56,11 +56,11 @@ class CallCounts:
         return self._ended.copy()
 
     def lasted_us(self) -> Mapping[str, Distribution]:
-        """Microseconds from the request to its answer, by method; not of those that wait for work,
-        nor of whole streams.
+        """Microseconds from the request to its answer, by method; without calls that wait for work,
+        and without whole streams.
         """
         return {method: gatherer.distribution() for method, gatherer in self._lasted_us.items()}
 
     def open_streams(self) -> Mapping[str, int]:
-        """A copy: method → streams that are open."""
+        """A copy: method → open streams."""
         return self._streams.copy()

@@ -1,7 +1,7 @@
-"""How calls end: the one place where an exception becomes a gRPC status with details.
+"""The end of calls: the only place where an exception becomes a gRPC status with details.
 
-A `QueratorError` is an answer. Anything else is a defect: the client gets INTERNAL with a request
-id and nothing of the inside, and the log gets the same id with the traceback.
+A `QueratorError` is an answer. Any other exception is a defect: the client receives INTERNAL with a
+request id and no internals, and the log has the same id with the traceback.
 """
 
 import asyncio
@@ -58,11 +58,12 @@ T = TypeVar(
 W = TypeVar("W", LeaseCall, AdvanceReaderCall)
 
 _DETAILS_KEY = "grpc-status-details-bin"
-# An empty answer must be on its way before the caller gives up, or its lease request ends unknown.
+# An empty answer must be sent before the caller's deadline; else the outcome of its lease request
+# is unknown.
 _ANSWER_MARGIN_MS = 100
-# A reason must, or the caller has nothing but its own time-out, also while the machine is busy.
+# A refusal must be sent in time, also on a busy machine; else the caller sees only a time-out.
 _REASON_MARGIN_MS = 250
-# Between two looks whether calls still come to a node that drains.
+# Interval of the checks whether calls still arrive at a draining node.
 _LOOK_S = 0.01
 
 DRAINING = QueratorError(
@@ -80,12 +81,12 @@ def now_ms() -> int:
 
 
 def new_request_id() -> str:
-    """Unique over restarts and nodes, as far as chance allows."""
+    """Unique over restarts and nodes, with high probability."""
     return f"{_start}-{next(_numbers):x}"
 
 
 def refusal_of(error: Exception, *, request_id: str, method: str) -> QueratorError:
-    """What the client is told about `error`; what is no refusal is logged."""
+    """The answer to the client for `error`. An error that is not a refusal is logged."""
     if isinstance(error, QueratorError):
         if error.code is ErrorCode.INTERNAL:
             _log.error("grpc.failed", method=method, request_id=request_id, exc_info=error)
@@ -97,7 +98,7 @@ def refusal_of(error: Exception, *, request_id: str, method: str) -> QueratorErr
 
 
 def log_call(method: str, code: str, began_s: float, request_id: str) -> None:
-    """One line, at debug, for each unary call and each stream that has ended."""
+    """Logs one line, at debug, for each unary call and each stream that has ended."""
     if _debugs():
         duration_ms = round((time.perf_counter() - began_s) * 1000, 3)
         _log.debug(
@@ -106,7 +107,7 @@ def log_call(method: str, code: str, began_s: float, request_id: str) -> None:
 
 
 def log_broken(method: str, request_id: str) -> None:
-    """The transport of a stream failed under it: the client has gone."""
+    """Logs that the transport of a stream failed: the client has disconnected."""
     _log.debug("grpc.broken", method=method, request_id=request_id)
 
 
@@ -119,10 +120,10 @@ async def abort(context: Context, error: QueratorError, *, request_id: str) -> N
 
 
 class LiveCalls:
-    """Counts the calls that are being answered, so that a drain knows when they all are, and in
-    `counts` what became of them. `incoming` learns of each message that is whole.
+    """Counts the running calls, so that a drain knows when all have ended. `counts` has their
+    outcomes. `incoming` is informed of each complete message.
 
-    `draining` is set by the drain: no call is taken on any more.
+    The drain sets `draining`: then no more calls are accepted.
     """
 
     def __init__(self) -> None:
@@ -135,14 +136,14 @@ class LiveCalls:
         self._refused = 0
 
     def refused(self) -> None:
-        """A call has come although nothing is taken on any more."""
+        """A call has come although the node is draining."""
         self._refused += 1
 
     async def quiet(self, quiet_s: float, *, most_s: float) -> None:
         """Returns when no call has come for `quiet_s`, or after `most_s`.
 
-        Both are counted in looks: a loop that stands still takes in what came meanwhile only when
-        it goes on, and until then nothing can be said to be quiet.
+        Both times are counted in checks. A blocked event loop accepts waiting calls only when it
+        continues, so the time for which it was blocked does not count as quiet.
         """
         quiet = looks = 0
         while quiet < quiet_s / _LOOK_S and looks < most_s / _LOOK_S:
@@ -165,7 +166,7 @@ class LiveCalls:
 
 
 def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
-    """`work` as a handler whose failures are answered."""
+    """Wraps `work` as a handler that answers its failures with a status."""
     counts = live.counts
 
     async def handle(data: bytes, context: Context) -> bytes:
@@ -199,7 +200,7 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
 
 
 def remaining_ms(context: Context) -> int:
-    """What is left until the client's deadline, at least 1; 0 when it has none."""
+    """Time until the client's deadline, at least 1; 0 when it has none."""
     remaining_s: Any = context.time_remaining()
     if remaining_s is None or math.isinf(remaining_s):
         return 0
@@ -207,8 +208,8 @@ def remaining_ms(context: Context) -> int:
 
 
 def answer_within_ms(context: Context) -> int:
-    """What is left until an answer must be on its way, so that the client still hears why there is
-    nothing; 0 when it has no deadline.
+    """Time until an answer must be sent, so that a refusal reaches the client before its deadline;
+    0 when the client has none.
     """
     left_ms = remaining_ms(context)
     return left_ms - min(_REASON_MARGIN_MS, left_ms // 4)

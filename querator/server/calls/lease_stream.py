@@ -1,10 +1,10 @@
-"""LeaseStream: deliveries against credit, and the settling of leases, on one stream.
+"""LeaseStream: deliveries for credit, and the settling of leases, on one stream.
 
     reader ──credit──► subscription ──► pump ──deliveries──► outbox ──► writer
        └─────task per settle────────► service ──answers───────┘
 
-The pump asks for the next delivery only while the outbox has room, so a client that reads slowly
-gets no more leases than it can be told of.
+The pump asks for the next delivery only while the outbox has room. So a client that reads slowly
+gets no more leases than the outbox can hold.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from querator.wire import frames
 from querator.wire.frames import Credit
 
 CUT_NOTICED_S = 0.05
-"""How long after the end of a stream its cancellation may come."""
+"""Limit of the time between the end of a stream and its cancellation."""
 
 _METHOD = "LeaseStream"
 _METHODS: Final[dict[type[object], str]] = {
@@ -79,13 +79,13 @@ class LeaseStream:
                 if self._pump is not None:
                     self._pump.cancel()
                 if self._ending is None:
-                    # They are released at once: nobody shall work on them.
+                    # Their leases are released at once, so no consumer may work on them.
                     outbox.drop_deliveries()
                 await outbox.until(outbox.is_answered)
                 outbox.close()
             if self._ending is None:
-                # A connection that is cut may read as the end of the stream a moment before gRPC
-                # cancels this task; what the client holds must not be released then.
+                # A cut connection may look like the end of the stream just before gRPC cancels
+                # this task. Then the client's leases must not be released.
                 await asyncio.sleep(CUT_NOTICED_S)
                 half_closed = True
         finally:
@@ -95,7 +95,7 @@ class LeaseStream:
         return self._ending
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
-        """Reads until the stream ends by the client, or by a frame without a readable number."""
+        """Reads until the client ends the stream, or sends a frame without a readable number."""
         try:
             subscription = await self._open(tasks)
             while subscription is not None:
@@ -112,7 +112,7 @@ class LeaseStream:
             self._end(None)
 
     async def _open(self, tasks: asyncio.TaskGroup) -> Subscription | None:
-        """Reads the first frame and subscribes; None if the client says nothing at all."""
+        """Reads the first frame and subscribes; None if the client sends no frame."""
         frame = await read_frame(self._context, self._messages)
         if frame is None:
             return None
@@ -133,7 +133,7 @@ class LeaseStream:
         return subscription
 
     async def _deliver(self, subscription: Subscription) -> None:
-        """The pump."""
+        """Runs the pump."""
         try:
             while True:
                 await self._outbox.until(self._outbox.has_room_for_delivery)
@@ -144,7 +144,7 @@ class LeaseStream:
             self._end(refusal_of(error, request_id=self._request_id, method=_METHOD))
 
     def _take(self, frame: bytes, subscription: Subscription, tasks: asyncio.TaskGroup) -> None:
-        """Acts on a frame. Raises when there is no number to answer to."""
+        """Handles a frame. Raises when the frame has no number to answer to."""
         number, said = frames.parse_lease_frame(frame, subscribed=self._call, now_ms=now_ms())
         assert not isinstance(said, SubscribeCall)
         if isinstance(said, Credit):
@@ -194,6 +194,6 @@ class LeaseStream:
 
 
 def _frame(subscription: Subscription, reply: LeaseReply) -> bytes | None:
-    """A delivery as of when it is written: its leases have gone on while it has waited."""
+    """The frame of a delivery with the leases as of now; None if none of them remain."""
     left = subscription.as_of_now(reply)
     return None if left is None else frames.encode_delivery(left)

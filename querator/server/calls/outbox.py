@@ -1,10 +1,9 @@
-"""What waits to be written to one stream, and how much of its requests may wait for an answer.
+"""Frames that wait to be written to one stream, and limits of its unanswered requests.
 
-gRPC allows one write at a time per stream, and a write takes as long as the client is slow. So
-answers and deliveries go through here to the stream's one writer, and whoever would make more of it
-waits for room first: a request is read only while few enough are unanswered, in number and bytes;
-a delivery is asked for only while few enough bytes wait to be written. A slow client so holds up
-itself and nobody else.
+gRPC allows one write at a time per stream, and a slow client delays each write. So answers and
+deliveries pass through an outbox to the stream's only writer. A request is read only while the
+unanswered requests are below their limits of number and bytes. A delivery is requested only while
+the waiting bytes are below their limit. So a slow client delays only itself.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from querator.model import limits
 
 
 class Outbox:
-    """Answers go before deliveries: they free leases and the client's window."""
+    """Outbox of a stream. Answers precede deliveries: they free leases and the client's window."""
 
     def __init__(self) -> None:
         self._answers: deque[tuple[bytes, int]] = deque()
@@ -28,25 +27,25 @@ class Outbox:
         self._closed = False
 
     def took(self, request_bytes: int) -> None:
-        """A request was read that will be answered."""
+        """A request was read and will be answered."""
         self._unanswered += 1
         self._unanswered_bytes += request_bytes
 
     def answer(self, frame: bytes, request_bytes: int) -> None:
-        """The answer to a request of so many bytes."""
+        """Adds the answer to a request of `request_bytes`."""
         self._answers.append((frame, request_bytes))
         self._writing.set()
 
     def deliver(self, size: int, make: Callable[[], bytes | None]) -> None:
-        """A delivery of about `size` bytes. `make` makes its frame just before it is written; None:
-        there is nothing to be delivered any more.
+        """Adds a delivery of about `size` bytes. `make` makes its frame just before it is written,
+        or returns None if nothing remains to be delivered.
         """
         self._deliveries.append((size, make))
         self._deliveries_bytes += size
         self._writing.set()
 
     def drop_deliveries(self) -> None:
-        """What is not written yet is not written at all."""
+        """Drops all deliveries that are not written yet."""
         self._deliveries.clear()
         self._deliveries_bytes = 0
 
@@ -60,7 +59,7 @@ class Outbox:
         return self._deliveries_bytes < limits.STREAM_DELIVERIES_BYTES_MAX
 
     def is_answered(self) -> bool:
-        """Every answer is written."""
+        """Whether every answer is written."""
         return not self._unanswered
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -70,12 +69,12 @@ class Outbox:
             await self._written.wait()
 
     def close(self) -> None:
-        """`write_all` returns when everything is written."""
+        """Makes `write_all` return once everything is written."""
         self._closed = True
         self._writing.set()
 
     async def write_all(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """The stream's one writer."""
+        """Runs the stream's only writer."""
         while True:
             if self._answers:
                 frame, request_bytes = self._answers.popleft()

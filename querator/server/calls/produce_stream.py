@@ -1,5 +1,5 @@
-"""ProduceStream: requests are read without waiting for answers, and each is answered by its number
-as soon as it is done, in any order.
+"""ProduceStream: requests are read without waiting for answers. Each is answered by its number as
+soon as it is done, in any order.
 
     reader ──task per request──► service ──► outbox ──► writer
 """
@@ -59,7 +59,7 @@ class ProduceStream:
         return DRAINING if self._reader.cancelled() else self._reader.result()
 
     async def _read(self, tasks: asyncio.TaskGroup) -> QueratorError | None:
-        """Reads until the stream ends; what ended it if that was not the client's half-close."""
+        """Reads until the stream ends. Returns the reason; None: the client's half-close."""
         outbox, context, request_limits = self._outbox, self._context, self._limits
         while not self._draining:
             if not outbox.has_room_for_request():

@@ -1,9 +1,9 @@
-"""What both streams have in common: how they are read, how they are told to end, how they end.
+"""The common part of all streams: reading, drain and end.
 
-A stream ends by the client's half-close (then every request that was read is answered, and the
-status is OK), by a refusal that leaves nobody to answer, or by the node's drain (then it is not
-read any further, what was read is answered, and the status says why). When the client vanishes,
-gRPC cancels the handler's task, and the tasks inside of it with it.
+A stream ends in one of three ways. After the client's half-close, every request that was read is
+answered, and the status is OK. A refusal that cannot be answered on the stream ends it with that
+status. At the node's drain, reading stops, the requests that were read are answered, and the status
+says why. When the client vanishes, gRPC cancels the handler's task, including its child tasks.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from querator.service.admission import CONNECTION
 
 
 class Stream(Protocol):
-    """One stream while it lives."""
+    """One live stream."""
 
     async def run(self) -> QueratorError | None:
-        """Lives until the stream ends; None: the client half-closed and has all its answers."""
+        """Runs until the stream ends. Returns None if the client half-closed and is answered."""
 
     def drain(self) -> None:
-        """Has `run` end soon with `DRAINING`."""
+        """Makes `run` end soon with `DRAINING`."""
 
 
 Handler: TypeAlias = "Callable[[object, Context], Awaitable[None]]"
@@ -50,13 +50,13 @@ class Streams:
         self._live: set[Stream] = set()
 
     def drain(self) -> None:
-        """Has every live stream end soon."""
+        """Makes every live stream end soon."""
         for stream in self._live:
             stream.drain()
 
     def handler(self, method: str, make: Callable[[Context, str, object], Stream]) -> Handler:
-        """A handler of stream calls: `make` gets the context, the request id of the call, and its
-        request: bytes, where only the answers are a stream.
+        """Makes a handler of stream calls. `make` gets the context, the request id of the call, and
+        its request, which is bytes where only the answers are a stream.
         """
 
         counts = self._calls.counts
@@ -77,8 +77,8 @@ class Streams:
             code = CANCELLED
             with self._calls:
                 try:
-                    # Not with the first frame: a status cannot be sent beside a first frame whose
-                    # write was given up, and the client would wait for its end for ever.
+                    # Sent separately from the first frame: if the write of a first frame is
+                    # cancelled, no status can be sent, and the client would wait for ever.
                     await context.send_initial_metadata(())
                     ending = await stream.run()
                     code = OK if ending is None else ending.code.name
@@ -100,8 +100,8 @@ class Streams:
 
 
 def _is_broken(error: Exception, context: Context) -> bool:
-    """Whether the transport failed, which is no defect: what is written to a stream that the client
-    has left fails before the handler learns that it is cancelled.
+    """Whether the transport failed, which is no defect. After the client has left, writes to the
+    stream fail before the handler is cancelled.
     """
     if not (context.cancelled() or context.done()):
         return False
@@ -111,7 +111,7 @@ def _is_broken(error: Exception, context: Context) -> bool:
 
 
 class Readable(Protocol):
-    """The part of a context that is read."""
+    """The reading part of a context."""
 
     def read(self) -> Awaitable[object]: ...
 

@@ -1,4 +1,4 @@
-"""`service.routing.forwarder.Forwarder`: one link from this node to each other one of the map."""
+"""A `service.routing.forwarder.Forwarder`: one link to each other node of the map."""
 
 import asyncio
 from typing import Any
@@ -16,10 +16,10 @@ from querator.service.routing.forwarder import ForwarderEvents, Query
 
 
 class Forwarding:
-    """Of the node `name`. On the event loop; the owner passes on each map and calls `close`."""
+    """Links of the node `name`. On the event loop; the owner passes each map and calls `close`."""
 
     def __init__(self, name: str, *, token: bytes, connect: Connect | None = None) -> None:
-        """`connect` opens connections; None: by gRPC, in the clear."""
+        """`connect` opens connections; None: by gRPC, without TLS."""
         self.name = name
         self.key = link_key(token)
         self._connect = connect or grpc_connect(None)
@@ -35,11 +35,11 @@ class Forwarding:
         self._events = events
 
     def hello(self, to: str) -> LinkHello:
-        """What this node says of itself to the node `to`."""
+        """This node's description of itself for the node `to`."""
         return LinkHello(LINK_VERSION, self._cluster_id, self.name, to)
 
     def on_map(self, placed: PlacementMap) -> None:
-        """Opens links to nodes that are new, or have another address, and ends the others."""
+        """Opens and ends links, so that there is one to each other node at its address."""
         self._cluster_id = placed.cluster_id
         wanted = {
             node.name: node.client_address
@@ -87,10 +87,10 @@ class Forwarding:
         if self._events is not None:
             self._events.on_offer(node, group, items)
 
-    # --- what the service room asks ------------------------------------------------------------
+    # --- calls from the service package --------------------------------------------------------
 
     def heard(self, node: str) -> None:
-        """The node has opened a link to this one: it has started, if there is none to it."""
+        """The node has opened a link to this node, so it runs; a link that is down is retried."""
         link = self._links.get(node)
         if link is not None:
             link.hurry()

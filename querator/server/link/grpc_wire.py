@@ -14,15 +14,15 @@ from querator.v1 import node_service_pb2, node_service_pb2_grpc
 from querator.wire.tls import Tls, open_channel
 
 NewestTls = Callable[[], Awaitable[Tls]]
-"""Whom to trust and what to show, for a connection that begins."""
+"""Returns the newest TLS settings for a new connection."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # The largest lease, and what gathers beside it.
+    # The largest lease, and the answers in the same frame.
     ("grpc.max_receive_message_length", FORWARD_BYTES_MAX + 32 * MIB),
     ("grpc.max_send_message_length", -1),
-    # A node that has gone without a word is noticed about as soon as by the raft room. The first
-    # timeout is for pings that begin as keepalives alone; gRPC also pings to measure the link, and
-    # while it waits a minute for such an answer it sends no other ping.
+    # A node that vanishes is detected about as soon as in the raft package. The first timeout
+    # applies only to pings that begin as keepalives. gRPC also pings to measure the link, and sends
+    # no other ping while it waits a minute for that answer.
     ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.http2.ping_timeout_ms", 2_000),
@@ -56,7 +56,7 @@ class GrpcWire:
 
 
 def grpc_connect(tls: NewestTls | None) -> Connect:
-    """`tls` None: in the clear."""
+    """Connects by gRPC; `tls` None: without TLS."""
 
     @asynccontextmanager
     async def connect(address: str) -> AsyncIterator[Wire]:
@@ -83,8 +83,8 @@ async def _unbroken(waiting: Awaitable[T]) -> T:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the task that is cancelled. gRPC tells of a call that was cut by cancelling
-    whoever waits for it.
+    """Whether the task itself is cancelled. gRPC reports a cut call by cancelling the waiting
+    coroutine.
     """
     task = asyncio.current_task()
     return task is None or bool(task.cancelling())

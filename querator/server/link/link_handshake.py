@@ -1,8 +1,8 @@
-"""Who may speak on a link: nodes of this cluster, which prove that they know its token.
+"""The handshake of a link: both nodes prove that they know the cluster's token.
 
-The handshake is that of peer connections (`raft.tcp.handshake`) with a key of its own, derived from
-the token, so that nothing proven on one port is of use on the other. What follows it is not
-authenticated frame by frame: a network where others can change packets needs TLS or a tunnel.
+The handshake is that of peer connections (`raft.tcp.handshake`) with a separate key, derived from
+the token, so that a proof for one port is of no use on the other. Later frames are not
+authenticated one by one: a network where others can change packets needs TLS or a tunnel.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 Step = node_service_pb2.LinkHandshake
 Send = Callable[[Step], Awaitable[None]]
 Receive = Callable[[], Awaitable[Step]]
-"""Raises Refused when what comes is no step."""
+"""Raises Refused when it receives something other than a step."""
 
 
 def link_key(token: bytes) -> bytes:
@@ -38,7 +38,7 @@ def link_key(token: bytes) -> bytes:
 
 
 async def dial(key: bytes, own: LinkHello, send: Send, receive: Receive) -> None:
-    """Proves who this node is, and has the other prove the same. Raises Refused, TimeoutError."""
+    """Authenticates this node and the other one to each other. Raises Refused, TimeoutError."""
     async with asyncio.timeout(HANDSHAKE_S):
         shake, opening = Handshake.dial(key, secrets.token_bytes(NONCE_BYTES), encode_hello(own))
         await send(_step(*opening))
@@ -55,8 +55,9 @@ async def accept(
     receive: Receive,
     judge: Callable[[LinkHello], LinkHello],
 ) -> LinkHello:
-    """Who has opened the link. `judge` gets what it says of itself and returns what this node does,
-    or raises Refused; so does this, and TimeoutError. Whoever is refused is told why.
+    """Authenticates the node that has opened the link and returns its hello. `judge` gets that
+    hello and returns this node's hello, or raises Refused. A refused node receives the reason.
+    Raises Refused, TimeoutError.
     """
     try:
         async with asyncio.timeout(HANDSHAKE_S):

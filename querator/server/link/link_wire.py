@@ -1,8 +1,9 @@
-"""The seam between the protocol of links and what carries them: one stream of frames in each
+"""The interface between the protocol of links and their transport: one stream of frames in each
 direction between two nodes.
 
-`server.link.grpc_wire` is the real form of the side that dials; the side that is dialed gets a gRPC
-context, of which `Accepted` says what it needs. The simulator has its own forms of both.
+`server.link.grpc_wire` implements the dialing side over gRPC. The accepting side gets a gRPC
+context; `Accepted` is the part of it that is used. The simulator has its own implementation of
+both.
 """
 
 from collections.abc import Callable
@@ -13,12 +14,12 @@ from querator.v1 import node_service_pb2
 
 
 class WireBroken(Exception):
-    """The stream is no more. What was written may have arrived, and nobody knows how much of it."""
+    """The stream has broken. It is unknown how much of the written data has arrived."""
 
 
 class Wire(Protocol):
-    """Of the node that has dialed. Frames arrive in order, as long as the stream lives. Each method
-    raises WireBroken, also in whoever waits in one already.
+    """The side that has dialed. Frames arrive in order, as long as the stream lives. Each method
+    raises WireBroken, also in a call that already waits.
     """
 
     async def write(self, request: node_service_pb2.LinkRequest) -> None:
@@ -26,28 +27,28 @@ class Wire(Protocol):
         ...
 
     async def read(self) -> node_service_pb2.LinkResponse | None:
-        """The next frame; None when the other node has ended the stream in order."""
+        """The next frame; None when the other node has ended the stream normally."""
         ...
 
     async def done_writing(self) -> None:
-        """The half-close: the other node reads everything that was written, and answers it."""
+        """Half-closes the stream: the other node reads and answers everything that was written."""
         ...
 
 
 class Accepted(Protocol):
-    """Of the node that was dialed. Its task is cancelled when the stream is no more."""
+    """The side that was dialed. Its task is cancelled when the stream breaks."""
 
     async def read(self) -> object:
-        """Bytes of the next frame; something else after the half-close."""
+        """The bytes of the next frame; another object after the half-close."""
         ...
 
     async def write(self, data: bytes) -> None: ...
 
     def peer(self) -> str:
-        """Who has dialed, for people."""
+        """Address of the dialing node, for people."""
         ...
 
 
 Connect = Callable[[str], AbstractAsyncContextManager[Wire]]
-"""Opens a stream to `host:port`; the end of the block ends it. That nobody is there is seen by the
-first write or read."""
+"""Opens a stream to `host:port`; the end of the block ends it. If the node is unreachable, the
+first write or read fails."""

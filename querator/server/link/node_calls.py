@@ -1,11 +1,11 @@
-"""NodeService: what other nodes ask of this one, answered from here alone.
+"""NodeService: answers the asks of other nodes from this node alone.
 
-    reader ──commands──► raft room ──────► answers ──► writer
+    reader ──commands──► raft package ───► answers ──► writer
        └─────questions──► a task each ──────┘   ▲
                                      offers ────┘
 
-Commands are proposed as they are read, so those for one group keep their order. Nobody is heard
-before it has proven the cluster's token (`node_proof`).
+Commands are proposed as they are read, so commands for one group keep their order. A node must
+first prove that it knows the cluster's token (`link_handshake`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from querator.server.link.forwarding import Forwarding
 
 FRAME_BYTES = 1 * MIB
-"""Answers of one frame together, unless one is larger."""
+"""Limit of the answers in one frame together; a single answer may be larger."""
 
 _METHOD = "Link"
 _log = telemetry.logger(__name__)
@@ -62,7 +62,7 @@ class NodeCalls:
         self._read_all = False
 
     def drain(self) -> None:
-        """Says that nothing more is taken on, and goes on to answer what was."""
+        """Announces that no more asks are accepted. Accepted asks are still answered."""
         if not self._draining:
             self._draining = True
             self._say(frames.Closing())
@@ -116,7 +116,7 @@ class NodeCalls:
     # --- asks ----------------------------------------------------------------------------------
 
     async def _read(self, tasks: asyncio.TaskGroup) -> QueratorError | None:
-        """Until the other node has asked all that it will; why not, if it cannot be understood."""
+        """Reads until the other node half-closes. Returns an error if a frame cannot be read."""
         try:
             while (data := await read_frame(self._context, self._messages)) is not None:
                 for ask in frames.decode_asks(_request(data).asks):
@@ -150,7 +150,7 @@ class NodeCalls:
         try:
             result = self._exchange.carried(self._node, group, command, future.result())
             answer = frames.result(id, result)
-        except Exception as error:  # noqa: BLE001 - nobody else would answer
+        except Exception as error:  # noqa: BLE001 - every command needs an answer
             self._fail(id, error)
         else:
             self._answer(answer)
@@ -182,7 +182,7 @@ class NodeCalls:
         self._say(frames.Offer(group, items))
 
     async def _write(self) -> None:
-        """Until everything that was read is answered."""
+        """Writes until every ask that was read is answered."""
         while True:
             self._wake.clear()
             while self._answers:

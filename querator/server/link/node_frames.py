@@ -1,9 +1,9 @@
-"""What travels on a link between two nodes, as bytes: lists of asks one way, of answers the other.
+"""The frames of a link between two nodes, as bytes: lists of asks one way, of answers the other.
 
-Commands keep the form that they have in the log; results travel with a number that says what they
-are. A mask can be wider than msgpack's integers, so leased segments travel without: what is leased
-comes with them. Whoever cannot read something ends the link: the two nodes have proven that they
-speak one version.
+Commands keep their form in the log. A result travels with the number of its type. A mask can be
+wider than msgpack's integers, so leased segments travel without masks: the leased items come with
+them. A node that cannot read a frame ends the link, because the handshake has proven that both
+nodes have the same version.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,11 +59,11 @@ from querator.service.routing.forwarder import (
 )
 
 LINK_VERSION = 9
-"""Of what is in this module; two nodes talk only when they have the same."""
+"""Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
 class LinkHello(msgspec.Struct, frozen=True, array_like=True):
-    """What a side says of itself in the handshake. `to`: who it takes the other one for."""
+    """A node's description of itself in the handshake. `to`: the node that it expects to reach."""
 
     version: int
     cluster_id: str
@@ -87,7 +87,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="q"):
 
 
 class Demand(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="d"):
-    """Has no answer."""
+    """A demand for items of a queue, without an answer."""
 
     queue: QueueId
     waiters: int
@@ -101,7 +101,7 @@ Ask = Propose | Question | Demand
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="r"):
-    """Of a command; `kind` numbers its type."""
+    """The result of a command; `kind` is the number of its type."""
 
     id: int
     kind: int
@@ -109,14 +109,14 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="r"):
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="a"):
-    """To a question: its type follows from the question's."""
+    """The answer to a question; its type follows from the question's type."""
 
     id: int
     answer: msgspec.Raw
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f"):
-    """A command or a question has no result."""
+    """The error of a command or a question."""
 
     id: int
     code: ErrorCode
@@ -128,14 +128,14 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f"):
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
-    """So many items of a group are kept for this node for a moment."""
+    """The sender keeps `items` of a group for this node for a short time."""
 
     group: GroupId
     items: int
 
 
 class Closing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="x"):
-    """The node stops: nothing more is taken on, what was is still answered."""
+    """The node stops: it accepts no more asks and still answers the accepted ones."""
 
 
 Answer = Result | Reply | Failure | Offer | Closing
@@ -154,7 +154,7 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`refusal` instead of everything else."""
+    """A lease, or only a `refusal`."""
 
     lease: int
     deadline_ms: int
@@ -277,7 +277,7 @@ T = TypeVar("T")
 
 
 class FrameError(Exception):
-    """The bytes are no frame of a link."""
+    """The bytes are not a frame of a link."""
 
 
 def encode_hello(hello: LinkHello) -> bytes:

@@ -1,11 +1,11 @@
-"""One link from this node to another: asks go out in order, answers come back in any.
+"""One link from this node to another: asks leave in order, answers return in any order.
 
     down ──dialed──► open ──broken, or the other node stops──► down, dialed again after a pause,
                                                       or as soon as the other node dials this one
 
-What was sent when a link breaks may have been carried out (OUTCOME_UNKNOWN); what was not,
-certainly was not (UNAVAILABLE). While a frame is being sent more asks gather for the next one, so a
-busy link sends few large frames.
+When a link breaks, asks that were sent may have been executed (OUTCOME_UNKNOWN); asks that were not
+sent certainly were not (UNAVAILABLE). While a frame is being sent, more asks gather for the next
+one, so a busy link sends few large frames.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from querator.service.routing.forwarder import Query
 from querator.v1 import node_service_pb2
 
 FRAME_BYTES = 1 * MIB
-"""Asks of one frame together, unless one is larger."""
+"""Limit of the asks in one frame together; a single ask may be larger."""
 ASKS_WAITING_MAX = 16_384
 _QUERIES = GroupId(-1)
-"""What questions are counted under: they are small, and share among themselves."""
+"""Stand-in group for questions: they are small and have one share of the limits together."""
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
@@ -44,7 +44,7 @@ _log = telemetry.logger(__name__)
 
 
 class _Waiting:
-    """Somebody waits for the answer to an ask."""
+    """An ask that waits for its answer."""
 
     __slots__ = ("bytes", "future", "group", "query", "sent")
 
@@ -59,8 +59,9 @@ class _Waiting:
 
 
 class NodeLink:
-    """To the node `name` at `address`. `own` says who this node is; `on_reach` is called when
-    `open` changes, `on_offer` with what the other node offers, `connect` makes the connection.
+    """The link to the node `name` at `address`. `own` makes this node's hello; `on_reach` is called
+    when `worth_trying` changes, `on_offer` at each offer of the other node; `connect` makes the
+    connection.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class NodeLink:
     def _expect(
         self, group: GroupId, size: int, query: Query | None
     ) -> tuple["asyncio.Future[Any]", int]:
-        """A future, and the number under which its answer will come; 0: it has failed."""
+        """A future, and the number of its answer; 0: the future has failed already."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.worth_trying:
             future.set_exception(self._unreachable())
@@ -145,7 +146,7 @@ class NodeLink:
         return future, id
 
     def _forget(self, id: int, _: "asyncio.Future[Any]") -> None:
-        """Nobody waits any more; what is not sent yet will not be."""
+        """The caller no longer waits. An ask that is not sent yet will not be sent."""
         waiting = self._waiting.pop(id, None)
         if waiting is not None:
             self._shares.remove(waiting.group, waiting.bytes)
@@ -162,7 +163,7 @@ class NodeLink:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def hurry(self) -> None:
-        """The other node is there: it has just been heard."""
+        """The other node has just been heard, so it is dialed without a pause."""
         self._hurry.set()
 
     async def _keep_open(self) -> None:
@@ -180,7 +181,7 @@ class NodeLink:
             self._down()
 
     async def _lived(self) -> bool:
-        """As `_live`; a defect ends the connection alone, and the link is opened again."""
+        """As `_live`; a defect ends only the connection, and the link is opened again."""
         try:
             return await self._live()
         except Exception:  # noqa: BLE001 - calls must not wait for a dead link
@@ -188,7 +189,7 @@ class NodeLink:
             return False
 
     async def _live(self) -> bool:
-        """One connection from its opening to its end; whether the other node was reached."""
+        """One connection from opening to end. Returns whether the other node was reached."""
         reached = False
         async with self._connect(self.address) as wire:
             try:
@@ -227,7 +228,7 @@ class NodeLink:
                 writer.cancel()
 
     async def _read(self, wire: Wire) -> None:
-        """Until the link ends."""
+        """Reads until the link ends."""
         try:
             while (response := await wire.read()) is not None:
                 for answer in frames.decode_answers(response.answers):
@@ -247,11 +248,11 @@ class NodeLink:
                 await self._wake.wait()
             await wire.done_writing()
         except WireBroken:
-            # The reader sees why the link ended.
+            # The reader logs why the link ended.
             return
 
     def _gather(self) -> list[frames.Ask]:
-        """What goes into the next frame; it counts as sent."""
+        """The asks of the next frame. They count as sent."""
         asks: list[frames.Ask] = []
         size = 0
         while self._queue and size < FRAME_BYTES:
@@ -275,7 +276,7 @@ class NodeLink:
             self._on_reach(self.name)
 
     def _down(self) -> None:
-        """The link is no more: whoever waits is told what that means."""
+        """The link has ended: each waiting ask fails with UNAVAILABLE or OUTCOME_UNKNOWN."""
         self._queue.clear()
         waiting, self._waiting = self._waiting, {}
         self._shares = self._no_shares()
@@ -298,7 +299,7 @@ class NodeLink:
             case frames.Offer():
                 self._on_offer(self.name, answer.group, answer.items)
             case frames.Closing():
-                # Nothing more is sent; what was is answered, also by refusals.
+                # Nothing more is sent. Sent asks are still answered, possibly by refusals.
                 self._set_open(False)
                 self._refuse_unsent()
                 self._wake.set()
