@@ -1,10 +1,31 @@
 """Querator: a clustered lease queue with Almost Exactly Once Delivery.
 
-The names below are the public surface. They load on first use, so that a program which only talks
-to a server never loads the storage or the Raft engine:
+The public names load on first use, so a program that only talks to a server never loads the storage
+or the Raft engine:
 
 * `Client`, `SyncClient`, `Tls`: the SDK;
 * `Node`: a node inside the caller's process.
+
+Code belongs into a package; only modules that assemble a node or serve all packages are here.
+`.importlinter` holds the order of the imports.
+
+    __main__     `python -m querator`: the same as the command `querator`
+    cli          the command `querator`
+    client       the Python SDK
+    config       the settings of a node: sources, checks, addresses
+    model        the values that travel between packages
+    node         a node: starts, stops and connects all its parts
+    partition    the state machine of a queue's partition
+    placement    queues, nodes, and the places of partitions
+    raft         Raft groups: replication of entries into a machine
+    rooms        assembles Raft, placement and services for a node
+    server       the gRPC server, links between nodes, the admin port
+    service      calls between the API and the partitions
+    spark        queues as a data source of Spark
+    storage      the disk: environments, tables, the node's identity
+    telemetry    logs: events with keys, as text or JSON
+    v1           generated stubs of the protocol `proto/querator/v1`
+    wire         requests and answers as bytes, to and from model values
 """
 
 from importlib import import_module

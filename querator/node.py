@@ -1,29 +1,31 @@
-"""A node: every room put together, in a process of its own (`querator serve`) or in yours.
+"""A node: all packages assembled, in its own process (`querator serve`) or in the caller's process.
 
     async with querator.Node("./data", new=True) as node:
         async with node.client() as client:
             await client.create_queue("mail")
             await client.produce("mail", b"hello")
 
-Start, in order: admin port · directory and identity · environment · raft thread · the map, and
-every group of it recovered · services · server. Whoever can reach the server can use every queue.
-The end, in reverse: the server takes nothing more, waiting leases are told to go elsewhere, what
-was taken on is committed and answered, the raft thread ends, the directory is free again, and the
-admin port, which has told of all this, closes.
+**Start.** The parts start in this order: admin port, directory and identity, environment, raft
+thread, the map with all its groups recovered, services, server. A client that can reach the server
+can use every queue.
 
-A node of several also finds or forms its cluster before the raft thread starts
-(`placement.joining.formation`), for as long as it takes, and gives its leaderships away before it
-takes nothing more.
+**Stop.** The parts stop in reverse order. The server accepts no more calls, waiting lease calls are
+sent to other nodes, and accepted calls are committed and answered. Then the raft thread ends, the
+directory is released, and the admin port, which has reported all these steps, closes.
+
+A node of a cluster also finds or forms its cluster before the raft thread starts
+(`placement.joining.formation`), without a time limit. Before the server stops accepting calls, the
+node gives its leaderships away.
 
 **Failure.** When the storage fails, or a defect stops the raft thread or the work behind the map,
-memory and disk may differ: every call ends, `run_until_stopped` and the end of the block raise
-`NodeFailedError`, and only a new node on the same directory may go on. An error inside one
-partition stops that partition alone.
+memory and disk may differ. Then every call ends, `run_until_stopped` and the end of the block raise
+`NodeFailedError`, and only a new node on the same directory may continue. An error inside one
+partition stops only that partition.
 
-**In your process** a node has two threads: your event loop and the raft thread. Python code that
-keeps the interpreter busy delays the raft thread by up to a switch interval each time that it comes
-back from the disk. `querator serve` sets `SWITCH_INTERVAL_S`; a node leaves the interval of your
-process alone unless `switch_interval_s` is given.
+**In the caller's process** a node has two threads: the event loop and the raft thread. Python code
+that keeps the interpreter busy delays the raft thread by up to a switch interval at each return
+from the disk. `querator serve` sets `SWITCH_INTERVAL_S`; a node does not change the interval of the
+process unless `switch_interval_s` is given.
 """
 
 import asyncio
@@ -61,18 +63,18 @@ if TYPE_CHECKING:
     from querator.server.admin.admin_server import AdminServer
 
 SWITCH_INTERVAL_S: Final = 0.000_5
-"""Of `querator serve`. At the interpreter's 5 ms a turn of 0.4 ms takes 11 beside a busy event
-loop; shorter intervals cost both threads more than they save."""
+"""Switch interval of `querator serve`. With the interpreter's 5 ms, a turn of 0.4 ms takes 11 ms
+beside a busy event loop. Shorter intervals cost both threads more than they save."""
 
 HAND_OVER_S_MAX: Final = 5.0
-"""How long a node that stops waits for others to take its leaderships."""
+"""Limit of the time that a stopping node waits for other nodes to take its leaderships."""
 VERSION: Final = version("querator")
 
 _log = telemetry.logger(__name__)
 
 
 class NodeFailedError(Exception):
-    """The node has stopped by a failure, which is the cause. Start again on the same directory."""
+    """A failure (the cause) has stopped the node. Start a new one on the same directory."""
 
 
 class StoppedEarlyError(Exception):
@@ -80,7 +82,7 @@ class StoppedEarlyError(Exception):
 
 
 class Node:
-    """One node. `async with` starts and stops it; used once."""
+    """One node. `async with` starts and stops it. An instance is used once."""
 
     def __init__(
         self,
@@ -101,9 +103,9 @@ class Node:
         shutdown_timeout_ms: int = 5_000,
         switch_interval_s: float | None = None,
     ) -> None:
-        """One of `data_dir`, `memory`, and `environment`: a back end of your own, which the node
-        closes. The other settings are those of `querator.config.Config`; `listen` takes a free port
-        by default, and there is no admin port. `cluster` None: a node that is alone.
+        """Give one of `data_dir`, `memory` and `environment` (a back end of the caller, which the
+        node closes). The other settings are those of `querator.config.Config`. By default, `listen`
+        takes a free port, and there is no admin port. `cluster` None: a single node.
         """
         if [data_dir is not None, memory, environment is not None].count(True) != 1:
             raise ValueError("give one of data_dir, memory=True and environment")
@@ -137,7 +139,7 @@ class Node:
         self._end_wanted = asyncio.Event()
         self._failure: BaseException | None = None
 
-    # --- what it is ----------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------
 
     @property
     def address(self) -> str:
@@ -147,12 +149,12 @@ class Node:
 
     @property
     def admin_address(self) -> str:
-        """HOST:PORT of the admin port, with the real port; empty when there is none."""
+        """HOST:PORT of the admin port, with the real port; empty without an admin port."""
         return self._admin_address
 
     @property
     def durable(self) -> bool:
-        """Whether what is acknowledged survives the process and the machine."""
+        """Whether acknowledged changes survive the process and the machine."""
         assert self._environment is not None, "the node has not started"
         return self._environment.durable
 
@@ -162,7 +164,7 @@ class Node:
         return self._identity
 
     def client(self, **options: Any) -> "Client":
-        """A client of this node, to be used by `async with`; options as of `querator.Client`."""
+        """A client of this node, for `async with`. Options are those of `querator.Client`."""
         from querator.client import Client
 
         return Client(self.address, **options)
@@ -184,10 +186,10 @@ class Node:
             raise self._failed()
 
     async def start(self) -> None:
-        """Returns when clients are served; of a node of several, when its cluster is found. Raises
-        StorageError (also for a directory that is not what was asked for), OSError when it cannot
-        listen, QueratorError when the map does not recover, NodeFailedError, and after
-        `request_stop` StoppedEarlyError; nothing is left behind then.
+        """Returns when clients are served; a node of a cluster finds its cluster first. Raises
+        StorageError (also for a directory that does not fit the arguments), OSError when it cannot
+        listen, QueratorError when the map does not recover, NodeFailedError, and StoppedEarlyError
+        after `request_stop`. After an error, all started parts have been stopped.
         """
         try:
             await self._start()
@@ -263,19 +265,19 @@ class Node:
         placement.say(self._said())
         if self._membership is not None:
             self._membership.say(self._said())
-            # Owned: ended and awaited with the rest.
+            # Owned: ended and awaited with the other parts.
             watch = asyncio.get_running_loop().create_task(self._membership.watch())
             self._running.push_async_callback(_ended, watch)
             self._running.push_async_callback(self._hand_over, placement)
 
     async def _on_hand_off(self) -> None:
-        """The node is about to stop: nobody should be sent here any more."""
+        """The node will stop soon: clients should use other nodes."""
         self._observed.stopping = True
         if self._server is not None:
             await self._server.wants_no_clients()
 
     def _make_forwarding(self, tls: Dialing | None) -> Forwarding | None:
-        """The way to the other nodes; None for a node that is alone."""
+        """Links to the other nodes; None for a single node."""
         if self._cluster is None:
             return None
         connect = grpc_connect(None if tls is None else tls.newest)
@@ -289,7 +291,7 @@ class Node:
     # --- the cluster -------------------------------------------------------------------
 
     def _said(self) -> PlacedNode:
-        """What this node says of itself."""
+        """This node's description of itself."""
         cluster, identity = self._cluster, self.identity
         client_address = self._address or ("" if cluster is None else self._listen)
         return PlacedNode(
@@ -303,8 +305,8 @@ class Node:
         )
 
     async def _join(self, environment: Environment, clock: Clock) -> TcpPeers | None:
-        """Finds the others, and becomes a member of their cluster if this node is none yet; the
-        peer port, None for a node that is alone.
+        """Finds the other nodes, and joins their cluster if this node is not a member yet. Returns
+        the peer port, or None for a single node.
         """
         if self._membership is None:
             placed = await asyncio.to_thread(stored_map, environment)
@@ -321,8 +323,8 @@ class Node:
         return self._membership.peers
 
     async def _until_formed(self, placement: Placement) -> None:
-        """Until the map names this node: the first leader writes the founding nodes there, and who
-        comes later learns it from its beginning.
+        """Waits until the map names this node. The first leader writes the founding nodes into the
+        map; a node that joins later already finds itself there.
         """
         self._wait_for("the placement group to have a leader")
         async with asyncio.TaskGroup() as tasks:
@@ -353,13 +355,13 @@ class Node:
         return server
 
     def _make_admin(self) -> "AdminServer":
-        """Blocks: it loads libraries that a node without an admin port does without."""
+        """Blocks: it loads libraries that only a node with an admin port needs."""
         from querator.server.admin.admin_server import AdminServer
 
         return AdminServer(self._observed, listen=self._listen_admin)
 
     def _open(self) -> Environment:
-        """Blocks, for as long as opening takes."""
+        """Opens the storage. Blocks meanwhile."""
         environment, self._identity = opening.opened(
             self._environment,
             self._data_dir,
@@ -371,13 +373,13 @@ class Node:
         return environment
 
     async def _stop_serving(self, server: GrpcServer, service: QueueService) -> None:
-        """At the same time: the server waits for calls, and the service answers those that wait."""
+        """Stops both at once: the server waits for calls, and the service answers waiting ones."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.stop(self._shutdown_timeout_ms / 1000))
             tasks.create_task(service.stop())
 
     def request_stop(self) -> None:
-        """Ends `run_until_stopped`. On the event loop; the owner of the block stops the node."""
+        """Ends `run_until_stopped`. On the event loop. The owner of the block stops the node."""
         self._end_wanted.set()
 
     async def run_until_stopped(self) -> None:
@@ -387,7 +389,7 @@ class Node:
             raise self._failed()
 
     async def stop(self) -> None:
-        """Ends everything in the order above; returns when the directory is free. Then nothing."""
+        """Ends all parts in the order above. Returns when the directory is free. Idempotent."""
         self._observed.stopping = True
         await self._running.aclose()
         _log.info("node.stopped")

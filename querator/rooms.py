@@ -1,11 +1,11 @@
-"""The rooms of a node between its storage and its doors, put together: raft, placement, service.
+"""Assembles the packages of a node between its storage and its ports: raft, placement, service.
 
-What is outside is handed in: the environment, the clock, the other nodes (the peer port, and links
-for forwarding), and whatever makes the turns of the raft room. So a program that has another form
-of them, as the simulator does, runs the same node.
+The caller passes the outside parts: the environment, the clock, the other nodes (the peer port, and
+links for forwarding), and the loop that makes the turns of the raft package. So a program with
+other implementations of them, such as the simulator, runs the same node.
 
-Events of the raft room come in here and go to those whom they concern: of group 0 to placement, of
-partitions to the service.
+Events of the raft package arrive here. Events of group 0 go to placement, events of partitions to
+placement and the service.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,35 +38,35 @@ _log = telemetry.logger(__name__)
 
 
 class Vicinity(Protocol):
-    """What the peer port knows of the other nodes."""
+    """The peer port's knowledge of the other nodes."""
 
     def connected(self) -> Mapping[NodeKey, PlacedNode]:
-        """The nodes whose connections are open, in their own words."""
+        """The connected nodes, as they describe themselves."""
         ...
 
     def newcomers(self) -> tuple[PlacedNode, ...]:
-        """Nodes without a cluster that have asked this one since the last call."""
+        """Nodes without a cluster that have asked this node since the last call."""
         ...
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
-        """The other nodes of the map to which there is no connection, or which are not heard."""
+        """The other nodes of the map that are not connected, or not heard."""
         ...
 
     def old_copies(self) -> Mapping[str, str]:
-        """Nodes that were refused with an old copy of their data, by name, and why."""
+        """Nodes refused for an old copy of their data: name → reason."""
         ...
 
     async def ask(self, node: PlacedNode) -> Description | str:
-        """What who answers at the node's address says of itself, or why it does not."""
+        """Asks the node at that address to describe itself. Returns the reason if it does not."""
         ...
 
     def on_map(self, placed: PlacementMap) -> None:
-        """There is a newer map."""
+        """Receives a newer map."""
         ...
 
 
 class Rooms:
-    """Made on the event loop that all of it runs on. `start` once; the caller's stack ends it."""
+    """Created on the event loop that all parts use. `start` once; the caller's stack ends it."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Rooms:
         scrub_bytes_per_s: int = 0,
         born: str = "",
     ) -> None:
-        """`peers`, `turn_loop` and `log_bytes_kept` as of `Host`, `on_hand_off` as of
-        `ClusterService`, `scrub_bytes_per_s` as of `Scrub`, `born` as of `Router`. `vicinity` and
-        `forwarding` None: a node that is alone. `on_failure` is told of what has stopped the raft
-        room, or the work behind the map, for good, and ends the rest of that work
+        """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off` as for
+        `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`. `vicinity` and
+        `forwarding` None: a single node. `on_failure` receives the error that has stopped the raft
+        package, or the work behind the map, for good; it ends the rest of that work
         (`Placement.end`).
         """
         self._on_failure = on_failure
@@ -159,8 +159,9 @@ class Rooms:
         )
 
     async def start(self, running: AsyncExitStack) -> None:
-        """Returns when the map and its groups here are recovered; `placement.until_formed` is the
-        caller's. What is to be ended is on the stack, also when this raises QueratorError.
+        """Returns when the map and its groups on this node are recovered; the caller awaits
+        `placement.until_formed`. All started parts are on the stack, also when this raises
+        QueratorError.
         """
         await self.host.start()
         running.push_async_callback(self.host.stop)
@@ -173,7 +174,7 @@ class Rooms:
         self.scrub.start()
         running.push_async_callback(self.scrub.stop)
 
-    # --- to the leader of a group, wherever that is ----------------------------------------
+    # --- to the leader of a group, on any node ---------------------------------------------
 
     async def _propose(self, group: GroupId, command: Any) -> Any:
         return await self.service.router.propose(group, command)
@@ -187,7 +188,7 @@ class Rooms:
             return frozenset()
         return self._vicinity.out_of_reach(self.placement.map)
 
-    # --- what the host says ----------------------------------------------------------------
+    # --- events of the host ----------------------------------------------------------------
 
     def on_effects(self, group: GroupId, effects: Any) -> None:
         if group == PLACEMENT_GROUP:
@@ -209,7 +210,7 @@ class Rooms:
         self.service.damage.unsendable(group, index, part)
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
-        """One partition is down and the node goes on; without group 0, on the map as it is."""
+        """One partition is down, and the node continues; without group 0, with the current map."""
         owner = self.placement.map.by_group(group)
         _log.error(
             "node.partition_stopped",
