@@ -110,7 +110,7 @@ TURN_COUNTS: Final[dict[str, HistogramSpec]] = {
     ),
     "bytes": _histogram("turn_bytes", "Bytes of those commands and their items.", 1, 8, 25),
 }
-"""By the name of the distribution in `TurnStats`."""
+"""Keyed by the name of the distribution in `TurnStats`."""
 
 # --- calls -------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("moved_out", "moved_out", "Items that went to another queue."),
     )
 }
-"""By field of `PartitionStats`."""
+"""Keyed by field of `PartitionStats`."""
 
 # --- raft and cluster ------------------------------------------------------------------
 
