@@ -1,10 +1,11 @@
-"""What a partition takes over of what others remember, so that repeats may come to it.
+"""Adoption: a partition takes over what other partitions remember, so that repeats may come to it.
 
-Requests with an identity or keys are shared out among the partitions of a queue, and when their
-number changes some go to another one than their first attempt did. Before that one takes any, it
-adopts what the others know (`partition.facts` reads it). A fact ("this request was stored there",
-"everything up to this sequence is forgotten") stays true for ever, so that adopting one too often,
-too late or in the wrong place does no harm; what must not happen is that one is missing.
+Requests with an identity or keys are shared out among the partitions of a queue. When the number of
+partitions changes, some repeats go to another partition than their first attempt. Before that
+partition accepts any request, it adopts what the others know (`partition.facts` reads it). A fact
+("this request was stored there", "everything up to this sequence is forgotten") stays true for
+ever. So it does no harm to adopt a fact too often, too late or in the wrong place. No fact may be
+missing.
 """
 
 from querator.model.commands import Adopt, Done, Refusal
@@ -15,7 +16,7 @@ from querator.partition.txn_producers import learn
 
 
 def adopt(turn: Turn, command: Adopt) -> Done | Refusal:
-    """`changed` counts producers, also those of transactions, and keys."""
+    """`changed` counts producers, including those of transactions, and keys."""
     if turn.row is None:
         return unconfigured()
     facts = command.facts

@@ -1,7 +1,7 @@
-"""How items die, and how they become ready: the one place that judges expiry and attempts.
+"""How items die and how they become ready: the only place that judges expiry and attempts.
 
-A dead item goes to the dead queue through the outbox (state MOVING), or, when the queue has none,
-is dropped and counted. The target of a move is fixed when its row is written.
+A dead item goes to the dead queue through the outbox (state MOVING). If the queue has no dead
+queue, the item is dropped and counted. The target of a move is fixed when its row is written.
 """
 
 from querator.model.commands import DeadTarget
@@ -47,12 +47,12 @@ def become_ready(
     position: int | None = None,
     lane: int = LANE,
 ) -> None:
-    """Makes detached items ready, at the tail or back at `position`, or keeps them in another
-    `lane` at `position`; the expired ones die.
+    """Makes detached items ready, at the tail or back at `position`, or holds them in another
+    `lane` at `position`. Expired items among them die.
     """
     expired = block.expired(mask, turn.now_ms)
     alive = mask & ~expired
-    # The living first: a block without segments goes.
+    # The living items first: a block without segments is removed.
     if alive:
         check(came_from, event, ItemState.READY if lane == LANE else ItemState.HELD)
         if lane != LANE:
@@ -90,7 +90,9 @@ def become_ready_or_worn(
     attempt: int,
     releases: int,
 ) -> None:
-    """After a lease whose attempt counts: to the tail, or dead when the attempts are used up."""
+    """Gives back items of a lease whose attempt counts: to the tail, or dead when their attempts
+    are used up.
+    """
     if worn(turn, attempt):
         kill(
             turn,
@@ -118,8 +120,8 @@ def become_scheduled(
     releases: int,
     due_ms: int,
 ) -> None:
-    """After a lease: not ready before `due_ms`. What has expired meanwhile dies at once: the sweep
-    has been past it.
+    """Schedules items of a lease for `due_ms`. Items that have expired meanwhile die at once: the
+    sweep has already passed them.
     """
     expired = block.expired(mask, turn.now_ms)
     alive = mask & ~expired
@@ -134,7 +136,7 @@ def become_scheduled(
 
 
 def worn(turn: Turn, attempt: int) -> bool:
-    """Whether an item that was leased so often may not be leased again."""
+    """Whether an item with this number of attempts may not be leased again."""
     return 0 < turn.queue.max_attempts <= attempt
 
 
@@ -148,7 +150,9 @@ def kill(
     came_from: int,
     attempt: int,
 ) -> None:
-    """Detached items die: to the dead queue, or dropped and counted when there is none."""
+    """Detached items die: they go to the dead queue, or are dropped and counted if there
+    is none.
+    """
     count = mask.bit_count()
     turn.state.dead += count
     if reason is DeadReason.EXPIRED:
@@ -165,7 +169,7 @@ def kill(
 
 
 def home_of(targets: tuple[DeadTarget, ...], partition: int) -> DeadTarget:
-    """The partition of the same number where that exists, else one that follows from the number."""
+    """The partition with the same number if there is one, else one that follows from the number."""
     for target in targets:
         if target.partition == partition:
             return target
@@ -182,8 +186,8 @@ def send(
     target_group: int,
     died_at_ms: int = 0,
 ) -> None:
-    """Puts detached items into the outbox, one move number for each in order of sequence.
-    `died_at_ms` 0: now.
+    """Puts detached items into the outbox, with one move number for each in the order of sequence.
+    `died_at_ms` 0 means now.
     """
     txn, group = turn.txn, turn.group
     row = OUTBOX_TARGETS.get(txn, group, target_group)

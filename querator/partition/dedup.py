@@ -1,10 +1,10 @@
 """Dedup keys: a second item with a key within the queue's window is not stored.
 
-The window counts from the first item's produce, whatever became of that item since. There are at
-most DEDUP_KEYS_MAX keys: items with others are refused until keys have left the window. A
-transaction reserves room for the keys of its stages when it prepares, for it must not be refused
-after that: each item with a key counts, also one that repeats a key. Keys that another partition
-hands over are taken in any case.
+The window begins with the produce of the first item, whatever has become of that item. A partition
+remembers at most DEDUP_KEYS_MAX keys: items with further keys are refused until keys have left the
+window. A transaction reserves space for the keys of its stages when it prepares, because it must
+not be refused later. Each item with a key counts, also one that repeats a key. Keys that another
+partition hands over are always accepted.
 """
 
 from hashlib import blake2b
@@ -19,16 +19,16 @@ from querator.partition.turn import Turn, earlier
 from querator.storage.tables import DEDUP_KEYS, DEDUP_ORDER
 
 Duplicates = tuple[tuple[int, ...], ...]
-"""(ordinal in the command, sequence of the item that was there before, and its partition when that
-is another one), ascending.
+"""(ordinal in the command, sequence of the earlier item, and its partition when that is another
+one), in ascending order.
 """
 
 
 def known_keys(
     turn: Turn, specials: tuple[ItemSpecial, ...], first_seq: int, stored: Duplicates = ()
 ) -> Duplicates:
-    """Which items of a command repeat a key, also one of the same command; with those that are
-    `stored` already.
+    """Which items of a command repeat a key, also a key of the same command. The items that are
+    `stored` already are included.
     """
     window_ms = turn.queue.dedup_window_ms
     if window_ms <= 0 or not specials:
@@ -55,7 +55,7 @@ def known_keys(
 def too_many_keys(
     turn: Turn, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
 ) -> Refusal | None:
-    """Why the keys of a command cannot be remembered."""
+    """The refusal if the keys of a command cannot be remembered; else None."""
     if not specials:
         return None
     repeated = {duplicate[0] for duplicate in duplicates}
@@ -65,12 +65,12 @@ def too_many_keys(
 
 
 def keys_of(specials: tuple[ItemSpecial, ...]) -> int:
-    """How many items have a key."""
+    """The number of items with a key."""
     return sum(1 for special in specials if special.dedup_key)
 
 
 def no_room_for_keys(turn: Turn, fresh: int) -> Refusal | None:
-    """Why so many more keys cannot be remembered."""
+    """The refusal if `fresh` more keys cannot be remembered; else None."""
     held = turn.state.dedup_keys + turn.state.pinned_keys
     if not fresh or turn.queue.dedup_window_ms <= 0 or held + fresh <= DEDUP_KEYS_MAX:
         return None
@@ -102,7 +102,7 @@ def remember_keys(turn: Turn, command: Produce, first_seq: int, duplicates: Dupl
 
 
 def adopt_key(turn: Turn, fact: KeyFact) -> None:
-    """What another partition knows of a key; of two items the later one counts."""
+    """Adopts what another partition knows about a key. Of two items, the later one is kept."""
     before = DEDUP_KEYS.get(turn.txn, turn.group, _hash(fact.key))
     if before is not None and decode_dedup(before).at_ms >= fact.at_ms:
         return
@@ -125,7 +125,9 @@ def _put(turn: Turn, row: DedupRow) -> None:
 
 
 def forget_keys(turn: Turn, rows_max: int) -> int:
-    """Forgets keys out of the window, the oldest first, up to `rows_max`. How many."""
+    """Forgets keys that have left the window, the oldest first, up to `rows_max`. Returns their
+    number.
+    """
     txn, group = turn.txn, turn.group
     doomed: list[tuple[int, bytes]] = []
     for key, _ in DEDUP_ORDER.rows(txn, group):

@@ -1,18 +1,18 @@
-"""What a partition remembers of groups from which it takes moves, or to which it sends some.
+"""What a partition remembers about groups from which it takes moves, or to which it sends some.
 
     the source has        `moved_upto` in the target                       its moves
     -------------------   ----------------------------------------------   -------------------------
     sent nothing yet      no row                                           from the first one on
     sent up to n          source → n                                       those after n
-    left the map          last id of a range of such groups → first id     none: they come too late
+    left the map          last id of a range of such groups → first id     none: they are too late
 
-Ids of groups are given upwards and never again. So a group that is not in a map that has another
-one of a higher id has left it for ever, and nothing that it sends counts: a batch that comes late
-has arrived before, or belonged to a queue that was deleted. But its first batch looks like that of
-a source that begins. A row per source would stay for ever; groups that are gone share a row for all
-those between two that are not, so that there are about as many rows as living sources.
+Ids of groups ascend and are never reused. So a group that is missing in a map that has a group with
+a higher id has left the map for ever, and its moves do not count. A batch that comes late has
+arrived before, or belonged to a queue that was deleted. But its first batch looks like that of a
+source that begins. A row per source would stay for ever. Therefore all gone groups between two
+living ones share one row, so that there are about as many rows as living sources.
 
-The number of the last move to a target (`outbox_targets`) goes with the target.
+The number of the last move to a target (`outbox_targets`) is forgotten with the target.
 """
 
 from bisect import bisect_left
@@ -27,11 +27,13 @@ from querator.storage.tables import MOVED_UPTO, OUTBOX, OUTBOX_TARGETS
 
 _UPTO_BYTES = 8
 _RANGE = b"-"
-"""Before the first id of a range: so the values of both kinds of rows differ in length."""
+"""Prefix before the first id of a range. It makes the values of the two kinds of rows differ in
+length.
+"""
 
 
 def moved_upto(txn: ReadTransaction, group: int, source: int) -> int | None:
-    """The last move of the source that has arrived; None: the source is gone."""
+    """The last move of the source that has arrived. None means that the source is gone."""
     row = MOVED_UPTO.get(txn, group, source)
     if row is not None:
         return None if _is_range(row) else int.from_bytes(row, "big")
@@ -45,7 +47,9 @@ def note_moved(turn: Turn, source: int, upto: int) -> None:
 
 
 def sources(txn: ReadTransaction, group: int) -> tuple[int, ...]:
-    """The groups that it has taken moves from and that are not known to be gone, ascending."""
+    """The groups from which the partition has taken moves and that are not known to be gone, in
+    ascending order.
+    """
     rows = MOVED_UPTO.rows(txn, group)
     return tuple(_id(key) for key, row in rows if not _is_range(row))
 
@@ -53,8 +57,8 @@ def sources(txn: ReadTransaction, group: int) -> tuple[int, ...]:
 def departed(
     txn: ReadTransaction, group: int, living: Collection[int]
 ) -> tuple[tuple[int, int], ...]:
-    """What to name in ForgetGroups, if all groups that are not `living` have left the map; empty:
-    nothing.
+    """The ranges to name in ForgetGroups if all groups that are not `living` have left the map.
+    Empty if there are none.
     """
     txn = generations.view(txn, group)
     gone: set[int] = set()
@@ -75,7 +79,7 @@ def departed(
     for last in sorted([*gone, *ends]):
         first = below[bisect_left(below, last) - 1] + 1
         found.setdefault(first, []).append(last)
-    # A range by itself is as it should be.
+    # A range by itself stays.
     return tuple(
         (first, lasts[-1])
         for first, lasts in found.items()
@@ -84,7 +88,9 @@ def departed(
 
 
 def forget_groups(turn: Turn, command: ForgetGroups) -> Done:
-    """`changed` counts rows that have gone; bounded per command, the lowest first."""
+    """`changed` counts removed rows. The work of a command is bounded; the lowest ids come
+    first.
+    """
     left = APPLY_SEGMENTS_MAX
     for first, last in command.ranges:
         left -= _forget_sources(turn, first, last, left)
@@ -95,8 +101,8 @@ def forget_groups(turn: Turn, command: ForgetGroups) -> Done:
 
 
 def _forget_sources(turn: Turn, first: int, last: int, most: int) -> int:
-    """Puts one range into the place of rows and ranges; by how many rows there are fewer, the rows
-    of sources counted as such.
+    """Replaces rows and ranges by one range. Returns by how many rows there are fewer, rows of
+    sources included.
     """
     doomed: list[bytes] = []
     known = 0
@@ -122,7 +128,7 @@ def _forget_sources(turn: Turn, first: int, last: int, most: int) -> int:
 
 
 def _forget_targets(turn: Turn, first: int, last: int, most: int) -> int:
-    """Those to which nothing is on its way; how many rows have gone."""
+    """Forgets targets to which nothing is on its way. Returns the number of removed rows."""
     _, stop = OUTBOX_TARGETS.bounds(turn.group)
     doomed: list[int] = []
     for key, _ in turn.txn.scan(OUTBOX_TARGETS.key(turn.group, first), stop):
@@ -138,7 +144,7 @@ def _forget_targets(turn: Turn, first: int, last: int, most: int) -> int:
 
 
 def check_departed(txn: ReadTransaction, group: int) -> list[str]:
-    """Violations of what is always true, as sentences."""
+    """All violations of the invariants, as sentences."""
     wrong = []
     before = 0
     for key, row in MOVED_UPTO.rows(txn, group):

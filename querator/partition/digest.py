@@ -1,7 +1,7 @@
-"""A hash of a partition's tables: replicas at the same applied index have the same.
+"""A hash of a partition's tables. Replicas at the same applied index have the same hash.
 
-Attachments are left out: how long a replica keeps those that nothing needs any more is its log's
-affair.
+Attachments are left out: the log of each replica decides how long it keeps those that are not
+needed any more.
 """
 
 from hashlib import blake2b
@@ -11,7 +11,7 @@ from querator.storage.tables import PARTITION_TABLES
 
 
 def digest(txn: ReadTransaction, group: int) -> bytes:
-    """16 bytes over all rows, in key order. Reads everything."""
+    """The hash: 16 bytes over all rows, in key order. Reads everything."""
     total = blake2b(digest_size=16)
     for table in PARTITION_TABLES:
         for key, value in table.rows(txn, group):

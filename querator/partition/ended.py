@@ -1,7 +1,7 @@
 """The end of leases, and how long their outcomes are remembered.
 
-Outcomes are kept for LEASE_OUTCOME_WINDOW_MS, and no more than ENDED_LEASES_MAX of them: the oldest
-go first.
+Outcomes are kept for LEASE_OUTCOME_WINDOW_MS, and up to ENDED_LEASES_MAX of them. The oldest are
+forgotten first.
 """
 
 from querator.model.limits import ENDED_LEASES_MAX, LEASE_OUTCOME_WINDOW_MS
@@ -25,7 +25,7 @@ from querator.storage.tables import (
 
 
 def end_lease(turn: Turn, lease: int, row: LeaseRow) -> None:
-    """A lease that holds nothing any more: its outcomes are remembered from now."""
+    """Ends a lease that holds nothing any more. Its outcomes are remembered from now on."""
     txn, group, state = turn.txn, turn.group, turn.state
     LEASES.delete(txn, group, lease)
     DEADLINES.delete(txn, group, row.deadline_ms, lease)
@@ -41,7 +41,9 @@ def end_lease(turn: Turn, lease: int, row: LeaseRow) -> None:
 
 
 def forget_ended(turn: Turn, rows_max: int, *, everything: bool = False) -> int:
-    """Forgets the oldest outcomes, up to `rows_max`: those out of the window, or any. How many."""
+    """Forgets the oldest outcomes, up to `rows_max`: those that have left the window, or any.
+    Returns their number.
+    """
     txn, group = turn.txn, turn.group
     doomed: list[tuple[int, int]] = []
     for key, _ in ENDED_ORDER.rows(txn, group):
@@ -66,7 +68,7 @@ def forget_ended(turn: Turn, rows_max: int, *, everything: bool = False) -> int:
 
 
 def _forget_request(turn: Turn, request: bytes, lease: int) -> None:
-    """Takes a lease from those of its request, which is known as long as one of them is."""
+    """Removes a lease from those of its request. The request is known as long as it has one."""
     row = LEASE_REQUESTS.get(turn.txn, turn.group, request)
     left = [number for number in numbers_of(row) if number != lease]
     if left:

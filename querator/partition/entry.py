@@ -1,15 +1,15 @@
-"""The file format of a partition's log: many commands in one entry.
+"""The format of the entries of a partition's log: many commands in one entry.
 
     entry = version byte (1) · msgpack [now_ms, parts, commands]
 
 `commands` are arrays that start with their number (`model.commands`). Payload is not in the entry:
 the items of its Produce, Move and Stage commands are its attachments. `parts` holds the number of
-items of each attachment, and each attachment becomes one block: first those of all Produce commands
-of the entry, joined in order; then those of each Move and Stage command. A command that fits a
-block is never cut, so that a batch stays one segment.
+items of each attachment, and each attachment becomes one block. First come the blocks of all
+Produce commands of the entry, joined in order; then those of each Move and Stage command. A command
+that fits into a block is never cut, so that a batch stays one segment.
 
-Whatever a released version wrote must be readable for ever: there are golden bytes of every
-command.
+Every later version must be able to read what a released version wrote. Golden bytes of every
+command are in the tests.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownEntryVersion(Exception):
-    """A later version of Querator wrote the entry; the group must stop rather than guess."""
+    """A later version of Querator wrote the entry. The group must stop instead of guessing."""
 
 
 _encoder = msgspec.msgpack.Encoder()

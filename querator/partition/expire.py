@@ -1,9 +1,10 @@
-"""What time does: leases lapse, items expire, schedules come due, memories fade.
+"""The effects of time: leases lapse, items expire, schedules come due, remembered rows are
+forgotten.
 
-The leader proposes Expire and Activate when a head of the state row is due. Heads are lower bounds:
-they are lowered when a row is written and found again here, by one look at the first row of each
-index; a head that was too early costs one command that does nothing. A command that meets its bound
-leaves the head where it is, so that it is due again at once.
+The leader proposes Expire and Activate when a head of the state row is due. Heads are lower bounds.
+They are lowered when a row is written, and computed again here from the first row of each index. A
+head that was too early costs one command that does nothing. A command that reaches its bound leaves
+the head where it is, so that it is due again at once.
 """
 
 from querator.model.commands import Done
@@ -49,8 +50,8 @@ _FORGETTING = (
 
 
 def expire(turn: Turn, *, lapses: bool) -> Done:
-    """Lapses (or not), expires and forgets what is due; `changed` counts segments and forgotten
-    rows.
+    """Expires items and forgets rows that are due, and lapses due leases if `lapses`. `changed`
+    counts segments and forgotten rows.
     """
     work = _lapse(turn, APPLY_SEGMENTS_MAX) if lapses else 0
     work += _sweep(turn, APPLY_SEGMENTS_MAX - work)
@@ -67,7 +68,7 @@ def expire(turn: Turn, *, lapses: bool) -> Done:
 
 
 def activate(turn: Turn) -> Done:
-    """Makes scheduled items ready in the order of (due, sequence); `changed` counts segments."""
+    """Makes scheduled items ready in the order of (due, sequence). `changed` counts segments."""
     txn, group = turn.txn, turn.group
     due: list[tuple[int, int, int]] = []
     for key, _ in SCHEDULED.rows(txn, group):
@@ -101,7 +102,7 @@ def activate(turn: Turn) -> Done:
 
 
 def _lapse(turn: Turn, segments_max: int) -> int:
-    """Lapses due leases, each whole; stops after the one that meets the bound."""
+    """Lapses due leases, each completely. Stops after the lease that reaches the bound."""
     txn, group = turn.txn, turn.group
     due: list[int] = []
     for key, _ in DEADLINES.rows(txn, group):
@@ -120,7 +121,9 @@ def _lapse(turn: Turn, segments_max: int) -> int:
 
 
 def _lapse_lease(turn: Turn, lease: int) -> int:
-    """Ends a lease whose deadline has come; the attempts count. How many segments it held."""
+    """Ends a lease whose deadline has come. The attempts count. Returns the number of its segments,
+    at least 1.
+    """
     txn, group = turn.txn, turn.group
     raw = LEASES.get(txn, group, lease)
     assert raw is not None, "a deadline names a live lease"
@@ -146,7 +149,9 @@ def _lapse_lease(turn: Turn, lease: int) -> int:
 
 
 def _sweep(turn: Turn, segments_max: int) -> int:
-    """Kills expired items, ready, held or scheduled. Leased ones are judged when they come back."""
+    """Kills expired items that are ready, held or scheduled. Leased items are judged when they come
+    back.
+    """
     txn, group = turn.txn, turn.group
     if segments_max <= 0:
         return 0
@@ -185,14 +190,14 @@ def _sweep(turn: Turn, segments_max: int) -> int:
 
 
 def _head(turn: Turn, table: Table) -> int:
-    """The instant of the first row of a table whose keys begin with one; 0: none."""
+    """The instant of the first row of a table whose keys begin with one. 0 means none."""
     for key, _ in table.rows(turn.txn, turn.group):
         return int.from_bytes(key[9:17], "big")
     return 0
 
 
 def _cleanup_head(turn: Turn) -> int:
-    """When there is something to forget. Not more often than once a minute: nobody waits for it."""
+    """When the next row may be forgotten. At most once a minute: no caller waits for it."""
     if turn.state.redating is not None:
         return turn.now_ms
     head_ms = 0

@@ -1,7 +1,7 @@
-"""Extend: deadlines move further away, never nearer.
+"""Extend: moves deadlines to a later time, never to an earlier one.
 
-Without a timeout in the command a lease lasts for the own lease timeout of its items again, if they
-were leased for that, else for the queue's.
+Without a timeout in the command, a lease lasts for its items' own lease timeout again, if they were
+leased for that, else for the queue's.
 """
 
 from querator.model.commands import Extend, ExtendResult, Refusal
@@ -14,7 +14,9 @@ from querator.storage.tables import CLIENT_LEASES, DEADLINES, LEASES
 
 
 def extend(turn: Turn, command: Extend) -> ExtendResult | Refusal:
-    """A client with more leases than one command may touch is refused whole, not served in part."""
+    """Extends leases. A client with more leases than one command may touch is refused, not served
+    in part.
+    """
     timeout_ms = command.lease_timeout_ms
     if command.leases:
         return ExtendResult(
@@ -40,7 +42,7 @@ def extend(turn: Turn, command: Extend) -> ExtendResult | Refusal:
 
 
 def _extend_one(turn: Turn, lease: int, timeout_ms: int, client_id: str | None) -> int:
-    """The deadline of a lease from now on; 0 if it is lost, or not the client's."""
+    """The deadline of a lease after the command. 0 if the lease is lost, or is not the client's."""
     txn, group = turn.txn, turn.group
     raw = LEASES.get(txn, group, lease) if lease > 0 else None
     if raw is None:

@@ -1,11 +1,11 @@
-"""Items that nobody can have any more: their payload is damaged, and whole on no replica.
+"""Giving up items whose payload is damaged on every replica.
 
-Replicas cannot know this: an operator says so, after the leader has asked them all. What is ready,
-held or scheduled is dropped and counted. What is on its way to another partition keeps its move
-numbers, for the target takes none after a gap: the moves are void, and their items go when the
-target has heard of the numbers. If a leader that could still read them has sent them, they have
-arrived all the same, once. What is leased or in a reader's batch stays: it may have been delivered
-when it was whole. It can be given up when it has come back.
+Replicas cannot know this: an operator says so after the leader has asked all replicas. Ready, held
+and scheduled items are dropped and counted. Items on their way to another partition keep their move
+numbers, because the target takes no moves after a gap. Their moves become void, and the items are
+removed when the target has confirmed the numbers. If a leader that could still read the items has
+already sent them, they have arrived, once. Leased items and items in a reader's batch stay: they
+may have been delivered when they were whole. They can be given up when they have come back.
 """
 
 from msgspec.structs import replace
@@ -32,8 +32,8 @@ _HERE = (ItemState.READY, ItemState.HELD, ItemState.SCHEDULED)
 
 
 def give_up(turn: Turn, command: GiveUp) -> Done:
-    """`changed` counts items that are gone, or will be when the target of their move has heard of
-    it.
+    """`changed` counts items that are gone, or will be gone when the target of their move has
+    confirmed it.
     """
     given_up = 0
     for first_seq in command.blocks[:GIVE_UP_BLOCKS_MAX]:
@@ -50,7 +50,7 @@ def give_up(turn: Turn, command: GiveUp) -> Done:
 
 
 def drop(turn: Turn, first_seq: int, mask: int, *, came_from: int) -> None:
-    """Detached items that were given up are gone."""
+    """Removes detached items that were given up."""
     check(came_from, Event.GIVE_UP, None)
     turn.state.dropped += mask.bit_count()
     turn.state.given_up += mask.bit_count()
@@ -58,7 +58,7 @@ def drop(turn: Turn, first_seq: int, mask: int, *, came_from: int) -> None:
 
 
 def _void(turn: Turn, first_seq: int, segment: Segment) -> int:
-    """Makes moves void; how many were not."""
+    """Makes moves void. Returns the number of moves that were not void before."""
     first_move, row = _outbox_row(turn, segment)
     assert (row.first_seq, masks.from_bytes(row.mask)) == (first_seq, segment.mask)
     if row.reason == DeadReason.VOID:
@@ -74,7 +74,9 @@ def _void(turn: Turn, first_seq: int, segment: Segment) -> int:
 
 
 def _outbox_row(turn: Turn, segment: Segment) -> tuple[int, OutboxRow]:
-    """The first one from the segment's first number on: some of its moves may be done."""
+    """The first outbox row at or after the segment's first move number: some of its moves may be
+    done.
+    """
     _, stop = OUTBOX.bounds(turn.group, segment.locator)
     start = OUTBOX.key(turn.group, segment.locator, segment.position)
     key, value = next(iter(turn.txn.scan(start, stop)))

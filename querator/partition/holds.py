@@ -1,21 +1,25 @@
-"""Items of keys whose slots have moved here wait for those that were ready before them elsewhere.
+"""Held items: items of slots that have moved here wait for items that became ready earlier
+elsewhere.
 
 When the number of a queue's partitions changes, slots move, and items of one key may be in two
-partitions. Each partition that slots leave draws a boundary at its Route: what is ready, leased or
-reserved there has places below it, and what becomes ready later has not, for places are given in
-ascending order. It has *passed* when nothing has a place below the boundary any more, and it does
-not itself hold anything for an earlier change. That stays true for ever: an item that is given back
-politely has kept its place all the time, and any other comes back at the tail.
+partitions. Each partition that slots leave sets a boundary at its Route. Items that are ready,
+held, leased or reserved there have positions below it. Items that become ready later have higher
+positions, because positions are assigned in ascending order. The partition has *passed* when no
+item has a position below the boundary any more, and the partition itself holds nothing for an
+earlier change. That stays true for ever: an item that is released keeps its position, and any other
+item comes back at the tail.
 
-Until then the partitions that the slots have come to keep their items in lanes of their own, one
-for each change and partition that they wait for, from which nothing is leased. An item belongs in
-the lane of the latest change that its slot waits for. Unhold says who has passed. Then a lane is
-emptied into the lane that is leased from, from its head on, each item at its place; only when it is
-empty do further items of its slots not go into it. So what became ready first is leased first.
+Until then the partitions that slots have come to keep the items of these slots in separate lanes,
+one for each change and partition that they wait for. Nothing is leased from these lanes. An item
+belongs to the lane of the latest change for which its slot waits. Unhold names the partitions that
+have passed. The lane is then emptied into the lane that is leased from, beginning at its head, and
+each item keeps its position. Further items of its slots go into it until it is empty. So items are
+leased in the order in which they became ready.
 
-Nothing waits in a circle: what is held for a change waits for places that were given before it, and
-these for earlier changes only. A change is forgotten when nothing is held for it here, and others
-have nothing to wait for: of a partition that knows the version and no such change, it has passed.
+There is no circular wait. Items that are held for a change wait for positions that were assigned
+before it, and those wait for earlier changes only. A change is forgotten when nothing is held for
+it here and other partitions have nothing to wait for. So a partition that knows the version and has
+no such change has passed.
 """
 
 from collections.abc import Iterator
@@ -39,8 +43,9 @@ assert PARTITIONS_MAX <= 1 << _PARTITION_BITS
 
 
 def begin(turn: Turn, row: SettingsRow, command: Route) -> tuple[KeyChange, ...]:
-    """The changes that are not over, when that of a Route has begun: with the one that is open, for
-    what was pinned for a transaction before it is published by then.
+    """Begins the change of an open Route, and returns the changes that are not over. The change
+    begins with the open Route because items that were pinned for a transaction before are published
+    by then.
     """
     own, state = row.settings.partition, turn.state
     waits = partitions_sharing(own, command.partitions, command.before) - {own}
@@ -58,7 +63,7 @@ def begin(turn: Turn, row: SettingsRow, command: Route) -> tuple[KeyChange, ...]
 
 
 def lanes(turn: Turn, slots: bytes, alive: int) -> dict[int, int]:
-    """Of a set of items, with slots as of `Produce`, those that are to be held, by lane."""
+    """The items of a set that are to be held, by lane. `slots` are as in `Produce`."""
     held: dict[int, int] = {}
     if slots and any(change.waits for change in turn.share.changes):
         for ordinal in masks.ordinals(alive):
@@ -81,13 +86,13 @@ def _lane(version: int, source: int) -> int:
 
 
 def is_waiting(share: SettingsRow, lane: int) -> bool:
-    """Whether a lane is one in which items are held as yet."""
+    """Whether items are still held in a lane."""
     version, source = lane >> _PARTITION_BITS, lane & (1 << _PARTITION_BITS) - 1
     return any(change.version == version and change.waits_for(source) for change in share.changes)
 
 
 def waited_for(share: SettingsRow) -> tuple[int, ...]:
-    """Numbers of the partitions that items are held for, or would be."""
+    """Numbers of the partitions for which items are held, or would be."""
     waits = 0
     for change in share.changes:
         waits |= masks.from_bytes(change.waits)
@@ -95,7 +100,7 @@ def waited_for(share: SettingsRow) -> tuple[int, ...]:
 
 
 def passed(share: SettingsRow, state: State) -> Iterator[tuple[KeyChange, bool]]:
-    """The changes that are not over, and whether this partition has passed."""
+    """The changes that are not over, each with whether this partition has passed it."""
     waits = False
     for change, ahead in zip(share.changes, state.ahead, strict=True):
         yield change, not (ahead or waits)
@@ -103,7 +108,7 @@ def passed(share: SettingsRow, state: State) -> Iterator[tuple[KeyChange, bool]]
 
 
 def unhold(turn: Turn, command: Unhold) -> Done:
-    """`changed` counts segments; with APPLY_SEGMENTS_MAX and more the command is to be repeated."""
+    """`changed` counts segments. At APPLY_SEGMENTS_MAX or more, the command is to be repeated."""
     share, state = turn.share, turn.state
     changed = 0
     changes: list[KeyChange] = []
@@ -127,8 +132,8 @@ def unhold(turn: Turn, command: Unhold) -> Done:
 
 
 def _empty(turn: Turn, lane: int, segments_max: int) -> int:
-    """Makes what a lane holds ready, from its head on; how many segments. Those of one place go
-    together.
+    """Makes the items of a lane ready, beginning at its head. Returns the number of segments. All
+    segments of one position are moved together.
     """
     txn, group = turn.txn, turn.group
     rows: list[tuple[int, int, int]] = []

@@ -1,15 +1,15 @@
-"""Lease: ready items go to waiting callers.
+"""Lease: gives ready items to waiting callers.
 
-Callers of one command share what is there as evenly as their wishes allow, each taking a contiguous
-share in order of the lane. What a caller's `max_bytes` keeps it from taking stays ready. If already
-the first item of its share is larger than that, the caller is refused (ITEM_TOO_LARGE) and the item
-stays where it is.
+Callers of one command share the available items as evenly as their wishes allow. Each takes a
+contiguous share in the order of the lane. Items that a caller cannot take because of its
+`max_bytes` stay ready. If the first item of its share alone is larger than `max_bytes`, the caller
+is refused (ITEM_TOO_LARGE) and the item keeps its place.
 
-A lease lasts as long as its caller says. If the caller does not say, each item is leased for its
-own lease timeout, or for the queue's, and those of one timeout are under one lease: a lease has one
-deadline.
+A lease lasts as long as its caller says. Without a timeout from the caller, each item is leased for
+its own lease timeout, or for the queue's. A lease has one deadline, so items of one timeout are
+under one lease.
 
-Items whose time or attempts have run out die here at the latest.
+Items that have expired or used up their attempts die here at the latest.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ NOTHING = LeaseGrant(0, 0, ())
 
 _Candidate = tuple[int, Block, Segment]
 _Taken = tuple[int, Block, Segment, int, int]
-"""As a candidate, with the items that are leased and their bytes."""
+"""A candidate, with the mask of the leased items and their bytes."""
 
 
 def client_hash(client_id: str) -> bytes:
@@ -96,8 +96,8 @@ def lease(turn: Turn, command: Lease) -> LeaseResult:
 
 
 def fair_shares(wishes: list[int], available: int) -> list[int]:
-    """Max-min fair: 23 for 20, 6 and 1 is 16, 6 and 1. What cannot be halved goes to earlier
-    callers.
+    """Max-min fair shares: 23 items for wishes of 20, 6 and 1 become 16, 6 and 1. Earlier callers
+    get the remainder of a division.
     """
     shares = [0] * len(wishes)
     open_places = sorted(range(len(wishes)), key=lambda place: wishes[place])
@@ -115,7 +115,7 @@ def fair_shares(wishes: list[int], available: int) -> list[int]:
 
 
 def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
-    """The answer to a request that was granted before; None if it was not."""
+    """The answer to a request that was granted before. None if it was not."""
     txn, group = turn.txn, turn.group
     numbers = numbers_of(
         LEASE_REQUESTS.get(txn, group, request_hash(caller.client_id, caller.request_id))
@@ -147,7 +147,7 @@ def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
 
 
 def _place(turn: Turn, leased: LeasedSegment) -> tuple[int, int]:
-    """Where leased items stood in the lane."""
+    """The place of leased items in the lane."""
     slot = masks.low(leased.mask)
     return load_segment(turn.txn, turn.group, leased.first_seq, slot).position, slot
 
@@ -163,7 +163,9 @@ def _still_held(turn: Turn, number: int, row: LeaseRow) -> Iterator[LeasedSegmen
 
 
 def _answer(segments: list[LeasedSegment], *, repeated: bool = False) -> LeaseGrant:
-    """A grant of segments that name their leases: those of one lease leave it to the grant."""
+    """A grant of segments that name their leases. Segments that are all under one lease do not name
+    it: the grant does.
+    """
     first = segments[0]
     number = min(segment.lease for segment in segments)
     deadline_ms = min(segment.deadline_ms for segment in segments)
@@ -187,8 +189,8 @@ def _grant(
 
 
 def _candidates(turn: Turn, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
-    """Ready segments from the head of the lane, `wanted` items if there are; the dead ones die.
-    Those of the blocks `aside` are passed over, `ASIDE_SEGMENTS_MAX` of them at the most.
+    """Ready segments from the head of the lane, with up to `wanted` items. Dead items among them
+    die. Segments of the blocks `aside` are passed over, up to `ASIDE_SEGMENTS_MAX` of them.
     """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
     found: list[tuple[int, Block, Segment, int, int]] = []
@@ -224,7 +226,7 @@ def _candidates(turn: Turn, wanted: int, aside: frozenset[int]) -> list[_Candida
 def _grant_one(
     turn: Turn, caller: LeaseCaller, share: int, candidates: list[_Candidate]
 ) -> LeaseGrant | Refusal:
-    """Takes a share from the end of `candidates` (which is the head of the lane)."""
+    """Takes a share from the end of `candidates`, which is the head of the lane."""
     bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
     taken: list[_Taken] = []
     while share and candidates:
@@ -271,7 +273,7 @@ def _too_large(
 
 
 def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
-    """Puts detached items under leases: under one, or one for each lease timeout of their own."""
+    """Puts detached items under one lease, or under one for each own lease timeout of the items."""
     state = turn.state
     leases: dict[int, tuple[int, LeaseRow]] = {}
     segments: list[LeasedSegment] = []

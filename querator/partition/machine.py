@@ -1,10 +1,12 @@
-"""The partition as a state machine: what the log says is what happens, on every replica alike.
+"""The partition as a state machine: the log alone decides what happens, equally on every replica.
 
-`apply` clamps time (it never goes back), carries out the commands of an entry and writes the
-applied index, all in the caller's transaction. A client's mistake is a value among the results; an
-exception is a defect or an entry of a later version, and stops the group. Settings, the partition's
-share of its queue and what it learns of others come first, then all produces together, then the
-other commands in their order: the calls of one entry are unanswered together.
+`apply` clamps time, so that it never goes back. It carries out the commands of an entry and writes
+the applied index, all in the caller's transaction. A client's mistake is a value among the results.
+An exception is a defect or an entry of a later version, and stops the group.
+
+Order within an entry: first settings, routes, adopted facts, Unhold and RepairTime, then all
+produces together, then the other commands in their order. Any order is right, because all calls of
+one entry are unanswered.
 """
 
 from collections.abc import Sequence
@@ -78,8 +80,8 @@ from querator.storage.tables import SETTINGS, STATE
 
 
 class PartitionMachine:
-    """The rules of one partition. Holds nothing that is not in the tables, but for two copies:
-    the last settings row with its value, and the due times that the last apply returned.
+    """The rules of one partition. All its state is in the tables. The object caches two things: the
+    last settings row with its value, and the due times that the last apply returned.
     """
 
     def __init__(self, group: int) -> None:
@@ -91,7 +93,7 @@ class PartitionMachine:
         self._activate_ms = 0
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
-        """Many commands into one entry. Attachments of produces and moves become blocks."""
+        """Packs many commands into one entry. Attachments of produces and moves become blocks."""
         return pack(proposals, now_ms)
 
     def need(self, txn: ReadTransaction, command: Any) -> Need:
@@ -113,7 +115,9 @@ class PartitionMachine:
         return self._applied(state, results, txns)
 
     def tells_early(self, result: Any) -> bool:
-        """Whoever has leased reads the items next; whoever moves, what is left to be moved."""
+        """False for results after which the caller reads the tables: a lease is followed by a read
+        of its items, and a move by a read of the remaining moves.
+        """
         return isinstance(result, ProduceResult | SettleResult | ExtendResult)
 
     def recover(self, txn: ReadTransaction) -> Applied:
@@ -140,13 +144,13 @@ class PartitionMachine:
         return self._settings
 
     def _applied(self, state: State, results: tuple[Result, ...], txns: int = 0) -> Applied:
-        """`txns`: how many were open before."""
+        """`txns` is the number of transactions that were open before."""
         self._lapse_ms = state.deadline_head_ms
         self._activate_ms = state.schedule_head_ms
         self._expire_ms = _earliest(state.expiry_head_ms, state.cleanup_head_ms)
         prompt_ms = _earliest(self._expire_ms, self._activate_ms)
         due_ms = _earliest(prompt_ms, self._lapse_ms)
-        # Moves and transactions are read from the tables as soon as they are told of.
+        # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
         return Applied(
             results, state.effects, due_ms or None, early=early, prompt_ms=prompt_ms or None
@@ -154,7 +158,7 @@ class PartitionMachine:
 
 
 def _earliest(head_ms: int, other_ms: int) -> int:
-    """The earlier of two heads; 0: none."""
+    """The earlier of two heads. 0 means none."""
     return min(head_ms, other_ms) if head_ms and other_ms else head_ms or other_ms
 
 
@@ -289,7 +293,7 @@ def _transactional(turn: Turn, command: Command) -> Result:
 
 
 def configure(turn: Turn, command: Configure) -> Done:
-    """Settings take effect with the entry that carries them; older ones are skipped."""
+    """Settings take effect with the entry that carries them. Older versions are skipped."""
     row = turn.row
     if row is None:
         turn.state.next_seq = max(turn.state.next_seq, command.settings.first_seq)
@@ -301,7 +305,7 @@ def configure(turn: Turn, command: Configure) -> Done:
 
 
 def route(turn: Turn, command: Route) -> Done | Refusal:
-    """As `configure`; of one version, first what is not open."""
+    """As `configure`. Of one version, the route that is not open precedes the open one."""
     row = turn.row
     if row is None:
         return unconfigured()

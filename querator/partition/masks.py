@@ -1,7 +1,7 @@
 """Sets of items of one block as integers: bit i is the item with sequence first_seq + i.
 
-Plain sets are one run of ones, and every function costs a few integer operations for such a set;
-else the cost is per run, never per item.
+Most sets are one run of ones. For such a set every function costs a few integer operations. For
+other sets the cost is per run, never per item.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,12 @@ def full(count: int) -> int:
 
 
 def low(mask: int) -> int:
-    """The lowest ordinal of a set that is not empty."""
+    """The lowest ordinal of a set. The set must not be empty."""
     return (mask & -mask).bit_length() - 1
 
 
 def runs(mask: int) -> Iterator[tuple[int, int]]:
-    """(first ordinal, count) of each run of ones, ascending."""
+    """(first ordinal, count) of each run of ones, in ascending order."""
     start = 0
     while mask:
         skip = (mask & -mask).bit_length() - 1
@@ -38,7 +38,7 @@ def ordinals(mask: int) -> Iterator[int]:
 
 
 def first(mask: int, count: int) -> int:
-    """The lowest `count` items of a set (all when it has no more)."""
+    """The lowest `count` items of a set, or all if it has fewer."""
     if mask.bit_count() <= count:
         return mask
     chosen = 0
@@ -52,7 +52,7 @@ def first(mask: int, count: int) -> int:
 
 
 def to_bytes(mask: int) -> bytes:
-    """Shortest little-endian form; nothing for the empty set."""
+    """The shortest little-endian form. The empty set has no bytes."""
     return mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
 
 
@@ -65,7 +65,7 @@ def to_ranges(first_seq: int, mask: int) -> list[tuple[int, int]]:
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Sorted, with touching runs joined."""
+    """The ranges in order, with touching ones joined."""
     merged: list[tuple[int, int]] = []
     for start, count in sorted(ranges):
         if merged and merged[-1][0] + merged[-1][1] >= start:

@@ -1,16 +1,17 @@
-"""Items on their way between partitions, exactly once.
+"""Moves: items go from one partition to another, exactly once.
 
-The source numbers its moves to each target from 1 without gaps and keeps them in its outbox until
+The source numbers its moves to each target from 1 without gaps. It keeps them in its outbox until
 the target has them (MoveDone). The target remembers the last move of each source (`moved_upto`) and
-takes only what follows; a batch that is sent again is skipped as far as it is known. From a source
-that is known to be gone it takes nothing (`partition.departed`). Of a batch for
-which there is not enough room the target takes the first items, and its answer says how far it has
-got. No item is too large for a target: only the number of items is limited. Nothing depends on
-time. A move can be void (`partition.give_up`): nothing arrives under its number. A partition that
-is closing takes no moves, for ever, and says up to which it has them: so what follows can go to
-another partition of its queue (MoveElsewhere) and not arrive twice.
+takes only moves that follow. If a batch is sent again, the target skips the moves that it knows. It
+takes nothing from a source that is known to be gone (`partition.departed`). If there is not enough
+space for a batch, the target takes the first items, and its answer says how far it has got. No item
+is too large for a target: only the number of items is limited. Nothing depends on time. A move can
+be void (`partition.give_up`): nothing arrives under its number. A partition that is closing
+permanently refuses new moves, and reports the last move that it has. So the moves that follow can
+go to another partition of its queue (MoveElsewhere) and do not arrive twice.
 
-A dead letter arrives with an overlay that says where it came from. A redriven item arrives fresh.
+A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
+one.
 """
 
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS
 
 
 def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved | Refusal:
-    """Takes items in. `parts` are (attachment, number of items)."""
+    """Stores moved items. `parts` are (attachment, number of items)."""
     txn, group, state = turn.txn, turn.group, turn.state
     judged = _judge(turn, command)
     count = len(command.items)
@@ -92,7 +93,7 @@ def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved |
 
 
 def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
-    """Why the batch is refused, or up to which moves the partition has them before and after."""
+    """The refusal of the batch, or the last known moves before and after it."""
     if turn.row is None:
         return unconfigured()
     count = len(command.items)
@@ -167,9 +168,9 @@ def _take_block(
 
 
 def move_done(turn: Turn, command: MoveDone) -> Done:
-    """`changed` counts items that have left. A later MoveDone may be applied first; both are right.
-
-    Bounded like every command: a batch has far fewer rows than the bound, so it goes whole.
+    """`changed` counts items that have left. A later MoveDone may be applied first: both orders are
+    right. The work is bounded like that of every command. A batch has far fewer rows than the
+    bound, so it leaves as a whole.
     """
     rows = _outbox(turn, command.target_group, command.upto_move)
     gone = 0
@@ -185,9 +186,8 @@ def move_done(turn: Turn, command: MoveDone) -> Done:
 
 
 def move_return(turn: Turn, command: MoveReturn) -> Done:
-    """Brings items back as ready ones with a fresh start; `changed` counts them, 0: none is left.
-
-    Those that have expired die again, under the settings of today.
+    """Brings items back as ready ones with a fresh start. `changed` counts them; 0 means that none
+    is left. Items that have expired die again, under the current settings.
     """
     returned = 0
     rows = _outbox(turn, command.target_group, None)
@@ -205,14 +205,14 @@ def move_return(turn: Turn, command: MoveReturn) -> Done:
     if rows:
         _note_done(turn, command.target_group, rows[0][0] + returned - 1)
     if not _outbox(turn, command.target_group, None, rows_max=1) and command.target_group >= 0:
-        # No group ever has this number again: what it was sent need not be known.
+        # The number of a group is never reused, so its moves need not be remembered.
         OUTBOX_TARGETS.delete(turn.txn, turn.group, command.target_group)
     return Done(returned)
 
 
 def move_elsewhere(turn: Turn, command: MoveElsewhere) -> Done:
-    """Sends to another partition what the target will never take; `changed` counts items, those
-    that it has taken included. 0: none is left.
+    """Sends to another partition the items that the target will never take. `changed` counts items,
+    including those that the target has taken. 0 means that none is left.
     """
     target, upto_move = command.target_group, command.upto_move
     rows = _outbox(turn, target, None) if target != command.to_group else []
@@ -254,7 +254,7 @@ def _outbox(
 def _leave_outbox(
     turn: Turn, target_group: int, first_move: int, row: OutboxRow, leaving: int
 ) -> None:
-    """Detaches items from the outbox; the rest of their row keeps its numbers."""
+    """Detaches items from the outbox. The rest of their row keeps its numbers."""
     txn, group = turn.txn, turn.group
     mask = masks.from_bytes(row.mask)
     segment = load_segment(txn, group, row.first_seq, masks.low(mask))
@@ -270,7 +270,7 @@ def _leave_outbox(
 
 
 def _leave(turn: Turn, row: OutboxRow, mask: int) -> None:
-    """Items that have left the outbox are gone: they have arrived, or were given up."""
+    """Removes items that have left the outbox: they have arrived, or were given up."""
     if row.reason == DeadReason.VOID:
         drop(turn, row.first_seq, mask, came_from=ItemState.MOVING)
         return

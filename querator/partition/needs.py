@@ -1,18 +1,19 @@
-"""What a command may need of the disk at most, known before it is appended.
+"""Upper bounds of the disk space that a command needs, known before it is appended.
 
     tier     commands                                                 refused
     ------   ------------------------------------------------------   ---------------
-    ADDS     Produce, Stage, Move: they bring items                   first
-    LEASES   what hands items out, or puts them back without end:     next
-             Lease, Retry, Redrive, readers and transactions begun
-    FREES    all others: Complete, Reject, Extend, Expire, what       last
-             ends moves, batches and transactions, and settings
+    ADDS     Produce, Stage, Move: they add items                     first
+    LEASES   commands that hand out items, or put them back           next
+             without end: Lease, Retry, Redrive, opening readers,
+             reserving for them, Begin and Prepare
+    FREES    all others: Complete, Reject, Extend, Expire, the end    last
+             of moves, batches and transactions, and settings
 
-Bytes are those of the rows that are put, as `storage.added_bytes` counts them. What follows from
-the size of a command itself (its items, their keys and times, the ranges that it names) is not
-among them: raft counts that. A bound is a constant for work that goes on in further entries
-(APPLY_SEGMENTS_MAX), and else follows from the lease rows that the command names. The rows may be
-older than the command's turn: a lease only gets smaller.
+The bounds count the bytes of the rows that are put, as `storage.added_bytes` counts them. They do
+not include what follows from the size of the command itself (its items, their keys and times, the
+ranges that it names): raft counts that. For work that continues in further entries the bound is a
+constant (APPLY_SEGMENTS_MAX). Otherwise it follows from the lease rows that the command names. The
+rows may be older than the turn of the command: a lease only gets smaller.
 """
 
 from typing import Final
@@ -47,24 +48,24 @@ from querator.storage.environment import ReadTransaction
 from querator.storage.tables import LEASES
 
 ROW_BYTES: Final = 320
-"""Of a row with a mask or a few numbers: key, value and what the storage adds, twice."""
+"""Bytes of a row with a mask or a few numbers: key, value and what the storage adds, twice."""
 _SEGMENT_BYTES: Final = 8 * ROW_BYTES
-"""Of a segment that a command moves: two parts of it stay or die, one goes on."""
+"""Bytes of a segment that a command moves: two parts of it stay or die, one part moves."""
 _SEGMENTS_BYTES: Final = APPLY_SEGMENTS_MAX * _SEGMENT_BYTES
 _LEASE_BYTES: Final = 8 * KIB
-"""Of the row of a lease with the longest names and few items, and its indexes."""
+"""Bytes of the row of a lease with the longest names and few items, and of its indexes."""
 _LEASED_BYTES: Final = 2 * 120
-"""Of the items of one segment in that row."""
+"""Bytes of the items of one segment in a lease row."""
 _ITEM_BYTES: Final = 80
-"""Of an item that is stored: its offset in its block, its place in the producer's outcome."""
+"""Bytes of an item that is stored: its offset in its block, its place in the producer's outcome."""
 _SPECIAL_BYTES: Final = 5 * ROW_BYTES
-"""Of an item with times or a key of its own: segment, indexes, key."""
+"""Bytes of an item with times or a key of its own: segment, indexes, key."""
 _BLOCK_BYTES: Final = 8 * KIB
 _STAGE_BYTES: Final = 6 * ROW_BYTES
 _ERROR_BYTES: Final = (ERRORS_KEPT_MAX + 2) * 4 * KIB
-"""Of the errors of one item, each as long as it may be, and its dead letter's."""
+"""Bytes of the errors of one item, each of the maximum length, and of its dead letter."""
 _UNTANGLED_MAX: Final = 128
-"""Pieces into which a segment may be cut that goes back to its place between others."""
+"""Number of pieces into which a segment may be cut when it returns to its place between others."""
 _SMALL_BYTES: Final = 64 * KIB
 
 _LEASING: Final = (Redrive, OpenReader, Begin, Prepare)
@@ -75,7 +76,9 @@ _SWEEPING: Final = (
 
 
 def need(txn: ReadTransaction, group: int, command: Command) -> Need:
-    """`txn` shows the partition as of a moment ago. Costs a look at each lease that is named."""
+    """The need of a command. `txn` may show a slightly older state of the partition. Costs one read
+    for each lease that the command names.
+    """
     match command:
         case Produce() | Stage() | Move():
             items = len(command.lengths) >> 2
@@ -100,8 +103,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
 
 
 def _of_lease(command: Lease) -> int:
-    """Segments that die on the way count as those that are leased. Items that are leased for
-    timeouts of their own are in a lease for each.
+    """Segments that die during a lease count like those that are leased. Items that are leased for
+    timeouts of their own are in one lease for each timeout.
     """
     own = sum(max(0, one.max_items) for one in command.callers if not one.lease_timeout_ms)
     return (

@@ -1,7 +1,8 @@
-"""What waits to be moved to other partitions: read by the one who carries it there.
+"""Batches of the outbox, for the component that carries moves to other partitions.
 
-The carrier takes a batch, proposes a Move to the target and, when that is applied there, a MoveDone
-here. It may die at any point: the batch is read again, and the target skips what it knows.
+The carrier takes a batch, proposes a Move to the target and, when the Move is applied there, a
+MoveDone here. It may stop at any point: the batch is read again, and the target skips the moves
+that it knows.
 """
 
 from struct import pack
@@ -28,7 +29,7 @@ from querator.storage.tables import OUTBOX, OVERLAYS, SETTINGS
 
 
 class OutboxBatch(msgspec.Struct, frozen=True):
-    """What a Move command to `target_group` takes: command fields, and the attachment."""
+    """The fields of a Move command to `target_group`, and its attachment."""
 
     target_group: int
     first_move: int
@@ -38,7 +39,7 @@ class OutboxBatch(msgspec.Struct, frozen=True):
 
 
 def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
-    """The groups for which there are moves to send, ascending. Costs one seek for each."""
+    """The groups for which there are moves to send, in ascending order. Costs one seek for each."""
     txn = generations.view(txn, group)
     targets = []
     start, stop = OUTBOX.bounds(group)
@@ -57,10 +58,11 @@ def outbox_batch(
     *,
     items_max: int = MOVE_BATCH_ITEMS_MAX,
 ) -> OutboxBatch | None:
-    """The next moves to a target (None: to the first that has some); None if there are none.
+    """The next moves to a target (None: to the first target that has some). Returns None if there
+    are none.
 
-    At most `items_max` items and MOVE_BATCH_BYTES_MAX bytes, but one item at least. Ends before a
-    block that is damaged; raises BlockDamaged when that is the first one.
+    A batch has at most `items_max` items and MOVE_BATCH_BYTES_MAX bytes, but at least one item. It
+    ends before a block that is damaged. Raises BlockDamaged when that is the first block.
     """
     txn = generations.view(txn, group)
     raw = SETTINGS.get(txn, group)

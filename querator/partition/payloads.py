@@ -1,7 +1,7 @@
 """The payload of a block as it is stored: read as a whole, and checked.
 
-A flipped bit cannot be told from where it is in the block, so all items of the block are damaged
-together. Another replica of the partition may have the same bytes whole.
+The position of a flipped bit in the block is unknown, so all items of the block count as damaged.
+Another replica of the partition may have the same bytes undamaged.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -18,7 +18,7 @@ ReadPart = Callable[[ReadTransaction, int, int, int], bytes | None]
 
 
 class BlockDamaged(StorageCorrupt):
-    """The payload of a block cannot be read. Its items are those from `first_seq` on."""
+    """The payload of a block cannot be read. The items of the block begin at `first_seq`."""
 
     def __init__(self, group: int, first_seq: int, block: Block, error: AttachmentDamaged) -> None:
         super().__init__(f"block {first_seq} of group {group}: {error}")
@@ -36,7 +36,7 @@ def read_payload(
     *,
     read: ReadPart = attachments.read,
 ) -> bytes:
-    """The bytes of a block that is stored. Raises BlockDamaged, also when they are missing."""
+    """The bytes of a stored block. Raises BlockDamaged if they are damaged or missing."""
     try:
         stored = read(txn, group, block.index, block.part)
         if stored is None:
@@ -47,7 +47,7 @@ def read_payload(
 
 
 def find_block(txn: ReadTransaction, group: int, first_seq: int) -> Block | None:
-    """The block, in a view of the generation in use; None if it is gone."""
+    """The block, in a view of the generation in use. None if it is gone."""
     row = BLOCKS.get(txn, group, first_seq)
     return None if row is None else decode_block(row)
 
@@ -55,8 +55,8 @@ def find_block(txn: ReadTransaction, group: int, first_seq: int) -> Block | None
 def named_blocks(
     txn: ReadTransaction, group: int, damaged: Iterable[AttachmentDamaged]
 ) -> list[BlockDamaged | AttachmentDamaged]:
-    """The same as errors of their blocks, if they have any: they may be staged, or of the log
-    alone. Looks at all blocks of the partition.
+    """The errors, as errors of their blocks where they have one. Other attachments are staged, or
+    belong to the log alone. Reads all blocks of the partition.
     """
     left = {(error.index, error.part): error for error in damaged}
     found: list[BlockDamaged | AttachmentDamaged] = []
@@ -71,7 +71,7 @@ def named_blocks(
 
 
 def ready_items(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
-    """How many items of these blocks are ready, in a view of the generation in use."""
+    """The number of ready items of these blocks, in a view of the generation in use."""
     count = 0
     for first_seq in blocks:
         for _, row in SEGMENTS.rows(txn, group, first_seq):
@@ -87,7 +87,7 @@ def items_left(
     blocks: Iterable[int],
     states: Collection[ItemState] = frozenset(ItemState),
 ) -> int:
-    """How many items of these blocks are there, in these states."""
+    """The number of items of these blocks that are in these states."""
     segments = (
         decode_segment(row)
         for first_seq in blocks

@@ -1,10 +1,10 @@
-"""Requests that keys have decided on: which of their items are where.
+"""Which items of a keyed request are stored where.
 
-Such a request is cut: each partition gets the items of its slots, as one part, under the identity
-of the whole. When partitions change, the cut does too, and a repeat may bring items together of
-which some are stored, here or in another partition. Items of one slot always go together, so what a
-partition remembers of a part is kept by slot: (slot, partition, sequence) for each item, and the
-n-th item of a slot in a repeat is the n-th of that slot that was stored.
+A keyed request is cut: each partition gets the items of its slots as one part, under the identity
+of the whole request. When the number of partitions changes, the cut changes, too. A repeat may then
+bring items together of which some are stored, here or in another partition. Items of one slot
+always go together, so a partition remembers a part by slot: (slot, partition, sequence) for each
+item. The n-th item of a slot in a repeat is the n-th stored item of that slot.
 """
 
 from collections import defaultdict
@@ -26,8 +26,8 @@ def slot_at(slots: bytes, ordinal: int) -> int:
 
 
 def places_of(outcome: ProducerOutcome, own: int) -> tuple[KeyedPlace, ...]:
-    """Of all items of a request that the partition with the number `own` remembers, by slot those
-    of the first first.
+    """The places of all items of a request that the partition with the number `own` remembers. The
+    items of each slot are in their order.
     """
     twins = {twin[0]: twin[1:] for twin in outcome.duplicates}
     here = []
@@ -38,14 +38,14 @@ def places_of(outcome: ProducerOutcome, own: int) -> tuple[KeyedPlace, ...]:
 
 
 def merged(places: Iterable[KeyedPlace], more: Iterable[KeyedPlace]) -> tuple[KeyedPlace, ...]:
-    """With `more` of slots that are not among the first ones."""
+    """`places`, and those of `more` whose slots are not among them."""
     first = tuple(places)
     slots = {place.slot for place in first}
     return first + tuple(place for place in more if place.slot not in slots)
 
 
 def repeated(outcome: ProducerOutcome, command: Produce, own: int) -> ProduceResult | None:
-    """The answer to a repeat all of whose items are stored."""
+    """The answer to a repeat. None if not all of its items are stored."""
     if outcome.slots == command.slots:
         return ProduceResult(outcome.first_seq, outcome.count, True, outcome.duplicates)
     twins = _twins(outcome, command.slots, own)
@@ -54,7 +54,7 @@ def repeated(outcome: ProducerOutcome, command: Produce, own: int) -> ProduceRes
 
 
 def stored(turn: Turn, command: Produce) -> tuple[tuple[int, ...], ...]:
-    """The items of a command that have been stored under its identity, as duplicates."""
+    """The items of a command that are already stored under its identity, as duplicates."""
     known = PRODUCER_OUTCOMES.get(turn.txn, turn.group, command.producer_id, command.sequence)
     if known is None:
         return ()
@@ -73,7 +73,7 @@ def _twins(outcome: ProducerOutcome, slots: bytes, own: int) -> tuple[tuple[int,
         there = by_slot.get(slot)
         if there is None:
             continue
-        # Whoever repeats a request with more items of a slot is told of the last one.
+        # A repeat with more items of a slot than are stored gets the last one for the surplus.
         place = there[min(seen[slot], len(there) - 1)]
         seen[slot] += 1
         twin = (ordinal, place.seq)

@@ -1,8 +1,9 @@
-"""Produce: items come in.
+"""Produce: stores items.
 
-All produces of an entry are applied together, before the entry's other commands: their calls are
-all still unanswered, so any order of them is right, and their items share blocks. Each item of the
-entry gets a sequence; those of a refused command and repeats of a dedup key are born gone.
+All produces of an entry are applied together, before the entry's other commands. Their calls are
+all unanswered, so that any order of them is right, and their items share blocks. Each item of the
+entry gets a sequence. Items of a refused command and repeats of a dedup key get one, too, but are
+not stored.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ from querator.storage.tables import LIVING, put_block
 def produce(
     turn: Turn, commands: Sequence[Produce], parts: Sequence[int]
 ) -> list[ProduceResult | Refusal]:
-    """Applies the produces of an entry; `parts` are the numbers of items of their attachments."""
+    """Applies the produces of an entry. `parts` are the numbers of items of their attachments."""
     state = turn.state
     base = state.next_seq
     results: list[ProduceResult | Refusal] = []
@@ -141,7 +142,7 @@ def _accept(
 
 
 def _no_room(turn: Turn, fresh: int, held: int) -> Refusal | None:
-    """Why so many more items do not fit into the partition."""
+    """The refusal if `fresh` more items do not fit into the partition; None if they fit."""
     items_max = turn.queue.items_max
     if items_max <= 0 or held + fresh <= items_max:
         return None
@@ -155,7 +156,7 @@ def _no_room(turn: Turn, fresh: int, held: int) -> Refusal | None:
 
 
 def _refuse_elsewhere(turn: Turn, command: Produce) -> Refusal | None:
-    """Why the partition is not the one for the request, as its queue is shared out."""
+    """The refusal if the request does not belong to this partition under the current routing."""
     share = turn.share
     if share.closing:
         message = "the partition is closing; it takes no items"
@@ -171,7 +172,9 @@ def _refuse_elsewhere(turn: Turn, command: Produce) -> Refusal | None:
 
 
 def expire_at(base_ms: int, timeout_ms: int) -> int:
-    """When an item expires; 0: never. Rounded up to whole seconds, which is when it is seen."""
+    """When an item expires; 0 means never. Rounded up to whole seconds, the grain at which expiry
+    is checked.
+    """
     if timeout_ms <= 0:
         return 0
     exact = base_ms + min(timeout_ms, EXPIRE_TIMEOUT_MS_MAX)
@@ -179,7 +182,7 @@ def expire_at(base_ms: int, timeout_ms: int) -> int:
 
 
 def shorter(one_ms: int, other_ms: int) -> int:
-    """The shorter of two timeouts, where 0 means none."""
+    """The shorter of two timeouts. 0 means none."""
     return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
 
 
@@ -193,9 +196,9 @@ def place_block(
     held: dict[int, int],
     start: int = 0,
 ) -> None:
-    """Writes a block of produced items and places them. `attachment`: index of its entry, and
-    part. `specials` are those of the block's living items, with ordinals from `start`, and `held`
-    has items by the lane that they wait in, likewise.
+    """Writes a block of produced items and places them. `attachment` is the index of its entry, and
+    the part. `specials` are those of the block's living items. `held` has items by the lane in
+    which they wait. The ordinals of both count from `start`.
     """
     now_ms = turn.now_ms
     queue_timeout_ms = turn.queue.expire_timeout_ms
@@ -250,7 +253,7 @@ def add_block(
     expire_at_ms: int,
     own: list[OwnTimes],
 ) -> None:
-    """Writes the row of a block and its expiries; its items are the caller's to place."""
+    """Writes the row of a block and its expiries. The caller places the items."""
     count = len(lengths) >> 2
     offsets = [0, *accumulate(unpack(f"<{count}I", lengths))]
     head_ms = 0

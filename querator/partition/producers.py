@@ -1,26 +1,28 @@
 """Producers: a request that is repeated gets its first answer, and is never applied again.
 
-Of each producer the partition keeps the highest sequence, and the outcomes of its last requests:
-for the queue's dedup window, the last PRODUCER_OUTCOMES_MAX and FORGET_AT_ONCE more at most, the
-lowest sequences going first. For a sequence:
+For each producer the partition keeps the highest sequence and the outcomes of its last requests.
+Outcomes are kept for the queue's dedup window, up to the last PRODUCER_OUTCOMES_MAX and
+FORGET_AT_ONCE more. The lowest sequences are forgotten first. For a sequence:
 
     its outcome is remembered                     the first answer, repeated
     up to the highest that was forgotten          PRODUCER_EXPIRED: it may have been applied
     `ordered`, and not the next one               SEQUENCE_GAP, naming the one expected
     else                                          applied
 
-A producer that is silent for PRODUCER_RETENTION_MS is forgotten. Its id tells when it was born
-(UUIDv7), and an unknown producer born longer ago than that is refused: it may be one that was
-forgotten.
+A producer that is silent for PRODUCER_RETENTION_MS is forgotten. Its id contains its birth time
+(UUIDv7). An unknown producer that was born longer ago than that is refused, because it may be one
+that was forgotten.
 
-When there are PRODUCERS_MAX of them, those that have been silent for longest make room, if no
-outcome of theirs is remembered any more; from then on unknown producers that are not younger than
-the youngest of these are refused as well. So clients that make an identity for each request meet
-the bound only if they are too many within the dedup window. When no producer can make room, that is
-remembered: the search is repeated after a minute, or when outcomes have been forgotten.
+When there are PRODUCERS_MAX producers, those that have been silent for longest are forgotten to
+make space, if none of their outcomes is remembered any more. From then on, unknown producers that
+are not younger than the youngest forgotten one are refused as well. So clients that make an
+identity for each request reach the bound only if there are too many of them within the dedup
+window. When no producer can be forgotten, the partition remembers that, and repeats the search
+after a minute, or when outcomes have been forgotten.
 
 A new producer that was born more than PRODUCER_AHEAD_MS_MAX after the partition's time is refused:
-its client's clock is wrong, and it would be remembered for as long as its clock is ahead.
+the clock of its client is wrong, and the producer would be remembered for as long as that clock is
+ahead.
 """
 
 import msgspec
@@ -50,10 +52,12 @@ from querator.storage.tables import PRODUCER_CHECKS, PRODUCER_OUTCOMES, PRODUCER
 
 UNKNOWN = ProducerRow(0, 0, 0, 0, 0, 0)
 FORGET_AT_ONCE = 64
-"""Outcomes above PRODUCER_OUTCOMES_MAX are forgotten together: each time costs a scan."""
+"""Number of outcomes above PRODUCER_OUTCOMES_MAX that are forgotten together: each time costs a
+scan.
+"""
 
 DISPLACED_AT_ONCE = 64
-"""Producers that make room together: each time costs a scan."""
+"""Number of producers that are forgotten together to make space: each time costs a scan."""
 
 
 def born_ms(producer_id: bytes) -> int:
@@ -61,7 +65,7 @@ def born_ms(producer_id: bytes) -> int:
 
 
 def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal:
-    """The producer's row if the request is to be applied, else its answer."""
+    """The producer's row if the request is to be applied, else the answer to the request."""
     txn, group = turn.txn, turn.group
     producer_id, sequence, ordered = command.producer_id, command.sequence, command.ordered
     if sequence <= 0:
@@ -105,7 +109,7 @@ def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal
 
 
 def _answer(turn: Turn, first: ProducerOutcome, command: Produce) -> ProduceResult | None:
-    """The first answer; None when it is not about all items of the request."""
+    """The first answer. None when it does not cover all items of the request."""
     if command.slots and first.mode == ProduceMode.KEYED:
         return places.repeated(first, command, turn.queue.partition)
     return ProduceResult(first.first_seq, first.count, True, first.duplicates, first.partition)
@@ -160,14 +164,14 @@ def _outcome(command: Produce, result: ProduceResult, now_ms: int) -> ProducerOu
 
 
 def _enter(turn: Turn, producer_id: bytes, check_at_ms: int) -> None:
-    """Counts a producer that was not known, and sees to it that it is looked after."""
+    """Counts a producer that was not known, and schedules its first check."""
     turn.state.producers += 1
     PRODUCER_CHECKS.put(turn.txn, turn.group, check_at_ms, producer_id, value=b"")
     turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, check_at_ms)
 
 
 def adopt_producer(turn: Turn, fact: ProducerFact) -> None:
-    """What another partition knows of a producer: outcomes are added, nothing is taken away."""
+    """Adopts what another partition knows about a producer: outcomes are added, none is removed."""
     txn, group, producer_id = turn.txn, turn.group, fact.producer_id
     raw = PRODUCERS.get(txn, group, producer_id)
     producer = UNKNOWN if raw is None else decode_producer(raw)
@@ -215,7 +219,7 @@ def _adopted(turn: Turn, fact: OutcomeFact, before: ProducerOutcome | None) -> P
 
 
 def forget_producers(turn: Turn, rows_max: int) -> int:
-    """Looks after producers whose check is due, up to `rows_max` rows: forgets what may be
+    """Checks producers whose check is due, up to `rows_max` rows, and forgets what may be
     forgotten.
     """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
@@ -259,7 +263,9 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
 
 
 def redate_producer(turn: Turn, key: bytes, value: bytes) -> int:
-    """What is dated after state time, which has gone back, is dated now; how many rows it took."""
+    """Dates what is later than state time, which has gone back, to state time. Returns the number
+    of rows.
+    """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
     producer_id, producer = key[-PRODUCER_ID_BYTES:], decode_producer(value)
     if max(producer.last_ms, producer.oldest_ms) <= now_ms:
@@ -286,16 +292,17 @@ def redate_producer(turn: Turn, key: bytes, value: bytes) -> int:
 
 
 def _make_room(turn: Turn) -> bool:
-    """Forgets the producers that have been silent for longest, DISPLACED_AT_ONCE at most; whether
-    there were any. When there are none, the next calls do not look for them.
+    """Forgets the producers that have been silent for longest, up to DISPLACED_AT_ONCE. Returns
+    whether there were any. If there were none, calls within the next minute do not search for them.
     """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
     if now_ms < turn.state.crowded_until_ms <= now_ms + MINUTE_MS:
         return False
     window_ms = turn.queue.dedup_window_ms
     doomed: list[tuple[bytes, bytes]] = []
-    # The checks of producers without outcomes are due when they are to be forgotten: behind those
-    # of the others, which are due within the window, and in the order of their last requests.
+    # The checks of producers without outcomes are due when these producers are to be forgotten.
+    # They come after those of the others, which are due within the window, and are in the order
+    # of the producers' last requests.
     _, stop = PRODUCER_CHECKS.bounds(group)
     start = PRODUCER_CHECKS.key(
         group, _check_after(now_ms + window_ms) + 1, bytes(PRODUCER_ID_BYTES)
@@ -320,7 +327,9 @@ def _make_room(turn: Turn) -> bool:
 def _forget(
     turn: Turn, producer_id: bytes, producer: ProducerRow, rows_max: int, *, everything: bool
 ) -> ProducerRow:
-    """Forgets outcomes from the lowest sequence on: those out of the window, or any."""
+    """Forgets outcomes, beginning at the lowest sequence: those that have left the window,
+    or any.
+    """
     txn, group = turn.txn, turn.group
     window_ms = turn.queue.dedup_window_ms
     doomed: list[bytes] = []
@@ -342,12 +351,14 @@ def _forget(
 
 
 def _silent_since(producer_id: bytes, last_ms: int) -> int:
-    """When a producer's retention begins: at its last request, or at its birth if that is later."""
+    """When a producer's retention begins: at its last request, or at its birth if that is later,
+    but at most PRODUCER_AHEAD_MS_MAX after the last request.
+    """
     return max(last_ms, min(born_ms(producer_id), last_ms + PRODUCER_AHEAD_MS_MAX))
 
 
 def _check_after(at_ms: int) -> int:
-    """Checks are gathered by the minute."""
+    """The time of a check. Checks are grouped by the minute."""
     return (at_ms // MINUTE_MS + 1) * MINUTE_MS
 
 

@@ -1,19 +1,20 @@
-"""State time goes back: an operator has had it put right after a wrong clock had moved it ahead.
+"""State time goes back: an operator repairs it after a wrong clock had moved it ahead.
 
-`repair_time` puts it back at once. What is dated after it is then looked at in steps of bounded
-work, each in an Expire, until all of it is dated as if it had happened when it was looked at:
+`repair_time` puts it back at once. Rows with later dates are then checked in steps of bounded work,
+each in an Expire, until all are dated as if they had been written when they were checked:
 
-    leases          that were granted or extended in the time ahead last as long as they were meant
-                    to, counted from here on; the others end when they were promised to
-    expiries        of items that were leased or reserved when their time seemed to come are watched
-                    for again
+    leases          granted or extended while time was ahead last for their full timeout, counted
+                    from the check; other leases keep their deadline
+    expiries        that come after state time are put back into their index: those of items that
+                    were leased or reserved when they seemed to expire have left it
     producers       and their outcomes, ended leases and dedup keys are remembered for their usual
-                    time, counted from here on
+                    time, counted from the check
 
-Schedules are dated by the clocks of those who asked for them, and stay. Items that were produced in
-the time ahead expire as much later as it was ahead; stages and finished transactions are kept so
-much longer. What has been forgotten, died or come due is not brought back. Producers that may have
-been forgotten too early are refused (`displaced_ms`), for they may repeat what was stored.
+Schedules stay: they are dated by the clocks of the callers that asked for them. Items that were
+produced while time was ahead expire later by the amount that it was ahead. Stages and finished
+transactions are kept longer by the same amount. Items and rows that were forgotten, have died or
+have come due are not brought back. Producers that may have been forgotten too early are refused
+(`displaced_ms`), because they may repeat a request that was stored.
 """
 
 from collections.abc import Callable
@@ -65,7 +66,9 @@ def repair_time(turn: Turn, command: RepairTime) -> Done:
 
 
 def redate(turn: Turn, rows_max: int) -> int:
-    """Goes on with what `repair_time` has begun, for about so many rows; how many."""
+    """Continues the work that `repair_time` has begun, for about `rows_max` rows. Returns their
+    number.
+    """
     done = 0
     while (at := turn.state.redating) is not None and done < rows_max:
         if at.step < len(_BY_KEY):
@@ -82,7 +85,7 @@ def redate(turn: Turn, rows_max: int) -> int:
 def _some(
     turn: Turn, at: Redating, table: Table, one: Callable[[Turn, bytes, bytes], int], rows_max: int
 ) -> int:
-    """Rows from the cursor on, in the order of their keys."""
+    """Checks rows from the cursor on, in the order of their keys."""
     start, stop = table.bounds(turn.group)
     rows: list[tuple[bytes, bytes]] = []
     for key, value in turn.txn.scan(max(start, at.cursor), stop):
@@ -106,7 +109,7 @@ def _latest(
     again: Callable[[Turn, int, int | bytes], None],
     most: int,
 ) -> int:
-    """Rows of a table in the order of time, from its end."""
+    """Dates the latest rows of a table that is in the order of time, beginning at its end."""
     later: list[tuple[int, int | bytes]] = []
     for key, _ in order.rows(turn.txn, turn.group, reverse=True):
         at_ms, name = order.parts(key)

@@ -1,4 +1,6 @@
-"""Redrive: dead letters that are ready in their dead queue go home, through the outbox."""
+"""Redrive: dead letters that are ready in their dead queue return to their origin queue through the
+outbox.
+"""
 
 from querator.model.commands import Redrive, RedriveResult, Refusal
 from querator.model.errors import ErrorCode
@@ -12,7 +14,9 @@ from querator.storage.tables import OVERLAYS
 
 
 def redrive(turn: Turn, command: Redrive) -> RedriveResult | Refusal:
-    """Leased and scheduled letters stay, as do items that are no letters of the queue."""
+    """Redrives letters of the queue. Leased and scheduled letters stay, and so do all
+    other items.
+    """
     if not command.homes:
         return Refusal(
             ErrorCode.INVALID_ARGUMENT, "a redrive names the partitions to go to", field="homes"
@@ -38,11 +42,11 @@ def redrive(turn: Turn, command: Redrive) -> RedriveResult | Refusal:
 
 
 def _letters(turn: Turn, command: Redrive) -> tuple[list[tuple[int, Overlay]], int]:
-    """The overlays to look at, and where to go on (0: nowhere)."""
+    """The overlays to check, and the sequence after which to continue (0: at the end)."""
     txn, group = turn.txn, turn.group
     letters: list[tuple[int, Overlay]] = []
     if command.seqs:
-        # Named items are looked up in the order given; the door bounds how many.
+        # Named items are looked up in the order given. The API bounds their number.
         for seq in command.seqs:
             row = OVERLAYS.get(txn, group, seq) if seq > 0 else None
             if row is not None:

@@ -1,6 +1,7 @@
-"""Values of the partition's tables, and the instants and numbers of its state.
+"""Layouts of the rows of the partition's tables, and the state row with its instants and counters.
 
-Layouts are msgpack arrays; masks are little-endian bytes (`masks`). Replicas write the same bytes.
+Layouts are msgpack arrays. Masks are little-endian bytes (`masks`). All replicas write the same
+bytes.
 
 Longer than 500 lines: what a partition stores is one format, read and changed in one place.
 """
@@ -22,7 +23,7 @@ from querator.partition import masks
 
 
 class ItemState(IntEnum):
-    """Where an item is in its life; the wire's numbers."""
+    """The state of an item. The wire uses the same numbers."""
 
     READY = 1
     LEASED = 2
@@ -33,8 +34,8 @@ class ItemState(IntEnum):
 
 
 class DeadReason(IntEnum):
-    """Why an item became a dead letter; the wire's numbers. NONE marks a redriven item, VOID a move
-    under whose number nothing arrives.
+    """Why an item became a dead letter. The wire uses the same numbers. NONE marks a redriven item.
+    VOID marks a move under whose number nothing arrives.
     """
 
     NONE = 0
@@ -45,8 +46,8 @@ class DeadReason(IntEnum):
 
 
 class Verb(IntEnum):
-    """How a command settles leased items. `retry_at` and an uncounted attempt make verbs of their
-    own: a repeat of one is no repeat of another.
+    """How a command settles leased items. A retry with `retry_at` and a retry with an uncounted
+    attempt are verbs of their own: a repeat of one verb is no repeat of another.
     """
 
     COMPLETE = 1
@@ -58,8 +59,8 @@ class Verb(IntEnum):
 
 
 class Redating(msgspec.Struct, frozen=True, array_like=True):
-    """How far the rows have been looked at that may be dated after state time: the tables before
-    `step` are done, and of this one the rows before `cursor`.
+    """Progress of the check of rows that may be dated after state time. The tables before `step`
+    are done, and in the table of `step` the rows before `cursor`.
     """
 
     step: int = 0
@@ -67,16 +68,16 @@ class Redating(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, array_like=True):
-    """The one row that changes with every entry. Heads are lower bounds of due times; 0: none.
+    """The one row that changes with every entry. Heads are lower bounds of due times; 0 means none.
 
-    `displaced_ms` is when the youngest producer was born that had to make room for another. Until
-    `crowded_until_ms` no producer is looked for that could make room.
-    `staged` and `pinned` count items, which are not among the partition's `items` yet, and
-    `pinned_keys` those of `pinned` with a dedup key: their keys are not among `dedup_keys` yet.
-    `ahead` counts, for each of the share's `changes`, the items before its boundary that are READY,
-    HELD, LEASED or RESERVED. `ended_epoch` is the last one of any reader that was removed. State
-    time went back from `back_from_ms` to `back_to_ms`, in several steps perhaps; 0: it did not.
-    What was `given_up` is among the `dropped`.
+    `displaced_ms` is the birth time of the youngest producer that was forgotten to make space for
+    another one. Until `crowded_until_ms` the partition does not search for producers that it can
+    forget. `staged` and `pinned` count items that are not among the partition's `items` yet.
+    `pinned_keys` counts those of `pinned` with a dedup key: their keys are not among `dedup_keys`
+    yet. `ahead` counts, for each of the share's `changes`, the items before its boundary that are
+    READY, HELD, LEASED or RESERVED. `ended_epoch` is the highest epoch of all removed readers.
+    State time went back from `back_from_ms` to `back_to_ms`, perhaps in several steps; 0 means that
+    it did not. Items that were `given_up` are also counted in `dropped`.
     """
 
     index: int = 0
@@ -140,12 +141,14 @@ class State(msgspec.Struct, array_like=True):
 
     @property
     def occupied(self) -> int:
-        """Items that count for the queue's limit: with those that are certain to come."""
+        """Items that count for the queue's limit: all items, and those that are pinned and certain
+        to come.
+        """
         return self.items + self.pinned
 
     @property
     def effects(self) -> PartitionEffects:
-        """What the owner of the partition must know."""
+        """The counts that the owner of the partition needs."""
         return PartitionEffects(
             ready=self.ready,
             outbox=self.moving,
@@ -158,7 +161,7 @@ class State(msgspec.Struct, array_like=True):
 
 
 class ProduceMode(IntEnum):
-    """By what the partition of a request was chosen (`model.routing`)."""
+    """How the partition of a request was chosen (`model.routing`)."""
 
     UNKNOWN = 0
     ORDERED = 1
@@ -167,9 +170,9 @@ class ProduceMode(IntEnum):
 
 
 class KeyChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A change of the number of partitions that is not over for the keys: at Route `version` slots
-    came to this partition from those in `waits` (a mask of numbers), and what was ready here had
-    positions below `boundary` (0: nobody needs to know).
+    """A change of the number of partitions that is not over for the keys. At Route `version`, slots
+    came to this partition from the partitions in `waits` (a mask of numbers). Items that were ready
+    here had positions below `boundary` (0: no other partition needs to know).
     """
 
     version: int
@@ -183,9 +186,10 @@ class KeyChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
-    """Settings, and which share of its queue the partition has: `routing` and `routed` as a Route
-    says them (`routed` 0: it has not been told), `open` whether what is routed is taken.
-    `moves_closed`: moves are taken no more. `changes` ascend by version (`partition.holds`).
+    """Settings, and the partition's share of its queue. `routing` and `routed` are those of the
+    last Route (`routed` 0: no Route has come yet). `open` says whether requests with this routing
+    are accepted. `moves_closed`: the partition takes no moves. `changes` ascend by version
+    (`partition.holds`).
     """
 
     version: int
@@ -202,7 +206,7 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Times of one item that differ from its block's. `expire_at_ms` 0: never."""
+    """Times of one item that differ from its block's. `expire_at_ms` 0 means never."""
 
     ordinal: int
     expire_at_ms: int
@@ -211,11 +215,11 @@ class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
-    """Items produced together: where their bytes are, and what never changes.
+    """Items produced together: where their bytes are, and the attributes that never change.
 
-    `offsets` holds `count` + 1 little-endian u32: where each item begins in the attachment, then
-    the end. `expire_at_ms` holds for items without `own` times; `expiry_head_ms` is the earliest of
-    all; 0: never.
+    `offsets` holds `count` + 1 little-endian u32: the start of each item in the attachment, then
+    the end. `expire_at_ms` holds for items without `own` times. `expiry_head_ms` is the earliest
+    expiry of all items. 0 means never.
     """
 
     index: int
@@ -231,7 +235,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         return int.from_bytes(self.offsets[ordinal * 4 : ordinal * 4 + 4], "little")
 
     def lengths(self, runs: Iterable[tuple[int, int]]) -> list[int]:
-        """Bytes of each item of a set, which is given by its runs."""
+        """Bytes of each item of a set. The set is given by its runs."""
         offsets = unpack(f"<{self.count + 1}I", self.offsets)
         found: list[int] = []
         for start, count in runs:
@@ -240,7 +244,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         return found
 
     def size(self, mask: int) -> int:
-        """Bytes of the items of a set that is not empty."""
+        """Total bytes of the items of a set. The set must not be empty."""
         start = masks.low(mask)
         count = mask.bit_count()
         if mask >> start == (1 << count) - 1:
@@ -248,7 +252,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         return sum(self.offset(first + n) - self.offset(first) for first, n in masks.runs(mask))
 
     def fitting(self, mask: int, bytes_max: int) -> int:
-        """The longest head of the set whose items have at most `bytes_max` bytes together."""
+        """The longest prefix of the set whose items have at most `bytes_max` bytes together."""
         chosen = 0
         for start, count in masks.runs(mask):
             base = self.offset(start)
@@ -266,7 +270,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         return chosen
 
     def expired(self, mask: int, now_ms: int) -> int:
-        """The items of a set whose time has run out."""
+        """The items of a set that have expired."""
         if not self.expiry_head_ms or self.expiry_head_ms > now_ms:
             return 0
         chosen = mask if self.expire_at_ms and self.expire_at_ms <= now_ms else 0
@@ -279,14 +283,14 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         return chosen
 
     def expiries(self) -> list[int]:
-        """All instants at which items of the block expire, ascending."""
+        """All instants at which items of the block expire, in ascending order."""
         instants = {own.expire_at_ms for own in self.own}
         instants.add(self.expire_at_ms)
         return sorted(instants - {0})
 
     def by_lease_timeout(self, mask: int) -> list[tuple[int, int]]:
         """A set cut into (timeout, items) wherever the items' own lease timeout changes, in the
-        order of the items; 0: none of their own.
+        order of the items. Timeout 0 means that the items have none of their own.
         """
         timeouts = {
             own.ordinal: own.lease_timeout_ms
@@ -314,9 +318,10 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """Items of one block in the same state.
 
-    `position` is the place in the lane that the items have or last had; of SCHEDULED ones the lane
-    that they are for. `locator` is the lease (LEASED), the due time in ms (SCHEDULED), the target
-    group (MOVING), the number of the reader (RESERVED), the lane (HELD) or 0 (READY).
+    `position` is the place in the lane that the items have or last had. For SCHEDULED items it is
+    the lane for which they are meant. `locator` is the lease (LEASED), the due time in ms
+    (SCHEDULED), the target group (MOVING), the number of the reader (RESERVED), the lane (HELD) or
+    0 (READY).
     """
 
     state: int
@@ -344,8 +349,8 @@ def decode_segment(row: bytes) -> Segment:
 
 
 class LeasedItems(msgspec.Struct, array_like=True, gc=False):
-    """Items of one segment under one lease. `settled` has (Verb, mask), no item twice. What is in
-    `granted` alone has lapsed.
+    """Items of one segment under one lease. `settled` has (Verb, mask); no item is in two of them.
+    Items that are only in `granted` have lapsed.
     """
 
     first_seq: int
@@ -369,16 +374,16 @@ class LeasedItems(msgspec.Struct, array_like=True, gc=False):
         return everything
 
     def settle(self, verb: int, done: int) -> None:
-        """Notes that the verb has settled held items."""
+        """Records that the verb has settled held items."""
         self.held = masks.to_bytes(masks.from_bytes(self.held) & ~done)
         others = tuple(one for one in self.settled if one[0] != verb)
         self.settled = (*others, (int(verb), masks.to_bytes(self.settled_by(verb) | done)))
 
 
 class LeaseRow(msgspec.Struct, array_like=True):
-    """A lease; once it has ended, `deadline_ms` is when it did, and `ended_by` the Verb that
-    settled its last items; 0: it lapsed. `timeout_ms` is the own lease timeout of its items, if
-    they were leased for that; else 0. `since_ms` is when the deadline was set.
+    """A lease. When it has ended, `deadline_ms` is the time of the end, and `ended_by` is the Verb
+    that settled its last items (0: the lease lapsed). `timeout_ms` is the items' own lease timeout
+    if they were leased for that timeout, else 0. `since_ms` is when the deadline was set.
     """
 
     client_id: str
@@ -391,7 +396,7 @@ class LeaseRow(msgspec.Struct, array_like=True):
 
 
 def numbers_of(row: bytes | None) -> list[int]:
-    """The leases of one request; nothing when there is no row."""
+    """The leases of one request. The list is empty when there is no row."""
     data = row or b""
     return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
 
@@ -401,8 +406,8 @@ def numbers_to_bytes(leases: Iterable[int]) -> bytes:
 
 
 class Overlay(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one item: consumers' words (newest last), and its origin if it is a dead
-    letter.
+    """History of one item: the error messages of consumers (newest last), and its origin if it is a
+    dead letter.
     """
 
     errors: tuple[str, ...] = ()
@@ -410,9 +415,10 @@ class Overlay(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`kept` outcomes are remembered, the oldest of `oldest_ms`; those up to `forgotten` are not.
+    """A producer. The partition remembers `kept` outcomes; the oldest one is of `oldest_ms`.
+    Outcomes of sequences up to `forgotten` are forgotten.
 
-    `check_at_ms` is when to look for what can be forgotten.
+    `check_at_ms` is when to check for outcomes that can be forgotten.
     """
 
     highest: int
@@ -424,10 +430,11 @@ class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a request: the items from `first_seq` on, in `partition` (-1: in this one).
+    """Outcome of a request: its items, from `first_seq` on, in `partition` (-1: this one).
 
-    Of a request that keys have decided on (`mode`) only some items are here: `slots` as in the
-    command, and `elsewhere` those of further slots, which were stored when these were elsewhere.
+    Of a request that keys have routed (`mode`) this partition has only some items. `slots` are as
+    in the command. `elsewhere` holds the items of further slots: they were stored while those slots
+    were in another partition.
     """
 
     first_seq: int
@@ -441,7 +448,9 @@ class ProducerOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`partition` -1: the item is in this one. `slot` -1: the key's own."""
+    """A dedup key. `partition` -1: the item is in this partition. `slot` -1: the slot that follows
+    from the key.
+    """
 
     key: bytes
     seq: int
@@ -451,7 +460,9 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Items of one segment on their way, in order of their sequences, one move number each."""
+    """Items of one segment on their way to a target, in the order of their sequences. Each has one
+    move number.
+    """
 
     first_seq: int
     mask: bytes
@@ -461,15 +472,17 @@ class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OutboxTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`next_move` is the number of the next move to this target; up to `done` all have arrived."""
+    """A target of moves. `next_move` is the number of the next move to it. All moves up to `done`
+    have arrived.
+    """
 
     next_move: int
     done: int
 
 
 class OpenBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that is not acknowledged; `segments` are its rows in `reserved`. `replays`: how many
-    epochs were opened since.
+    """A batch that is not acknowledged. `segments` is the number of its rows in `reserved`.
+    `replays` is the number of epochs opened since the batch was given out.
     """
 
     seq: int
@@ -481,12 +494,12 @@ class OpenBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReaderRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`number` is the reader's in this partition, never given again. `last_seq` is the last batch
-    that was given out: those after `acked_seq` that are not open were released, but for `dead_seq`,
-    the last one whose items were made to die.
+    """A reader. `number` identifies it in this partition and is never reused. `last_seq` is the
+    last batch that was given out. Batches after `acked_seq` that are not open were released. The
+    exception is `dead_seq`, the last batch whose items were made dead letters.
 
-    `opened_at_ms` is when the epoch came, `advanced_at_ms` when the reader was advanced last.
-    `opens`: the last openings that had a request id, with the epoch of each.
+    `opened_at_ms` is when the epoch was opened, `advanced_at_ms` when the reader was last advanced.
+    `opens` holds the last openings that had a request id, with the epoch of each.
     """
 
     reader_id: str

@@ -1,12 +1,12 @@
 """How sets of items change their state: segments, and the rows that index them.
 
-A segment's key is its block and its lowest ordinal, which no other segment of the block can have.
-`detach` takes a part out of a segment, and one of the placing functions (or `remove`) puts it where
-it belongs; in between the row at the part's lowest ordinal is stale, and the placing function
-overwrites or deletes it.
+The key of a segment is its block and its lowest ordinal, which no other segment of the block can
+have. `detach` takes a part out of a segment. Then one of the placing functions (or `remove`) puts
+the part into its new place. In between, the row at the part's lowest ordinal is stale: the placing
+function overwrites or deletes it.
 
 Order: a segment is ready at a position of the lane. Items that became ready together share their
-block and position, and are in the order of their sequences: `restore` cuts segments that would
+block and position, and are in the order of their sequences. `restore` cuts segments that would
 interleave.
 """
 
@@ -38,11 +38,12 @@ from querator.storage.tables import (
 )
 
 LANE = 0
-"""A partition leases from one lane, the locator of what is READY. What is held lies in others
-(`partition.holds`).
+"""The one lane from which a partition leases; the locator of READY segments. Held segments lie in
+other lanes (`partition.holds`).
 """
 IN_PLACE = (ItemState.READY, ItemState.LEASED, ItemState.RESERVED, ItemState.HELD)
-"""Whose `position` counts: nothing else can come back to it."""
+"""States in which items keep their `position`. Items in any other state cannot come back to theirs.
+"""
 
 
 def load_block(txn: ReadTransaction, group: int, first_seq: int) -> Block:
@@ -52,7 +53,7 @@ def load_block(txn: ReadTransaction, group: int, first_seq: int) -> Block:
 
 
 def block_of(turn: Turn, first_seq: int) -> Block:
-    """As `load_block`, read once in an entry: blocks do not change."""
+    """As `load_block`, but read once per entry: blocks do not change."""
     block = turn.blocks.get(first_seq)
     if block is None:
         block = turn.blocks[first_seq] = load_block(turn.txn, turn.group, first_seq)
@@ -66,7 +67,7 @@ def load_segment(txn: ReadTransaction, group: int, first_seq: int, slot: int) ->
 
 
 def segments_of(txn: ReadTransaction, group: int, first_seq: int) -> list[Segment]:
-    """All segments of a block, by lowest ordinal."""
+    """All segments of a block, in the order of their lowest ordinals."""
     return [decode_segment(row) for _, row in SEGMENTS.rows(txn, group, first_seq)]
 
 
@@ -88,7 +89,7 @@ def without(segment: Segment, part: int) -> Segment:
 
 
 def detach(turn: Turn, first_seq: int, segment: Segment, part: int) -> None:
-    """Takes `part` out of a stored segment and its index; the rest stays as it was."""
+    """Takes `part` out of a stored segment and its index. The rest stays as it was."""
     txn, group, state = turn.txn, turn.group, turn.state
     rest = segment.mask & ~part
     slot = masks.low(segment.mask)
@@ -147,7 +148,7 @@ def place_ready(
 def place_held(
     turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, position: int, lane: int
 ) -> None:
-    """Keeps items in a lane that nothing is leased from; `restore` makes them ready."""
+    """Keeps items in a lane from which nothing is leased. `restore` makes them ready."""
     put_segment(turn, first_seq, Segment(ItemState.HELD, attempt, releases, position, lane, mask))
     slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
     HELD.put(turn.txn, turn.group, lane, position, slot, value=value)
@@ -158,7 +159,9 @@ def place_held(
 def restore(
     turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
 ) -> None:
-    """Makes items ready at a position where items of the same block may be, each at its place."""
+    """Makes items ready at a position that other items of their block may have, in the order of
+    their sequences.
+    """
     txn, group = turn.txn, turn.group
     there = [
         load_segment(txn, group, first_seq, key[-1])
@@ -196,7 +199,7 @@ def restore(
 
 
 def _untangled(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The same items in pieces that do not interleave, as few as possible."""
+    """The same items in as few pieces as possible that do not interleave."""
     by_start = sorted(
         (start, masks.full(count) << start, attempt, releases)
         for mask, attempt, releases in pieces
@@ -221,7 +224,9 @@ def place_scheduled(
     due_ms: int,
     lane: int = LANE,
 ) -> None:
-    """`lane` is where the items are to be held when they are due, if that goes on until then."""
+    """Schedules items. `lane` is the lane in which they are held when they become due, if that lane
+    still waits.
+    """
     slot = masks.low(mask)
     put_segment(
         turn, first_seq, Segment(ItemState.SCHEDULED, attempt, releases, lane, due_ms, mask)
@@ -232,13 +237,13 @@ def place_scheduled(
 
 
 def remove(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
-    """Detached items are gone; with its last item the block goes too, and its attachment."""
+    """Removes detached items. With its last item, the block and its attachment are removed, too."""
     SEGMENTS.delete(turn.txn, turn.group, first_seq, masks.low(mask))
     leave_block(turn, first_seq, block, mask)
 
 
 def leave_block(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
-    """As `remove`, for items whose segments have been deleted."""
+    """As `remove`, for items whose segments are already deleted."""
     txn, group, state = turn.txn, turn.group, turn.state
     state.bytes -= block.size(mask)
     if state.overlays:
@@ -273,7 +278,7 @@ def check(state: int | None, event: Event, target: ItemState | None) -> None:
 
 
 def find_item(txn: ReadTransaction, group: int, seq: int) -> tuple[int, Segment] | None:
-    """The block and segment of an item that is there."""
+    """The block and segment of an item; None if it is not there."""
     start, _ = BLOCKS.bounds(group)
     for key, _ in txn.scan(start, BLOCKS.key(group, seq) + b"\0", reverse=True):
         first_seq = int.from_bytes(key[-8:], "big")

@@ -1,19 +1,19 @@
-"""Complete and retry: what ends a lease before its deadline, and what is remembered of it.
+"""Complete and retry: they end a lease before its deadline; and what is remembered of it.
 
-A command is judged first, on lease rows in memory, and then carried out: with `all_or_nothing` one
-lost item means that nothing is. For each item named under a lease:
+A command is judged first, on lease rows in memory, and then carried out. With `all_or_nothing`, one
+lost item means that nothing is carried out. For each item named under a lease:
 
     the lease holds it                              done
     the same verb has settled it under the lease    repeated; nothing changes
     else (another verb, lapsed, never held)         lost
 
-The same holds when the lease has ended, as long as it is remembered (`ended`). Complete is a verb,
-and a retry is one of five (`rows.Verb`): a reject after a release is lost. Of two retries with
-`retry_at` the instants are not compared, so that the second one may be a repeat.
+The same holds after the lease has ended, as long as it is remembered (`ended`). Complete is one
+verb, and a retry is one of five (`rows.Verb`): a reject after a release is lost. The instants of
+two retries with `retry_at` are not compared, so the second one may count as a repeat.
 
-"All that the lease still holds" (no ranges) names what no other verb has settled: a repeat gets the
-first answer, and what has lapsed is lost, not silently skipped. When another verb has ended the
-lease, such a command repeats nothing: it names all that was granted.
+A command without ranges ("all that the lease still holds") names the items that no other verb has
+settled. A repeat gets the first answer, and lapsed items are lost, not silently skipped. When
+another verb has ended the lease, such a command is no repeat: it names all items that were granted.
 """
 
 from bisect import bisect_right
@@ -65,7 +65,9 @@ from querator.storage.tables import ENDED, LEASES, OVERLAYS, SEGMENTS
 
 
 class _Held:
-    """A lease row while a command is judged. `held_masks` are those of the tables."""
+    """A lease row while a command is judged. `held_masks` are the held items as the tables have
+    them.
+    """
 
     __slots__ = ("changed", "held_masks", "live", "row")
 
@@ -77,7 +79,7 @@ class _Held:
 
 
 class _Piece(msgspec.Struct, frozen=True, gc=False):
-    """Items to settle: those of `mask` in the `place`-th run of a lease."""
+    """Items to settle: those of `mask` in the `place`-th entry of the lease's `items`."""
 
     lease: int
     place: int
@@ -93,7 +95,7 @@ def complete(turn: Turn, command: Complete) -> SettleResult:
         SEGMENTS.delete(turn.txn, turn.group, items.first_seq, masks.low(piece.mask))
         gone[items.first_seq] = gone.get(items.first_seq, 0) | piece.mask
         turn.state.completed += piece.mask.bit_count()
-    # Once for each block, in the order in which the command meets them.
+    # Once for each block, in the order of the command.
     for first_seq, mask in gone.items():
         leave_block(turn, first_seq, block_of(turn, first_seq), mask)
     _write(turn, leases, Verb.COMPLETE)
@@ -133,7 +135,7 @@ def _give_back(
     mask: int,
     due_ms: int,
 ) -> None:
-    """What a retry means for detached items."""
+    """Applies a retry to detached items."""
     count = mask.bit_count()
     attempt, releases = segment.attempt, segment.releases
     position: int | None = None
@@ -148,7 +150,7 @@ def _give_back(
     if not counted:
         releases += 1
         if releases >= RELEASES_MAX:
-            # Nobody has failed at the item: its last attempt is for a consumer that works on it.
+            # No consumer has failed at the item: its last attempt is for one that works on it.
             releases, counted = 0, not worn(turn, attempt)
         if not counted:
             attempt -= 1
@@ -166,8 +168,8 @@ def _give_back(
             turn, first_seq, block, mask, Event.RETRY, attempt=attempt, releases=releases
         )
     else:
-        # An uncounted retry at an instant that is now goes to the tail: it asked for later, not
-        # for its place.
+        # An uncounted retry with `retry_at` that is already due goes to the tail: it asked for a
+        # later time, not for its place.
         become_ready(
             turn, first_seq, block, mask,
             Event.RETRY if command.retry_at_ms else Event.RELEASE,
@@ -217,7 +219,7 @@ def _load(turn: Turn, lease: int) -> _Held | None:
 
 
 def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: Verb) -> SettleOutcome:
-    """Marks what is done in the row in memory, and appends it to `pieces`."""
+    """Marks the settled items in the row in memory, and appends them to `pieces`."""
     done_ranges: list[tuple[int, int]] = []
     repeated_ranges: list[tuple[int, int]] = []
     lost_ranges: list[tuple[int, int]] = []
@@ -256,9 +258,9 @@ def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: Verb)
 def _named_masks(
     ranges: Ranges, items: list[LeasedItems], outside: list[tuple[int, int]]
 ) -> dict[int, int]:
-    """The named items by block of the lease; what falls between its blocks goes to `outside`.
+    """The named items by block of the lease. Named items outside of its blocks go to `outside`.
 
-    A block's next neighbour bounds it, so that no sequence is found under two.
+    A block ends where the next block begins, so that no sequence is found under two blocks.
     """
     bases = sorted({part.first_seq for part in items})
     wanted: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""What can happen to an item, as one table. What is not in it does not happen: callers assert it.
+"""All transitions of an item, as one table. Callers assert that a transition is in the table.
 
-`table_markdown` prints it for the docs.
+`table_markdown` prints the table for the docs.
 """
 
 from enum import IntEnum
@@ -36,7 +36,7 @@ class Event(IntEnum):
 
 
 ABSENT = None
-"""Not there (yet), or gone."""
+"""State of an item that is not stored: it has not come yet, or it is gone."""
 
 TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
     (ABSENT, Event.PRODUCE): ItemState.READY,
@@ -109,7 +109,7 @@ def allowed(state: int | None, event: Event, target: ItemState | None) -> bool:
 
 
 def table_markdown() -> str:
-    """The table as Markdown, one line for each transition."""
+    """The table as Markdown, with one line for each transition."""
 
     def name(state: ItemState | None, absent: str) -> str:
         return absent if state is None else state.name

@@ -1,4 +1,4 @@
-"""What the rules work on while one entry is applied."""
+"""The context in which the rules apply one entry."""
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
@@ -10,7 +10,7 @@ from querator.storage.tables import SETTINGS
 class Turn:
     """The transaction, the clamped time and the state row of one entry.
 
-    `state` is written once, when the entry is done.
+    `state` is written once, at the end of the entry.
     """
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Turn:
         log_first: int,
         row: SettingsRow | None,
     ) -> None:
-        """`row` None: the partition has not got settings yet."""
+        """`row` is None while the partition has no settings."""
         self.txn = txn
         self.group = group
         self.state = state
@@ -39,12 +39,12 @@ class Turn:
 
     @property
     def queue(self) -> PartitionSettings:
-        """The settings; only after `unconfigured` was ruled out."""
+        """The settings. The partition must have settings."""
         return self.share.settings
 
     @property
     def share(self) -> SettingsRow:
-        """The settings with the partition's share of the queue; as `queue`."""
+        """The partition's settings and its share of the queue. The partition must have settings."""
         assert self.row is not None
         return self.row
 
@@ -53,8 +53,8 @@ class Turn:
         self.row = row
 
     def count_ahead(self, position: int, items: int) -> None:
-        """Items got this place, or gave it up (less than 0). Ready, held or leased, they keep it
-        from others to which their slots have moved.
+        """Counts items that took this position, or left it (`items` < 0). Ready, held, leased and
+        reserved items keep their position; items of moved slots in other partitions wait for them.
         """
         ahead = self.state.ahead
         if ahead:
@@ -70,5 +70,5 @@ def unconfigured() -> Refusal:
 
 
 def earlier(head_ms: int, at_ms: int) -> int:
-    """The lower of a head (0: none) and an instant."""
+    """The earlier of a head (0: none) and an instant."""
     return at_ms if head_ms == 0 or at_ms < head_ms else head_ms

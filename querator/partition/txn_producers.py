@@ -1,19 +1,19 @@
-"""What a partition remembers of producers of transactions: one row for each.
+"""What a partition remembers about producers of transactions: one row for each producer.
 
-The coordinator's rows are its authority: which batch of a producer was committed last, and which
-transaction is open. Any other partition has a row for each producer whose transactions it has
-carried out. It says which steps come too late:
+In the coordinator the rows are the authority: they say which batch of a producer was committed
+last, and which transaction is open. Any other partition has a row for each producer whose
+transactions it has carried out. The row says which steps come too late:
 
     committed   Stage of a batch up to this one stages nothing, and says so
     finished    Prepare for a transaction up to this one pins nothing
 
-Numbers of batches and of transactions only grow, and the next transaction of a producer begins when
-the one before is decided. So one row is enough, however many steps are on their way: no Prepare for
-a transaction below `finished` is of use to anybody.
+Numbers of batches and of transactions only grow. The next transaction of a producer begins when the
+one before is decided. So one row is enough for any number of steps on their way: no Prepare for a
+transaction below `finished` is useful any more.
 
 Rows are remembered for TXN_PRODUCER_RETENTION_MS after their last change. The coordinator refuses
-new producers beyond TXN_PRODUCERS_MAX. A participant cannot refuse what is decided: it forgets the
-producer that has been silent for longest.
+new producers beyond TXN_PRODUCERS_MAX. A participant cannot refuse what is decided, so it forgets
+the producer that has been silent for longest.
 """
 
 from querator.model.commands import TxnProducerFact
@@ -30,7 +30,7 @@ from querator.storage.tables import TXN_PRODUCER_CHECKS, TXN_PRODUCERS
 
 
 def load_producer(txn: ReadTransaction, group: int, producer: str) -> TxnProducerRow | None:
-    """Of two producers that share a hash the first one is known."""
+    """The row of a producer; None if it has none. Asserts that no two producers share a hash."""
     raw = TXN_PRODUCERS.get(txn, group, producer_hash(producer))
     row = None if raw is None else decode_txn_producer(raw)
     assert row is None or row.producer == producer, "two producers share a hash of 128 bits"
@@ -42,7 +42,7 @@ def put_producer(turn: Turn, row: TxnProducerRow) -> None:
 
 
 def new_producer(turn: Turn, producer: str, last_ms: int) -> TxnProducerRow:
-    """A row for a producer that has none. The caller puts it."""
+    """A row for a producer that has none. The caller writes it."""
     row = TxnProducerRow(producer, last_ms, 0)
     turn.state.txn_producers += 1
     _check_later(turn, row)
@@ -50,14 +50,14 @@ def new_producer(turn: Turn, producer: str, last_ms: int) -> TxnProducerRow:
 
 
 def remember(turn: Turn, producer: str, *, txn: int = 0, committed: int = -1) -> None:
-    """Transactions of the producer up to `txn` are over here, and its batches up to `committed` are
-    committed.
+    """Records that transactions of the producer up to `txn` are over here, and that its batches up
+    to `committed` are committed.
     """
     learn(turn, TxnProducerFact(producer, committed, turn.now_ms), txn)
 
 
 def learn(turn: Turn, fact: TxnProducerFact, txn: int = 0) -> None:
-    """As `remember`, as of the time of the fact."""
+    """As `remember`, at the time of the fact."""
     row = load_producer(turn.txn, turn.group, fact.producer)
     if row is None:
         _make_room(turn)
@@ -73,7 +73,9 @@ def learn(turn: Turn, fact: TxnProducerFact, txn: int = 0) -> None:
 
 
 def _make_room(turn: Turn) -> None:
-    """The coordinator has its own limit, and rows that it cannot do without."""
+    """Forgets one producer if the partition is full. Not in the coordinator: it has its own limit,
+    and needs its rows.
+    """
     if not turn.queue.partition or turn.state.txn_producers < TXN_PRODUCERS_MAX:
         return
     key, _ = next(TXN_PRODUCER_CHECKS.rows(turn.txn, turn.group))
@@ -83,7 +85,7 @@ def _make_room(turn: Turn) -> None:
 
 
 def forget_txn_producers(turn: Turn, rows_max: int) -> int:
-    """Forgets producers that have been silent for long; the number of rows looked at."""
+    """Forgets producers that have been silent for long. Returns the number of rows checked."""
     txn, group = turn.txn, turn.group
     due: list[tuple[bytes, bytes]] = []
     for key, _ in TXN_PRODUCER_CHECKS.rows(txn, group):
@@ -105,7 +107,9 @@ def forget_txn_producers(turn: Turn, rows_max: int) -> int:
 
 
 def _check_later(turn: Turn, row: TxnProducerRow) -> None:
-    """Checks are gathered by the minute, and come a minute later at the earliest."""
+    """Schedules the next check. Checks are grouped by the minute, and are due at the next minute at
+    the earliest.
+    """
     at_ms = max(row.last_ms + TXN_PRODUCER_RETENTION_MS, turn.now_ms)
     row.check_at_ms = (at_ms // MINUTE_MS + 1) * MINUTE_MS
     TXN_PRODUCER_CHECKS.put(
