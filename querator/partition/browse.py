@@ -1,7 +1,8 @@
-"""Scans: the items of a part of a partition, by the page, without leasing them.
+"""Scans: items of a range of a partition, in pages, without leases.
 
-A page goes by whole blocks, from one committed state; the next page sees another one. Sequences
-never change, so no item is met twice, and one that is there all the while is not missed.
+A page consists of whole blocks from one committed state. The next page reads another state.
+Sequences never change, so no item is returned twice, and an item that is there during the whole
+scan is not missed.
 """
 
 from array import array
@@ -23,8 +24,8 @@ from querator.storage.tables import SEGMENTS, STATE
 
 
 class Span(msgspec.Struct, frozen=True):
-    """What is wanted: sequences from `from_seq` to `upto_seq` (0: the head) of items in `states` (a
-    set of bits by number; 0: any) that were produced from one instant up to before another (0:
+    """The items that a scan asks for: sequences from `from_seq` to `upto_seq` (0: the head), in
+    `states` (a set of bits by number; 0: any), produced from one instant up to before another (0:
     any).
     """
 
@@ -36,8 +37,8 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Scanned(msgspec.Struct, frozen=True):
-    """Everything before `next_seq` is in `runs` or not wanted; it is more than `upto_seq`, the last
-    sequence of the scan, when there is no more.
+    """A page. Every wanted item before `next_seq` is in `runs`. At the end of the scan `next_seq`
+    is greater than `upto_seq`, the last sequence of the scan.
     """
 
     runs: tuple[ItemRun, ...]
@@ -53,8 +54,8 @@ def browse(
     bytes_max: int = BROWSE_BYTES,
     items_max: int = BROWSE_ITEMS_MAX,
 ) -> Scanned:
-    """A page ends with the block that reaches `bytes_max` or `items_max`, or after SCAN_ROWS_MAX
-    rows and the rest of their block.
+    """One page of a scan. It ends with the block that reaches `bytes_max` or `items_max`, or after
+    SCAN_ROWS_MAX rows and the rest of their block.
     """
     txn = generations.view(txn, group)
     raw = STATE.get(txn, group)
@@ -105,7 +106,7 @@ def _run(
     *,
     overlaid: bool,
 ) -> ItemRun | None:
-    """None: nothing of the block is wanted."""
+    """The wanted items of a block. None if there are none."""
     if not parts:
         return None
     block = load_block(txn, group, first_seq)
@@ -125,7 +126,9 @@ def run_of(
     *,
     overlaid: bool,
 ) -> ItemRun:
-    """Items of a block by (segment, those of it). `overlaid`: the partition has overlays."""
+    """Items of a block, given as (segment, wanted items of it). `overlaid`: the partition has
+    overlays.
+    """
     stored = read_payload(txn, group, first_seq, block)
     mask = 0
     for _, part in parts:
@@ -152,7 +155,7 @@ def _seqs(first_seq: int, runs: list[tuple[int, int]]) -> Sequence[int]:
 def _of_segments(
     parts: list[tuple[Segment, int]],
 ) -> tuple[bytes, Sequence[int], Sequence[int]]:
-    """States, attempts and, if any is scheduled, instants of the items, by sequence."""
+    """States and attempts of the items by sequence, and due times if any item is scheduled."""
     scheduled = any(segment.state == ItemState.SCHEDULED for segment, _ in parts)
     if len(parts) == 1:
         [(segment, part)] = parts

@@ -1,16 +1,18 @@
-"""What a partition remembers of produces, read for those that it is to be known to from now on.
+"""Facts: what a partition remembers of produces, read for the partitions that need it next.
 
-When requests are shared out among another number of partitions, what this one remembers is needed
-by the partitions to which repeats of it will go (`owners`). It is read in pages, first while the
-partition still takes requests, then once more, after it has stopped, what has come since then
-(`since_ms`): so requests wait only for the rest. The reader brings it to the others with Adopt.
-Where state time went back since then, "since" begins at the instant to which it went back.
+When requests are shared out among another number of partitions, the partitions that will get
+repeats of a request (`owners`) need what this one remembers of it. It is read in pages: first while
+the partition still takes requests; then, after it has stopped, only what has come since
+(`since_ms`). So requests wait only for this second part. The reader sends the facts to the other
+partitions with Adopt. If state time went back since then, "since" begins at the instant to which it
+went back.
 
-A producer whose outcomes are forgotten must be known wherever any request of it may go: partition p
-of n shares its requests with those of n' whose numbers are p modulo gcd(n, n').
+A producer whose outcomes are forgotten must be known to every partition that may get a request of
+it: partition p of n shares its requests with those of n' whose numbers are p modulo gcd(n, n').
 
-Of transactions a partition that comes learns what is committed from the first one, which
-coordinates them all. Others need nothing: of their stages none can be prepared after the change.
+A partition that is added learns from the first partition, the coordinator, which batches of
+transactions are committed. Other partitions need no such facts: none of their stages can be
+prepared after the change.
 """
 
 from collections.abc import Iterable
@@ -59,16 +61,16 @@ from querator.storage.tables import (
 )
 
 PAGE_ROWS_MAX = 1_000
-"""Rows that one page looks at, and facts that one Adopt has at most."""
+"""Maximum number of rows that one page reads, and of facts in one Adopt."""
 PAGE_BYTES_MAX = 512 * KIB
-"""About; one outcome may have more."""
+"""Approximate maximum of a page. One outcome may have more."""
 _PLACE_BYTES = 16
-"""Of an item of a request that keys have decided on, in a fact: in its row it has two."""
+"""Bytes of an item of a keyed request in a fact. In its row it has two."""
 
 
 class FactsQuery(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """A `FactsPage` of what other partitions need to know when requests are shared out among
-    `partitions`. `after` is empty, or what the page before says; `since_ms`: in state time.
+    """Asks for a `FactsPage`: what other partitions need to know when requests are shared out among
+    `partitions`. `after` is empty, or the value in the page before. `since_ms` is in state time.
     """
 
     group: int
@@ -79,9 +81,10 @@ class FactsQuery(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 
 class FactsPage(msgspec.Struct, frozen=True, array_like=True):
-    """Facts by the number of the partition that needs them. `after` is where the next page starts,
-    empty: there is none; `now_ms` the state time at which the page was read. `back`: from when to
-    when state time went back (0, 0: it did not); `redating`: rows are still dated anew for that.
+    """Facts by the number of the partition that needs them. `after` is where the next page starts;
+    empty means that there is none. `now_ms` is the state time at which the page was read. `back`
+    says from when to when state time went back (0, 0: it did not). `redating`: rows are still being
+    redated for that.
     """
 
     facts: tuple[tuple[int, Facts], ...]
@@ -91,24 +94,24 @@ class FactsPage(msgspec.Struct, frozen=True, array_like=True):
     redating: bool = False
 
     def is_after(self, earlier: "FactsPage") -> bool:
-        """Whether time did not go back between the two: rows keep their order then."""
+        """Whether time did not go back between the two pages. If so, rows have kept their order."""
         return self.back == earlier.back and self.now_ms >= earlier.now_ms
 
 
 class ClosureQuery(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """A `Closure`."""
+    """Asks for a `Closure`."""
 
     group: int
 
 
 class Closure(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition is with closing, as of version `routing`. `outcomes`: some of ended
-    leases are remembered, which repeats may ask for. `next_seq`: what its next item would get.
-    `targets`: groups to which moves are on their way. `pinned`: items wait for the decision on a
-    transaction, or to be published after it; or what is remembered is being dated anew. `changes`:
-    those that are not over for keys, as (version, whether the partition has passed, a mask of those
-    that it waits for): see `holds`. `sources`: of one that is closing, the groups that it has taken
-    moves from.
+    """Progress of the closing of a partition, as of version `routing`. `outcomes`: outcomes of
+    ended leases are remembered, and repeats may ask for them. `next_seq` is the sequence of its
+    next item. `targets` are the groups to which moves are on their way. `pinned`: items wait for
+    the decision on a transaction, or to be published after it; or rows are being redated. `changes`
+    are those that are not over for keys, as (version, whether the partition has passed, a mask of
+    the partitions for which it waits); see `holds`. `sources`, of a closing partition, are the
+    groups from which it has taken moves.
     """
 
     routing: int
@@ -123,7 +126,7 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing in it is of use to anybody any more, and nothing will come."""
+        """Whether nothing in the partition is needed any more, and nothing will come."""
         waits = any(waits for _, _, waits in self.changes)
         return self.closing and not (self.items or self.outcomes or self.pinned or waits)
 
@@ -170,7 +173,7 @@ def owners(
 
 
 def _owner(producer_id: bytes, sequence: int, slot: int, partitions: int) -> int:
-    """The partition to which an item of a request goes whose keys have decided."""
+    """The partition to which an item of a keyed request goes."""
     if slot < SLOTS:
         return slot % partitions
     assert slot == NO_SLOT
@@ -178,7 +181,7 @@ def _owner(producer_id: bytes, sequence: int, slot: int, partitions: int) -> int
 
 
 def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
-    """A page; see `FactsQuery`."""
+    """One page; see `FactsQuery`."""
     group = query.group
     txn = generations.view(txn, group)
     raw, settings = STATE.get(txn, group), SETTINGS.get(txn, group)
@@ -209,7 +212,7 @@ def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
 
 
 class _Page:
-    """What has been gathered, by the partition that needs it."""
+    """The facts of one page, by the partition that needs them."""
 
     def __init__(self, query: FactsQuery, own: int) -> None:
         self.own = own
@@ -218,11 +221,11 @@ class _Page:
         self.kin = [
             other for other in range(own % shared, query.partitions, shared) if other != own
         ]
-        """Partitions to which any request that came here may go."""
+        """Other partitions to which any request that came here may go."""
         self._producers: dict[int, list[ProducerFact]] = {}
         self._keys: dict[int, list[KeyFact]] = {}
         self.txn_producers: list[TxnProducerFact] = []
-        """For all partitions that come."""
+        """For all partitions that are added."""
         self._coming = range(query.before, query.partitions)
         self.rows = 0
         self.bytes = 0
@@ -270,7 +273,9 @@ class _Page:
 
 
 def _producers(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) -> bytes | None:
-    """Producers from `start` on (an id, and a sequence); where to go on, None: at the end."""
+    """Reads producers from `start` on (an id, and a sequence). Returns where to continue; None at
+    the end.
+    """
     group = query.group
     first, stop = PRODUCERS.bounds(group)
     if start:
@@ -296,7 +301,9 @@ def _producers(txn: ReadTransaction, query: FactsQuery, page: _Page, start: byte
 def _outcomes(
     txn: ReadTransaction, query: FactsQuery, page: _Page, producer_id: bytes, begin: int
 ) -> tuple[dict[int, list[OutcomeFact]], int]:
-    """Outcomes of a producer by who needs them, and the sequence to go on with (0: at the end)."""
+    """Outcomes of a producer by the partition that needs them, and the sequence to continue with
+    (0: at the end).
+    """
     found: dict[int, list[OutcomeFact]] = {}
     _, stop = PRODUCER_OUTCOMES.bounds(query.group, producer_id)
     start = PRODUCER_OUTCOMES.key(query.group, producer_id, begin)
@@ -347,7 +354,9 @@ def _facts_of(
 
 
 def _keys(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) -> bytes | None:
-    """Keys from `start` on (a time, and a hash); where to go on, None: at the end."""
+    """Reads keys from `start` on (a time, and a hash). Returns where to continue; None at
+    the end.
+    """
     group = query.group
     first, stop = DEDUP_ORDER.bounds(group)
     if start:
@@ -371,9 +380,8 @@ def _keys(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) ->
 def _txn_producers(
     txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes
 ) -> bytes | None:
-    """What is committed, from `start` on (a hash of a producer); where to go on, None: at the end.
-
-    Only the coordinator tells, and only partitions that come need it.
+    """Reads committed batches from `start` on (a hash of a producer). Returns where to continue;
+    None at the end. Only the coordinator has them, and only partitions that are added need them.
     """
     if page.own or query.before >= query.partitions:
         return None

@@ -1,7 +1,7 @@
-"""What is always true of a partition's tables, derived anew by a full scan.
+"""The invariants of a partition's tables, checked by a full scan.
 
-`check` returns each violation as a sentence; none means that the tables agree with one another. It
-runs after every step of the tests, in the simulator, and as `querator verify`.
+`check` returns each violation as a sentence. No violation means that the tables agree with one
+another. It runs after every step of the tests, in the simulator, and as `querator verify`.
 """
 
 from querator.model.limits import BLOCK_ITEMS_MAX
@@ -68,7 +68,7 @@ Segments = dict[tuple[int, int], Segment]
 
 
 def check(txn: ReadTransaction, group: int) -> list[str]:
-    """All violations, as sentences; memory in proportion to the backlog's blocks and segments."""
+    """All violations, as sentences. Memory grows with the blocks and segments of the backlog."""
     raw = STATE.get(txn, group)
     if raw is None:
         rows = [table.name for table in _TABLES if any(True for _ in table.rows(txn, group))]
@@ -156,7 +156,7 @@ def _blocks(
     wrong += [
         f"expiry {at_ms} of block {seq} has no block" for at_ms, seq in sorted(found - expected)
     ]
-    # A sweep deletes the row of an instant that has passed; leased items are judged when they come
+    # A sweep deletes the row of an instant that has passed. Leased items are judged when they come
     # back.
     wrong += [
         f"block {seq} misses its expiry {at_ms}"
@@ -396,7 +396,7 @@ def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> lis
 
 
 def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
-    """What is held waits for somebody, and all that others wait for is counted."""
+    """Every held item waits for a partition, and `ahead` counts all items that others wait for."""
     wrong: list[str] = []
     listed: set[tuple[int, int]] = set()
     raw = SETTINGS.get(txn, group)
@@ -444,7 +444,7 @@ def _overlays(txn: ReadTransaction, group: int, state: State, segments: Segments
 
 
 def _memories(txn: ReadTransaction, group: int, state: State) -> list[str]:
-    """Dedup keys and producers with what indexes them."""
+    """Dedup keys and producers agree with their indexes."""
     wrong: list[str] = []
     keys = {
         (decode_dedup(row).at_ms, DEDUP_KEYS.parts(key)[0])
@@ -479,7 +479,7 @@ def _memories(txn: ReadTransaction, group: int, state: State) -> list[str]:
 
 
 def _heads(txn: ReadTransaction, group: int, state: State) -> list[str]:
-    """No head is later than the first row it stands for: nothing that is due is overlooked."""
+    """No head is later than its first row, so that no due row is overlooked."""
     wrong: list[str] = []
     for table, head_ms in (
         (DEADLINES, state.deadline_head_ms),

@@ -1,8 +1,9 @@
-"""What other threads read of a partition, from a snapshot: payload, counts, items, moves to send.
+"""Reads of a partition for other threads, from a snapshot: payload, counts, items, moves to send.
 
-They find the rows in whatever generation is in use (`storage.generations`). Every function reads
-one committed state and changes nothing. Work is bounded per call; pages say where to go on. Lanes
-may move between two calls, sequences never do: pages by sequence are stable.
+The functions find the rows in the generation that is in use (`storage.generations`). Every function
+reads one committed state and changes nothing. The work of a call is bounded; pages say where to
+continue. Items may change their lanes between two calls, but never their sequences: pages by
+sequence are stable.
 """
 
 import msgspec
@@ -48,18 +49,20 @@ __all__ = [
 ]  # fmt: skip
 
 SCAN_ROWS_MAX = 4_000
-"""Rows that one page looks at; a page may be short, or empty, and still name where to go on."""
+"""Maximum number of rows that one page reads. A page may be short or empty and still name where to
+continue.
+"""
 
 
 class ItemPage(msgspec.Struct, frozen=True):
-    """`after_seq` is where the next page starts; 0: there is no more."""
+    """A page of items. `after_seq` is where the next page starts; 0 means that there is none."""
 
     items: tuple[PeekedItem, ...]
     after_seq: int
 
 
 class LeasePage(msgspec.Struct, frozen=True):
-    """`after_lease` is where the next page starts; 0: there is no more."""
+    """A page of leases. `after_lease` is where the next page starts; 0 means that there is none."""
 
     leases: tuple[int, ...]
     after_lease: int
@@ -73,11 +76,11 @@ def load_segment(
     *,
     read: ReadPart = attachments.read,
 ) -> LoadedItems | None:
-    """What consumers get of items that were leased; None if their block is gone.
+    """The leased items as consumers get them. None if their block is gone.
 
-    `txn` is a view of the generation in use: this is called for many segments. `read` may remember:
-    an attachment that a block refers to never changes. Raises BlockDamaged when the stored bytes do
-    not hold.
+    `txn` is a view of the generation in use, because this is called for many segments. `read` may
+    cache: an attachment to which a block refers never changes. Raises BlockDamaged when the stored
+    bytes are damaged.
     """
     block = find_block(txn, group, first_seq)
     if block is None:
@@ -144,14 +147,14 @@ def stats(txn: ReadTransaction, group: int) -> PartitionStats:
 
 
 def held(txn: ReadTransaction, group: int) -> tuple[int, tuple[int, ...]]:
-    """How many items of keys are held, and for which partitions."""
+    """The number of held items, and the partitions for which they are held."""
     txn = generations.view(txn, group)
     raw = STATE.get(txn, group)
     return 0 if raw is None else decode_state(raw).held, _waits_for(txn, group)
 
 
 def _waits_for(txn: ReadTransaction, group: int) -> tuple[int, ...]:
-    """Of a view of the generation in use: the partitions for which items of keys are held."""
+    """The partitions for which items are held, in a view of the generation in use."""
     settings = SETTINGS.get(txn, group)
     return () if settings is None else waited_for(decode_settings(settings))
 
@@ -163,19 +166,19 @@ def _first_seq(txn: ReadTransaction, group: int) -> int:
 
 
 def effects(txn: ReadTransaction, group: int) -> PartitionEffects:
-    """What the partition would say of itself now, in a view of the generation in use."""
+    """The effects that the partition would report now, in a view of the generation in use."""
     raw = STATE.get(txn, group)
     return (State() if raw is None else decode_state(raw)).effects
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:
-    """Index of the last entry that the partition's tables include; 0: none."""
+    """Index of the last entry that the partition's tables include. 0 means none."""
     raw = STATE.get(generations.view(txn, group), group)
     return 0 if raw is None else decode_state(raw).index
 
 
 def settings_version(txn: ReadTransaction, group: int) -> int:
-    """Version of the settings in force; 0: not configured."""
+    """Version of the settings in force. 0 means that the partition is not configured."""
     raw = SETTINGS.get(generations.view(txn, group), group)
     return 0 if raw is None else decode_settings(raw).version
 
@@ -189,8 +192,8 @@ def peek(
     limit: int,
     bytes_max: int,
 ) -> ItemPage:
-    """Items by sequence, those of one state or all; a page has at most `limit` and stops at
-    `bytes_max` (it holds one item at least).
+    """Items by sequence, of one state or of all. A page has at most `limit` items and stops at
+    `bytes_max`, but has at least one item.
     """
     txn = generations.view(txn, group)
     found: list[tuple[int, int, Segment]] = []
@@ -228,7 +231,7 @@ def dead_letters(
     limit: int,
     bytes_max: int,
 ) -> ItemPage:
-    """Dead letters by sequence: of one origin queue, or of all."""
+    """Dead letters by sequence, of one origin queue or of all."""
     txn = generations.view(txn, group)
     found: list[tuple[int, int, Segment]] = []
     scanned = 0
@@ -264,7 +267,7 @@ def stream_leases(
     limit: int,
 ) -> LeasePage:
     """Live leases that were granted to streams of a consumer with numbers less than `before`, by
-    their request ids (`model.ids.stream_request_id`); a page has at most `limit`.
+    their request ids (`model.ids.stream_request_id`). A page has at most `limit` leases.
     """
     txn = generations.view(txn, group)
     found: list[int] = []
@@ -288,7 +291,7 @@ def stream_leases(
 
 
 def block_at(txn: ReadTransaction, group: int, seq: int) -> int:
-    """The block that may hold a sequence: the last one that begins at or before it."""
+    """The block that may contain a sequence: the last one that begins at or before it."""
     start, _ = BLOCKS.bounds(group)
     for key, _ in txn.scan(start, BLOCKS.key(group, seq) + b"\0", reverse=True):
         return int.from_bytes(key[-8:], "big")

@@ -1,6 +1,6 @@
-"""What others read of readers and their batches, from a snapshot.
+"""Reads of readers and their batches for other components, from a snapshot.
 
-As in `queries`: one committed state, nothing changes, the work of a call is bounded.
+As in `queries`: each call reads one committed state, changes nothing, and is bounded.
 """
 
 import msgspec
@@ -35,9 +35,9 @@ from querator.storage.tables import READY, RESERVED, SETTINGS, STATE
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What an `AdvanceReader` would come to: a refusal; or `result`, when nothing would change; or
-    it would acknowledge the open batch, or reserve some of `ready` items, or both. `routing`: as of
-    `ReaderResult`.
+    """The outcome that an `AdvanceReader` would have: a refusal, or `result` when nothing would
+    change. Otherwise it would acknowledge the open batch, or reserve some of `ready` items, or
+    both. `routing` is as in `ReaderResult`.
     """
 
     refusal: Refusal | None = None
@@ -48,7 +48,9 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 class BatchPart(msgspec.Struct, frozen=True):
-    """Items in the order of the batch, up to before `next_index`; of those up to `upto_index`."""
+    """Items in the order of the batch, up to before `next_index`. The range that was asked for ends
+    before `upto_index`.
+    """
 
     runs: tuple[ItemRun, ...]
     next_index: int
@@ -56,7 +58,7 @@ class BatchPart(msgspec.Struct, frozen=True):
 
 
 def readers(txn: ReadTransaction, group: int) -> tuple[ReaderState, ...]:
-    """All readers of a partition, by name."""
+    """All readers of a partition, in the order of their ids."""
     txn = generations.view(txn, group)
     state = _state(txn, group)
     found = [
@@ -97,7 +99,9 @@ def outlook(txn: ReadTransaction, group: int, command: AdvanceReader) -> Outlook
 
 
 def _ready(txn: ReadTransaction, group: int, state: State, upto_position: int) -> int:
-    """Items that may be reserved: all or, beyond a place in line, none."""
+    """The number of items that may be reserved: all ready items, or none if the head of the lane is
+    beyond `upto_position`.
+    """
     if state.ready and upto_position:
         for key, _ in READY.rows(txn, group, LANE):
             return state.ready if int.from_bytes(key[-9:-1], "big") <= upto_position else 0
@@ -115,7 +119,7 @@ def batch_part(
     bytes_max: int = BROWSE_BYTES,
     items_max: int = BROWSE_ITEMS_MAX,
 ) -> BatchPart | Refusal:
-    """Items of an open batch, from one index up to before another (0: to the end); ends with the
+    """Items of an open batch, from one index up to before another (0: to the end). Ends with the
     segment that reaches `bytes_max` or `items_max`.
     """
     txn = generations.view(txn, group)
@@ -140,7 +144,7 @@ def batch_part(
     size = items = 0
     start, stop = RESERVED.key(group, row.number, from_index), RESERVED.bounds(group, row.number)[1]
     for first, _ in txn.scan(RESERVED.bounds(group, row.number)[0], start + b"\0", reverse=True):
-        # The row that the index is in the middle of, or begins.
+        # The row that contains the index.
         start = first
         break
     for key, raw in txn.scan(start, stop):

@@ -1,19 +1,19 @@
-"""Readers: items by the batch, each under a name, for those who must be able to read it again.
+"""Readers: take items in named batches, so that they can read the same items again.
 
-A reader that writes elsewhere and is restarted repeats what it cannot know to be done. It may do so
-when the same name means the same items until it says that they are done:
+A reader that writes to another system repeats, after a restart, the work that it cannot know to be
+done. That is safe if the same name means the same items until the reader reports them done:
 
-    advance(ack n)      batch n is open: its items are gone, n is acknowledged
-                        then, nothing is open: items from the head of the lane become batch m > n
-                        the answer is the open batch, the same one as often as it is asked for
+    advance(ack n)      if batch n is open: its items are gone, n is acknowledged
+                        if no batch is open then: items from the head of the lane become batch m > n
+                        the answer is the open batch, the same one for every repeat
 
-Items of an open batch are RESERVED: no time runs for them and no other command touches them, until
-the batch is acknowledged, or somebody releases it, or makes its items die. A name is given once:
-the batch after a released one has another.
+Items of an open batch are RESERVED: they do not expire, and no other command touches them, until
+the batch is acknowledged, released, or given up so that its items die. A name is never reused: the
+batch after a released one has another name.
 
-An epoch is a run of the reader. Whoever opens one ends those before: what is left of them is
-refused here, so that a process that was thought dead neither acknowledges nor reserves anything,
-also when the reader was removed and made anew meanwhile.
+An epoch is a run of the reader. A new epoch ends the earlier ones: requests of earlier runs are
+refused here. So a process that was thought dead cannot acknowledge or reserve anything, even if the
+reader was removed and created again meanwhile.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def reader_rows(txn: ReadTransaction, group: int) -> Iterator[ReaderRow]:
 
 
 def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
-    """When the oldest open batch was given out (ms); 0: none is open."""
+    """When the oldest open batch was given out (ms). 0 means that none is open."""
     rows = reader_rows(txn, group)
     return min((row.batch.opened_at_ms for row in rows if row.batch is not None), default=0)
 
@@ -117,7 +117,7 @@ def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
     if row is None:
         if state.readers >= READERS_MAX:
             return _too_many(command.reader_id)
-        # Perhaps it was removed, and a run of it goes on: that is an earlier one.
+        # The reader may have been removed while a run of it continues: its epoch is an earlier one.
         before = 0 if command.epoch else state.ended_epoch
         row = ReaderRow(command.reader_id, state.next_reader, before, 0)
         state.next_reader += 1
@@ -162,10 +162,10 @@ def advance_reader(turn: Turn, command: AdvanceReader) -> ReaderResult | Refusal
 
 
 def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
-    """`changed` counts items given back, or dead."""
+    """Releases a batch or makes its items die. `changed` counts these items."""
     row = load_reader(turn.txn, turn.group, command.reader_id)
     if row is None:
-        # A repeat finds what it has removed gone.
+        # A repeated removal finds no reader.
         return Done(0) if command.remove else unknown_reader(command.reader_id)
     released = 0
     if row.batch is not None and row.batch.seq == command.batch_seq:
@@ -202,8 +202,9 @@ def _put(turn: Turn, row: ReaderRow) -> ReaderRow:
 
 
 def refuses(row: ReaderRow | None, command: AdvanceReader, *, regrown: bool) -> Refusal | None:
-    """Why the reader cannot be advanced so. `regrown`: the partition follows one of its number
-    that was given up, in which batches were acknowledged of which this one knows nothing.
+    """The refusal if the reader cannot be advanced like this; else None. `regrown`: the partition
+    replaces one with its number that was given up. Batches were acknowledged there that this
+    partition does not know.
     """
     if row is None:
         return unknown_reader(command.reader_id)
@@ -260,7 +261,7 @@ def released(row: ReaderRow, seq: int) -> Refusal:
 
 
 def not_open(row: ReaderRow, seq: int) -> Refusal:
-    """Why a batch that is not open cannot be read."""
+    """The refusal to read a batch that is not open."""
     if row.acked_seq < seq <= row.last_seq:
         return released(row, seq)
     what = "is acknowledged: its items are gone" if seq <= row.acked_seq else "was never given out"
@@ -318,7 +319,9 @@ def _too_many(reader_id: str) -> Refusal:
 
 
 def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | None:
-    """Items from the head of the lane as the reader's next batch; the dead ones among them die."""
+    """Reserves items from the head of the lane as the reader's next batch. Dead items among them
+    die.
+    """
     txn, group, state = turn.txn, turn.group, turn.state
     items_left = min(command.max_items, BATCH_ITEMS_MAX)
     bytes_left = bytes_max = min(max(command.max_bytes, 0), BATCH_BYTES_MAX)
@@ -333,7 +336,7 @@ def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | 
         mask = masks.first(mask, items_left)
         size = block.size(mask)
         if size > bytes_left:
-            # One item is taken, however large it is: nobody could go on otherwise.
+            # The first item is taken, however large it is. Otherwise no reader could advance.
             mask = block.fitting(mask, bytes_left) or (0 if count else masks.first(mask, 1))
             if not mask:
                 break
@@ -362,7 +365,9 @@ def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | 
 
 
 def _heads(turn: Turn, command: AdvanceReader) -> list[tuple[int, Segment]]:
-    """Ready segments from the head of the lane, as many as one batch may have and need."""
+    """Ready segments from the head of the lane, up to the number that one batch may have
+    and needs.
+    """
     txn, group = turn.txn, turn.group
     found: list[tuple[int, Segment]] = []
     count = 0
@@ -380,7 +385,7 @@ def _heads(turn: Turn, command: AdvanceReader) -> list[tuple[int, Segment]]:
 
 
 def _judge(turn: Turn, first_seq: int, block: Block, segment: Segment) -> int:
-    """Kills what is dead of a ready segment; what is left."""
+    """Kills the dead items of a ready segment. Returns the remaining items."""
     expired = block.expired(segment.mask, turn.now_ms)
     spent = segment.mask & ~expired if worn(turn, segment.attempt) else 0
     for dead, reason in ((expired, DeadReason.EXPIRED), (spent, DeadReason.ATTEMPTS)):
@@ -395,7 +400,7 @@ def _judge(turn: Turn, first_seq: int, block: Block, segment: Segment) -> int:
 
 
 def _acknowledge(turn: Turn, row: ReaderRow) -> None:
-    """The items of the open batch are gone."""
+    """Removes the items of the open batch."""
     check(ItemState.RESERVED, Event.ACKNOWLEDGE, None)
     for first_seq, mask in _take(turn, row):
         segment = load_segment(turn.txn, turn.group, first_seq, masks.low(mask))
@@ -407,8 +412,8 @@ def _acknowledge(turn: Turn, row: ReaderRow) -> None:
 
 
 def _release(turn: Turn, row: ReaderRow, *, dead: bool) -> None:
-    """The items of the open batch are ready again at their places, or dead: all are, or those whose
-    attempts are used up.
+    """Makes the items of the open batch ready again at their places. With `dead` all of them die,
+    else those whose attempts are used up.
     """
     for first_seq, mask in _take(turn, row):
         block = block_of(turn, first_seq)
@@ -431,7 +436,7 @@ def _release(turn: Turn, row: ReaderRow, *, dead: bool) -> None:
 
 
 def _take(turn: Turn, row: ReaderRow) -> list[tuple[int, int]]:
-    """The rows of the open batch, which are deleted: (first_seq, mask) in order."""
+    """Deletes the rows of the open batch. Returns them as (first_seq, mask) in order."""
     taken: list[tuple[int, int]] = []
     doomed: list[bytes] = []
     for key, value in RESERVED.rows(turn.txn, turn.group, row.number):

@@ -1,4 +1,4 @@
-"""Stages: items that wait, invisibly, to become visible together with others of their batch.
+"""Stages: items that wait invisibly until all items of their batch become visible together.
 
     (nothing) ──Stage──► open ──Prepare──► pinned ──Publish──► ready or scheduled items
                           │ ▲                │
@@ -7,17 +7,20 @@
                         doomed ◄─────────────┘
                           └─Expire──► (nothing)
 
-A stage is what one attempt at one task of a batch has put here. Its items are attachments like any
-produce's, but no block refers to them: they have no sequences, and nothing but their count and size
-is seen of them. What is open goes when nothing has come for STAGE_TIMEOUT_MS; what is pinned stays
-until the coordinator says what was decided (`partition.transactions`).
+A stage holds what one attempt at one task of a batch has put into this partition. Its items are
+attachments like those of any produce, but no block refers to them. They have no sequences, and only
+their count and size are visible. An open stage is deleted when no request has come for
+STAGE_TIMEOUT_MS. A pinned stage stays until the coordinator reports the decision
+(`partition.transactions`).
 
-Whoever has filled a stage says at Prepare what must be in it: a request that got lost, or that was
-staged under another number of partitions, is noticed there, before anything is visible. Work is
-bounded per command: Publish goes on in further entries, and a doomed stage is deleted bit by bit.
+The client that has filled a stage says at Prepare what must be in it. So Prepare detects a request
+that was lost, or that was staged under another number of partitions, before anything is visible.
+The work of a command is bounded: Publish continues in further entries, and a doomed stage is
+deleted in steps.
 
-Steps may come late, and again. What a partition has published or let go of it remembers
-(`partition.txn_producers`), so that a late Stage puts nothing down and a late Prepare pins nothing.
+Steps may come late, and again. A partition remembers which transactions it has published or
+discarded (`partition.txn_producers`), so that a late Stage stores nothing and a late Prepare pins
+nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,13 +67,13 @@ from querator.storage.tables import (
 )
 
 CHECKSUM_MODULUS = 1 << 32
-"""Of the sum of a stage's checksums."""
+"""Modulus of the sum of a stage's checksums."""
 
 # --- staging -------------------------------------------------------------------------------------
 
 
 def stage(turn: Turn, command: Stage, parts: Sequence[tuple[int, int]]) -> StageResult | Refusal:
-    """Takes items in. `parts` are (attachment, number of items)."""
+    """Stores staged items. `parts` are (attachment, number of items)."""
     found = _judge(turn, command)
     if isinstance(found, StageResult | Refusal):
         for part, _ in parts:
@@ -106,7 +109,7 @@ def stage(turn: Turn, command: Stage, parts: Sequence[tuple[int, int]]) -> Stage
 
 
 def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, StageRow]:
-    """The stage that takes the items, or what becomes of them otherwise."""
+    """The stage that takes the items, or the answer if none does."""
     if turn.row is None:
         return unconfigured()
     refusal = malformed(command)
@@ -126,7 +129,7 @@ def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, Sta
     found = _named(turn, command.producer, command.batch, command.task, command.attempt)
     if found is not None:
         number, row = found
-        # What was cut for other partitions is not what is repeated, and can not be committed.
+        # Items that were cut for other partitions are no repeat, and cannot be committed.
         same = row.txn or row.routing == share.routing
         if same and STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
             return StageResult(repeated=True)
@@ -172,7 +175,7 @@ def _at(special: ItemSpecial, ordinal: int) -> ItemSpecial:
 
 
 def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
-    """Pins all stages that are claimed, or none; `changed` counts those that were not."""
+    """Pins all claimed stages, or none. `changed` counts those that were not pinned before."""
     if turn.row is None:
         return unconfigured()
     known = load_producer(turn.txn, turn.group, command.producer)
@@ -219,7 +222,7 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
 
 
 def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> str:
-    """How a stage is not as it is claimed to be; empty: it is."""
+    """How a stage differs from its claim. Empty if it does not."""
     name = name_of(claim.task, claim.attempt)
     if row is None:
         return f"{name} is not there (any more)"
@@ -238,7 +241,7 @@ def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> st
 
 
 def publish(turn: Turn, command: Publish) -> Done:
-    """`changed` is 0 when all is visible, and 1 while there is more to do."""
+    """`changed` is 0 when all items are visible, and 1 while work remains."""
     numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
     producer, batch = _whose(turn, command, numbers)
     if producer:
@@ -256,7 +259,9 @@ def publish(turn: Turn, command: Publish) -> Done:
 
 
 def _whose(turn: Turn, command: Publish | Discard, numbers: list[int]) -> tuple[str, int]:
-    """Producer and batch of a transaction, for which `numbers` are pinned; empty: not known."""
+    """Producer and batch of a transaction for which `numbers` are pinned. The producer is empty if
+    it is not known.
+    """
     if command.producer or not numbers:
         return command.producer, command.batch
     row = _load(turn, numbers[0])
@@ -264,7 +269,9 @@ def _whose(turn: Turn, command: Publish | Discard, numbers: list[int]) -> tuple[
 
 
 def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
-    """Publishes pieces while anything of the bound is `left`; what is left of it then."""
+    """Publishes pieces while `left`, the rest of the bound, is positive. Returns the rest of the
+    bound.
+    """
     txn, group, state = turn.txn, turn.group, turn.state
     for key, raw in list(_bounded(STAGED.rows(txn, group, number), left)):
         if left <= 0:
@@ -286,8 +293,8 @@ def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
 
 
 def _show(turn: Turn, piece: StagedPiece, count: int) -> int:
-    """Items of a piece get sequences and are placed, as those of a produce are; how much work it
-    was: rows, about.
+    """Gives sequences to the items of a piece and places them like those of a produce. Returns the
+    work: about the number of rows.
     """
     state = turn.state
     first_seq = state.next_seq
@@ -311,9 +318,7 @@ def _show(turn: Turn, piece: StagedPiece, count: int) -> int:
 
 
 def discard(turn: Turn, command: Discard) -> Done:
-    """`changed` is 0 when nothing is pinned for the transaction, and 1 while there is more to
-    do.
-    """
+    """`changed` is 0 when nothing is pinned for the transaction, and 1 while work remains."""
     numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
     producer, _ = _whose(turn, command, numbers)
     if producer:
@@ -333,14 +338,16 @@ def discard(turn: Turn, command: Discard) -> Done:
 
 
 def drop_stages(turn: Turn, command: DropStages) -> Done:
-    """`changed` counts stages; 0: none is left that is not pinned."""
+    """`changed` counts stages. 0 means that all remaining stages are pinned."""
     if command.committed >= 0:
         remember(turn, command.producer, committed=command.committed)
     return Done(_drop_open(turn, command.producer, command.batch, APPLY_SEGMENTS_MAX))
 
 
 def forget_stages(turn: Turn, rows_max: int) -> int:
-    """Deletes what is doomed, and dooms what has been open for too long; the number of rows."""
+    """Deletes doomed stages, and dooms stages that have been open for too long. Returns the number
+    of rows.
+    """
     txn, group, now_ms = turn.txn, turn.group, turn.now_ms
     due: list[int] = []
     for key, _ in STAGE_CHECKS.rows(txn, group):
@@ -385,7 +392,7 @@ def _named(
         return None
     number = int.from_bytes(value, "big")
     row = _load(turn, number)
-    # A hash that two producers share: the second one finds nothing of its own.
+    # If two producers share a hash, the second one finds no stage of its own.
     return (number, row) if row.producer == producer else None
 
 
@@ -395,7 +402,7 @@ def _bounded(rows: Iterator[tuple[bytes, bytes]], most: int) -> Iterator[tuple[b
 
 
 def _pinned(turn: Turn, txn: int, most: int) -> list[int]:
-    """Stages that are pinned for a transaction, by task."""
+    """Stages that are pinned for a transaction, in the order of their tasks."""
     rows = _bounded(PINNED.rows(turn.txn, turn.group, txn), most)
     return [int.from_bytes(key[-8:], "big") for key, _ in rows]
 
@@ -412,7 +419,7 @@ def _drop_open(turn: Turn, producer: str, batch: int, most: int) -> int:
 
 
 def _doom(turn: Turn, number: int, row: StageRow) -> None:
-    """Takes a stage out of reach; its rows go with what becomes due."""
+    """Makes a stage unreachable. Its rows are deleted by Expire."""
     if row.txn:
         turn.state.pinned -= row.count
         turn.state.pinned_keys -= row.keys
@@ -430,7 +437,7 @@ def _unname(turn: Turn, number: int, row: StageRow) -> None:
 
 
 def _check_at(turn: Turn, number: int, row: StageRow, at_ms: int) -> None:
-    """Puts down when to look at a stage; 0: not at all. The row is the caller's to write."""
+    """Schedules the check of a stage. 0 means no check. The caller writes the row of the stage."""
     if row.check_at_ms:
         STAGE_CHECKS.delete(turn.txn, turn.group, row.check_at_ms, number)
     row.check_at_ms = at_ms
@@ -440,7 +447,9 @@ def _check_at(turn: Turn, number: int, row: StageRow, at_ms: int) -> None:
 
 
 def _take_off(turn: Turn, row: StageRow, piece: StagedPiece, count: int) -> int:
-    """Takes a piece of `count` items off what is staged; how many keys the row counted for it."""
+    """Subtracts a piece of `count` items from the staged counts. Returns how many keys the row
+    counted for it.
+    """
     keys = min(row.keys, keys_of(piece.specials))
     row.count -= count
     row.size -= piece.size
@@ -451,7 +460,9 @@ def _take_off(turn: Turn, row: StageRow, piece: StagedPiece, count: int) -> int:
 
 
 def _delete(turn: Turn, number: int, row: StageRow, pieces_max: int) -> int:
-    """Deletes up to so many pieces of a doomed stage, and it with the last; how many."""
+    """Deletes up to `pieces_max` pieces of a doomed stage, but at least one, and the stage with its
+    last piece. Returns their number.
+    """
     txn, group, state = turn.txn, turn.group, turn.state
     rows = list(_bounded(STAGED.rows(txn, group, number), max(pieces_max, 1)))
     for key, raw in rows:

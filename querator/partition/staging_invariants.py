@@ -1,4 +1,4 @@
-"""What is always true of stages and transactions; as `partition.invariants`, which asks for it."""
+"""Invariants of stages and transactions. `partition.invariants` includes them."""
 
 from querator.model.transactions import TxnState
 from querator.partition.dedup import keys_of
@@ -62,7 +62,7 @@ def _pieces(txn: ReadTransaction, group: int, stages: dict[int, StageRow]) -> li
                 f"stage {number} counts {row.count} items of {row.size} bytes; a scan finds "
                 f"{counts[number]} of {sizes[number]}"
             )
-        # Rows of versions that did not count keys have less.
+        # Rows of versions that did not count keys have a lower count.
         if row.keys > keys[number]:
             wrong.append(f"stage {number} counts {row.keys} keys; a scan finds {keys[number]}")
     return wrong

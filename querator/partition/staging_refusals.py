@@ -1,4 +1,4 @@
-"""Why a request is not staged."""
+"""Refusals of requests to stage items."""
 
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
@@ -13,7 +13,7 @@ from querator.partition.staging_rows import StageRow
 
 
 def malformed(command: Stage) -> Refusal | None:
-    """What the service must not have let through."""
+    """The refusal of a malformed command, which the service must not have accepted; else None."""
     wrong = ""
     if not command.lengths or len(command.lengths) % 4:
         wrong = "items must not be empty"
@@ -33,7 +33,7 @@ def malformed(command: Stage) -> Refusal | None:
 
 
 def closed(row: StageRow, routing: int) -> Refusal | None:
-    """Why a stage that is there takes no more."""
+    """The refusal if an existing stage takes no more items; else None."""
     if row.txn:
         message = f"{name_of(row.task, row.attempt)} is being committed; it takes no more items"
     elif row.routing != routing:
@@ -47,7 +47,7 @@ def closed(row: StageRow, routing: int) -> Refusal | None:
 
 
 def full(what: str, value: int, limit: int) -> Refusal:
-    """The partition has no room for a stage."""
+    """The refusal if the partition has no space for a stage."""
     return Refusal(
         ErrorCode.STAGE_FULL,
         f"the partition would have {value} {what}; the limit is {limit}: commit or abort batches, "

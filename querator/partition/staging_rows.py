@@ -1,4 +1,4 @@
-"""Values of the tables of transactional produce; conventions as in `partition.rows`."""
+"""Layouts of the rows of transactional produce. The conventions are those of `partition.rows`."""
 
 from hashlib import blake2b
 
@@ -15,12 +15,12 @@ __all__ = [
 
 
 class StageRow(msgspec.Struct, array_like=True):
-    """What one attempt at one task has put into the partition. `count` items of `size` bytes are
-    left of it to publish or to delete, `keys` of them with a dedup key (0 in rows of versions that
-    did not count them). `txn`: the transaction that it is pinned for; `since_ms`:
-    when that was done, or its last request came; `check_at_ms`: when to look at it, 0 while it is
-    pinned.
-    `doomed`: it has lost its name and is being deleted.
+    """A stage: the items that one attempt at one task has put into the partition. `count` items of
+    `size` bytes are still to be published or deleted, `keys` of them with a dedup key (0 in rows of
+    versions that did not count them). `txn` is the transaction for which the stage is pinned.
+    `since_ms` is when it was pinned or unpinned, or when its last request came. `check_at_ms` is
+    when to check it, 0 while it is pinned. `doomed`: the stage has lost its name and is being
+    deleted.
     """
 
     producer: str
@@ -40,7 +40,9 @@ class StageRow(msgspec.Struct, array_like=True):
 
 
 class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Items of one attachment. Ordinals of `specials` count in the piece; `slots` as of Produce."""
+    """Items of one attachment. The ordinals of `specials` count from the start of the piece.
+    `slots` are as in Produce.
+    """
 
     index: int
     part: int
@@ -51,10 +53,11 @@ class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TxnProducerRow(msgspec.Struct, array_like=True):
-    """Up to `committed` its batches are (-1: none). `open`: its transaction that is not decided, or
-    whose abort is not carried out. The last abort is remembered for those who ask later.
-    `batch_items` are those of batch `committed`, `items` those of all that were committed. Up to
-    `finished` its transactions are published or let go of in this partition.
+    """A producer of transactions. Its batches up to `committed` are committed (-1: none). `open` is
+    its transaction that is not decided, or whose abort is not carried out. The last abort
+    (`aborted`, `code`, `message`) is remembered for later queries. `batch_items` counts the items
+    of batch `committed`, `items` those of all committed batches. Transactions up to `finished` are
+    published or discarded in this partition.
     """
 
     producer: str
@@ -71,7 +74,7 @@ class TxnProducerRow(msgspec.Struct, array_like=True):
 
 
 class TxnRow(msgspec.Struct, array_like=True):
-    """`state` is a `TxnState`; the others as of Begin and Decide."""
+    """A transaction. `state` is a `TxnState`. The other fields are as in Begin and Decide."""
 
     producer: str
     batch: int

@@ -1,22 +1,22 @@
-"""Decisions: the first partition of a queue coordinates the transactions of producers.
+"""Transactions: the first partition of a queue coordinates the transactions of producers.
 
     Begin ──► PREPARING ──Decide──► COMMITTED ──┐
                   │                             ├──Finish──► (nothing)
                   └──Decide, AbortTxn─► ABORTED ┘
 
-The decision is one row of one log: with it the batch is committed, and that it is remembered in the
-row of its producer, which outlives the transaction. Whoever leads the partition asks participants
-to prepare, decides by what they say, and tells them until all have confirmed
-(`service.transactions.calls`); everything it needs for that is in the tables, so that it may die at
-any point, and any two may do the same thing at once.
+The decision is one row of one log. It commits the batch, and records that in the row of its
+producer, which outlives the transaction. The leader of the partition asks the participants to
+prepare, decides by their answers, and repeats the decision to them until all have confirmed
+(`service.transactions.calls`). Everything that it needs for that is in the tables. So it may stop
+at any point, and two leaders may do the same work at once.
 
-Batches of a producer are numbered upwards: what is not above the last one committed is committed. A
-producer has one transaction at a time that is not decided, or whose abort is not carried out: two
-commits of one batch meet here, and the second one is answered by what became of the first. An
-aborted batch may come again, under other attempts.
+Batches of a producer are numbered upwards: a batch that is not above the last committed one is
+committed. A producer has at most one transaction that is not decided, or whose abort is not carried
+out. Two commits of one batch meet here, and the second one is answered with the outcome of the
+first. An aborted batch may come again, under other attempts.
 
 Producers are remembered for TXN_PRODUCER_RETENTION_MS after their last transaction, and up to
-TXN_PRODUCERS_MAX of them; then new ones are refused.
+TXN_PRODUCERS_MAX of them. Beyond that, new producers are refused.
 """
 
 from querator.model.commands import Refusal
@@ -39,8 +39,9 @@ NO_TXN = TxnResult(0, TxnState.NONE)
 
 
 def begin(turn: Turn, command: Begin) -> TxnResult | Refusal:
-    """The transaction of the batch, opened or as it is; COMMITTED without a number: the batch has
-    been committed. `mine` False: another one is in the way until it is decided and carried out.
+    """The transaction of the batch, opened or as it is. COMMITTED without a number: the batch has
+    been committed. `mine` False: another transaction of the producer must first be decided and
+    carried out.
     """
     if turn.row is None:
         return unconfigured()
@@ -76,7 +77,7 @@ def begin(turn: Turn, command: Begin) -> TxnResult | Refusal:
 
 
 def _malformed(turn: Turn, command: Begin) -> Refusal | None:
-    """What the service must not have let through."""
+    """The refusal of a malformed command, which the service must not have accepted; else None."""
     claims = sum(len(one.claims) for one in command.participants)
     if turn.queue.partition:
         wrong = "partition must be the first one of its queue to coordinate"
@@ -113,7 +114,7 @@ def _no_room(turn: Turn, *, known: bool) -> Refusal | None:
 
 
 def decide(turn: Turn, command: Decide) -> TxnResult:
-    """The transaction, decided; NONE: it is finished."""
+    """The decided transaction. NONE means that it is finished."""
     row = load_txn(turn.txn, turn.group, command.txn)
     if row is None:
         return NO_TXN
@@ -143,7 +144,9 @@ def _decide(turn: Turn, command: Decide, row: TxnRow) -> None:
 
 
 def abort_txn(turn: Turn, command: AbortTxn) -> TxnResult | Refusal:
-    """COMMITTED: too late. ABORTED: what was being prepared is. NONE: nothing was."""
+    """Aborts the transaction of a batch. COMMITTED: the abort is too late. ABORTED: the open
+    transaction is aborted. NONE: none was open.
+    """
     if turn.row is None:
         return unconfigured()
     producer = load_producer(turn.txn, turn.group, command.producer)
@@ -159,7 +162,9 @@ def abort_txn(turn: Turn, command: AbortTxn) -> TxnResult | Refusal:
 
 
 def finish(turn: Turn, command: Finish) -> TxnResult:
-    """NONE when it is gone; as it is while it is not decided."""
+    """Removes a decided transaction, and returns NONE. A transaction that is not decided is
+    returned as it is.
+    """
     row = load_txn(turn.txn, turn.group, command.txn)
     if row is None:
         return NO_TXN
@@ -188,7 +193,7 @@ def _result(number: int, row: TxnRow) -> TxnResult:
 
 
 def result_of(row: TxnProducerRow | None, number: int, batch: int) -> TxnResult:
-    """What became of a transaction that is finished, by its producer's row."""
+    """The outcome of a finished transaction, from the row of its producer."""
     if row is None:
         return NO_TXN
     if batch <= row.committed:
@@ -201,7 +206,7 @@ def result_of(row: TxnProducerRow | None, number: int, batch: int) -> TxnResult:
 def txn_result(
     txn: ReadTransaction, group: int, number: int, producer: str, batch: int
 ) -> TxnResult:
-    """As it stands, or as it ended."""
+    """The current state of a transaction, or its outcome."""
     row = load_txn(txn, group, number)
     if row is not None:
         return _result(number, row)

@@ -1,16 +1,17 @@
-"""What is to be done for transactions, read from the tables: by the one who carries it out.
+"""The next steps of transactions, read from the tables for the component that carries them out.
 
 The carrier at the coordinator takes an open transaction, proposes its steps to the participants,
-and puts down what came of them: a verdict, or that all have confirmed. It may die at any point, and
-another one begins again: every step may be done any number of times.
+and records the result: a verdict, or that all have confirmed. It may stop at any point, and another
+carrier begins again: every step may be repeated any number of times.
 
-    PREPARING    Prepare at each participant; then Decide, by what they said
-    COMMITTED    Publish at each participant, until there is nothing left to do; then Finish
-    ABORTED      Discard likewise; then Finish
+    PREPARING    Prepare at each participant; then Decide, by their answers
+    COMMITTED    Publish at each participant, until no work remains; then Finish
+    ABORTED      Discard at each participant, likewise; then Finish
 
-A partition that has something pinned asks the coordinator, now and then, whether it still has the
-transaction. If not, it is over, and is let go of. Of what is staged and not pinned it asks which
-batches are committed: those of attempts that do not count, in a partition that no commit has named.
+A partition with pinned stages regularly asks the coordinator whether it still has the transaction.
+If it does not, the transaction is over, and its stages are discarded. For stages that are not
+pinned, the partition asks which batches are committed. Those are stages of attempts that do not
+count, in a partition that no commit has named.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,9 @@ from querator.storage.tables import PINNED, STAGE_NAMES, STAGES, TXNS
 
 
 class OpenTxn(msgspec.Struct, frozen=True):
-    """A transaction that is not finished. `steps`: for each participant its group and command."""
+    """A transaction that is not finished. `steps` has the group and the command for each
+    participant.
+    """
 
     number: int
     state: TxnState
@@ -46,7 +49,7 @@ class OpenTxn(msgspec.Struct, frozen=True):
 
 
 class PinnedTxn(msgspec.Struct, frozen=True, array_like=True):
-    """A transaction for which something is pinned in a participant."""
+    """A transaction for which stages are pinned in a participant."""
 
     txn: int
     producer: str
@@ -54,8 +57,8 @@ class PinnedTxn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TxnQuery(msgspec.Struct, frozen=True, array_like=True, tag="x"):
-    """A `TxnResult`: a transaction as the coordinator has it, after waiting up to `wait_ms` for the
-    decision; `finished`: until an abort has been carried out as well.
+    """Asks for a `TxnResult`: the transaction as the coordinator has it, after waiting up to
+    `wait_ms` for the decision. `finished`: it also waits until an abort has been carried out.
     """
 
     group: int
@@ -66,42 +69,44 @@ class TxnQuery(msgspec.Struct, frozen=True, array_like=True, tag="x"):
     finished: bool = False
 
     def waits(self, result: TxnResult) -> bool:
-        """Whether this is not what it waits for."""
+        """Whether the query must still wait after this result."""
         if result.state is TxnState.PREPARING:
             return True
         return self.finished and result.state is TxnState.ABORTED and result.txn == self.txn
 
 
 class OpenBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch of which something is staged."""
+    """A batch with staged items."""
 
     producer: str
     batch: int
 
 
 class CommittedQuery(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """The last batch of each producer that was committed; -1: none is known."""
+    """Asks for the last committed batch of each producer. -1 means that none is known."""
 
     group: int
     producers: tuple[str, ...]
 
 
 class ProducerQuery(msgspec.Struct, frozen=True, array_like=True, tag="u"):
-    """`ProducerTotals` of a producer."""
+    """Asks for the `ProducerTotals` of a producer."""
 
     group: int
     producer: str
 
 
 class StagedQuery(msgspec.Struct, frozen=True, array_like=True, tag="g"):
-    """A `StagedPage`."""
+    """Asks for a `StagedPage`."""
 
     group: int
     limit: int
 
 
 class StagedPage(msgspec.Struct, frozen=True):
-    """What is staged in a partition by batch, the oldest first; `more`: some are left out."""
+    """The staged items of a partition by batch, the oldest first. `more`: some batches are left
+    out.
+    """
 
     batches: tuple[StagedBatch, ...]
     more: bool
@@ -111,13 +116,13 @@ TransactionQuery = TxnQuery | CommittedQuery | ProducerQuery | StagedQuery
 
 
 def open_numbers(txn: ReadTransaction, group: int) -> tuple[int, ...]:
-    """Transactions that are not finished."""
+    """Numbers of the transactions that are not finished."""
     rows = TXNS.rows(generations.view(txn, group), group)
     return tuple(int.from_bytes(key[-8:], "big") for key, _ in rows)
 
 
 def open_txns(txn: ReadTransaction, group: int) -> tuple[OpenTxn, ...]:
-    """All that this partition coordinates, by number."""
+    """All transactions that this partition coordinates, by number."""
     txn = generations.view(txn, group)
     return tuple(
         _open(int.from_bytes(key[-8:], "big"), decode_txn(row))
@@ -126,7 +131,7 @@ def open_txns(txn: ReadTransaction, group: int) -> tuple[OpenTxn, ...]:
 
 
 def open_txn(txn: ReadTransaction, group: int, number: int) -> OpenTxn | None:
-    """None: it is finished."""
+    """One transaction. None means that it is finished."""
     row = TXNS.get(generations.view(txn, group), group, number)
     return None if row is None else _open(number, decode_txn(row))
 
@@ -145,8 +150,8 @@ def _open(number: int, row: TxnRow) -> OpenTxn:
 
 
 def verdict(number: int, answers: Sequence[Result]) -> Decide:
-    """What to decide when all participants have answered Prepare. What is not the stages' fault
-    leaves them as they are, for a commit that comes later.
+    """The decision when all participants have answered Prepare. If the stages are not the cause of
+    a refusal, they are kept for a later commit.
     """
     refusals = [answer for answer in answers if isinstance(answer, Refusal)]
     if not refusals:
@@ -158,7 +163,7 @@ def verdict(number: int, answers: Sequence[Result]) -> Decide:
 
 
 def pinned_txns(txn: ReadTransaction, group: int) -> tuple[PinnedTxn, ...]:
-    """Transactions for which something is pinned here."""
+    """Transactions for which stages are pinned here."""
     txn = generations.view(txn, group)
     found: dict[int, PinnedTxn] = {}
     for key, _ in PINNED.rows(txn, group):
@@ -174,7 +179,7 @@ def pinned_txns(txn: ReadTransaction, group: int) -> tuple[PinnedTxn, ...]:
 
 
 def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatch, ...]:
-    """Up to so many batches of which something is staged here: one step for each of them."""
+    """Up to `most` batches with staged items. Costs one step for each batch."""
     txn = generations.view(txn, group)
     found: list[OpenBatch] = []
     start, stop = STAGE_NAMES.bounds(group)
@@ -193,7 +198,7 @@ def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatch
 
 
 def oldest_stage_ms(txn: ReadTransaction, group: int) -> int:
-    """When the oldest stage was begun; 0: there is none. `txn` is a view."""
+    """When the oldest stage was begun. 0 means that there is none. `txn` is a view."""
     for _, raw in STAGES.rows(txn, group):
         return decode_stage(raw).begun_ms
     return 0
@@ -202,7 +207,7 @@ def oldest_stage_ms(txn: ReadTransaction, group: int) -> int:
 def answer(
     txn: ReadTransaction, query: TransactionQuery
 ) -> TxnResult | tuple[int, ...] | ProducerTotals | StagedPage:
-    """As things stand."""
+    """The answer from the current tables."""
     view = generations.view(txn, query.group)
     match query:
         case TxnQuery():
