@@ -1,14 +1,14 @@
-"""Time: where it is read, and how it becomes state time.
+"""Clocks, and how they become state time.
 
-The raft thread reads time through a `Clock`, which has a real and a simulated form. Replicas
-never read it: the leader stamps `now_ms` on every entry.
+The raft thread reads time through a `Clock`, which has a real and a simulated form. Replicas never
+read it: the leader stamps `now_ms` on every entry.
 
-**State time** of a group is what its leader stamps: `base + monotonic time since taking office`,
-with `base = max(now_ms of the last entry, wall clock)`. While in office it is steered towards the
-wall clock by at most a tenth of the time that passes, so that a step of the wall clock neither
-moves it backwards nor makes it jump; forward jumps happen only on taking office, and when an
-operator asks for one. Wherever the wall clock counts, it counts as far as it is believed
-(`raft.consensus.skew`).
+**State time** of a group is the time that its leader stamps: `base + monotonic time since the start
+of its leadership`, with `base = max(now_ms of the last entry, wall clock)`. During the leadership,
+state time is steered towards the wall clock by at most a tenth of the time that passes. A step of
+the wall clock therefore neither moves it backwards nor makes it jump. Forward jumps happen only
+when a leadership begins, and when an operator asks for one. The wall clock always counts only as
+far as it is believed (`raft.consensus.skew`).
 """
 
 import time
@@ -18,29 +18,29 @@ from typing import Protocol
 from querator.model.limits import STATE_TIME_JUMP_MS_MAX
 
 STEERING = 0.1
-"""At most this part of the time that passes is added or held back to come nearer to the wall."""
+"""Steering adds or holds back at most this part of the time that passes."""
 
 WAIT_S_MAX = 60.0
-"""A wait is looked at again after this: the wall clock may have been stepped in the meantime."""
+"""Longest wait until the next check: the wall clock may have been stepped in the meantime."""
 
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may step either way."""
+        """Milliseconds since the Unix epoch. The wall clock may step in both directions."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some instant; never goes back."""
+        """Seconds since an arbitrary instant; never goes back."""
         ...
 
     def on_step(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, from any thread, when time moves otherwise than by passing."""
+        """`wake` is called, from any thread, when time changes in another way than by passing."""
         ...
 
 
 class RealClock:
-    """The machine's clocks. Time in which the machine was suspended has passed as well: leases run
-    out meanwhile, and state time does not fall behind.
+    """The machine's clocks. Time during which the machine was suspended counts as passed: leases
+    run out meanwhile, and state time does not fall behind.
     """
 
     def wall_ms(self) -> int:
@@ -50,11 +50,11 @@ class RealClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def on_step(self, wake: Callable[[], None]) -> None:
-        """The machine's clocks only pass."""
+        """Does nothing: the machine's clocks change only by passing."""
 
 
 class SimulatedClock:
-    """Stands still until it is told to move. Safe to move from another thread than the readers'."""
+    """Stands still until a call moves it. Any thread may move it, not only the readers' thread."""
 
     def __init__(self, *, wall_ms: int = 1_700_000_000_000, monotonic_s: float = 0.0) -> None:
         self._wall_ms = wall_ms
@@ -71,7 +71,7 @@ class SimulatedClock:
         self._wakes.append(wake)
 
     def advance(self, duration_ms: int) -> None:
-        """Lets both clocks pass by `duration_ms`."""
+        """Lets both clocks advance by `duration_ms`."""
         assert duration_ms >= 0
         self._wall_ms += duration_ms
         self._monotonic_s += duration_ms / 1000
@@ -79,23 +79,23 @@ class SimulatedClock:
             wake()
 
     def step_wall(self, difference_ms: int) -> None:
-        """Moves the wall clock alone, either way, as an operator or NTP may."""
+        """Moves only the wall clock, in either direction, as an operator or NTP may."""
         self._wall_ms += difference_ms
         for wake in self._wakes:
             wake()
 
 
 class StateTime:
-    """State time of one group during one office of its leader (see the module's docstring)."""
+    """State time of one group during one leadership (see the module's docstring)."""
 
     __slots__ = ("_believed_ms", "_clock", "_in_step", "_now", "_read_s")
 
     def __init__(
         self, clock: Clock, *, last_ms: int, believed_ms: Callable[[int, int], int]
     ) -> None:
-        """Takes office; `last_ms` is the time stamped on the last entry of the log. `believed_ms`
-        is given what the wall clock shows and state time, and says how far the clock is believed;
-        it is asked of a clock that is further ahead than `STATE_TIME_JUMP_MS_MAX`.
+        """Begins a leadership; `last_ms` is the time stamped on the last entry of the log.
+        `believed_ms` receives the wall clock and state time, and returns how far the wall clock is
+        believed. It is called when the wall clock is more than `STATE_TIME_JUMP_MS_MAX` ahead.
         """
         self._clock = clock
         self._believed_ms = believed_ms
@@ -103,7 +103,7 @@ class StateTime:
         self._now = float(last_ms)
         self._now = max(self._now, self._now + self._ahead_ms())
         self._in_step = True
-        """Whether it is next to the wall clock, so that it passes as that does."""
+        """Whether state time is next to the wall clock, and passes at the same rate."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; never less than before."""
@@ -120,7 +120,7 @@ class StateTime:
         return int(self._now)
 
     def _ahead_ms(self) -> float:
-        """How far the wall clock is ahead of state time, as far as it is believed."""
+        """How far the wall clock, as far as it is believed, is ahead of state time."""
         wall_ms = self._clock.wall_ms()
         ahead = wall_ms - self._now
         if ahead <= STATE_TIME_JUMP_MS_MAX:
@@ -128,11 +128,11 @@ class StateTime:
         return self._believed_ms(wall_ms, int(self._now)) - self._now
 
     def wait_s(self, due_ms: int) -> float:
-        """How long to wait before it is worth looking whether `due_ms` has come, as of the last
-        reading (`now_ms`); 0 when it has.
+        """Seconds to wait until `due_ms` may have come, as of the last reading (`now_ms`); 0 when
+        it has come.
 
-        The wait is short enough when state time is being steered forwards: whoever waits looks
-        again.
+        The wait is short enough while state time is steered forwards: the caller checks again after
+        it.
         """
         missing = due_ms - int(self._now)
         if missing <= 0:

@@ -1,19 +1,20 @@
-"""Which replicas a group has, and how that changes: by one replica at a time.
+"""The replicas of a group, and changes to them: by one replica at a time.
 
-A configuration is an entry of the log and takes effect when it is appended, at the leader as at the
-followers, and is taken back when the entry is (Ongaro, sections 4.1 and 4.2). Consecutive
-configurations differ in one voter at most, so that their majorities overlap. The next change waits
-until the last one is committed, and the first of a leader until an entry of its own term is.
+A configuration is an entry of the log. It takes effect when it is appended, at the leader as at the
+followers, and is revoked when the entry is removed (Ongaro, sections 4.1 and 4.2). Consecutive
+configurations differ in at most one voter, so that their majorities overlap. The next change waits
+until the last one is committed. The first change of a leader waits until an entry of its own term
+is committed.
 
-    change          what becomes of the replicas                refused when
-    AddLearner      one more, which gets everything and         the id was ever used, or the node
-                    counts for nothing                          has a replica already
-    Promote         the learner votes                           it is not a learner, or not caught
+    change          effect on the replicas                      refused when
+    AddLearner      one more, which receives everything and     the id was ever used, or the node
+                    counts for no majority                      has a replica already
+    Promote         the learner becomes a voter                 it is not a learner, or not caught
                                                                 up (`raft.group.group` knows)
     RemoveReplica   one less                                    it leads, or is the last voter
 
-Ids are counted by whoever asks for the change (the placement map) and are never used again in a
-group: votes name them.
+The component that asks for the change (the placement map) counts the ids. An id is never used again
+in a group, because votes name it.
 """
 
 import msgspec
@@ -62,8 +63,8 @@ def voters(replicas: Replicas) -> frozenset[int]:
 
 
 def changed(replicas: Replicas, change: Change) -> Replicas:
-    """The next configuration. Raises INVALID_ARGUMENT for what makes no sense here; a change that
-    is made already gives the replicas as they are.
+    """Returns the next configuration. A change that is already made returns the replicas unchanged.
+    Raises INVALID_ARGUMENT for a change that is impossible here.
     """
     there = find(replicas, change.id)
     match change:

@@ -1,21 +1,26 @@
-"""The raft room's door: takes commands on the asyncio thread, runs the turns on a thread of its
-own.
+"""API of `querator.raft`: takes commands on the asyncio thread, and runs the turns on a thread of
+its own.
 
     asyncio thread                          raft thread
     propose → deque, eventfd ───────────►   turn: batch, append, tick, write, apply, synced commit
     futures, then events     ◄───────────   one call_soon_threadsafe before the sync, one after it
 
-A call ends in one of: its result; a refusal that means *not executed* (NOT_LEADER, OVERLOADED,
-STORAGE_FULL, UNAVAILABLE, INTERNAL); OUTCOME_UNKNOWN, when it was appended and the group or the
-process stopped, or its time was over, before it was applied. A future that is cancelled does not
-cancel its command.
+A call ends in one of three ways:
 
-A storage that fails, or any defect outside a machine, stops the raft thread for good (fail-stop):
-memory and disk may differ from then on. Every call ends, `HostEvents.on_failure` is called, and
-the process must exit and recover from disk.
+- its result;
+- a refusal that means *not executed*: NOT_LEADER, OVERLOADED, STORAGE_FULL, UNAVAILABLE, INTERNAL;
+- OUTCOME_UNKNOWN: it was appended, and before it was applied, the group or the process stopped, or
+  the call's time was over.
 
-A raft thread that hangs, as in a sync that does not end, answers nobody, while its followers choose
-other leaders. `HostEvents.on_hang` tells, so that those who wait can be sent to other nodes.
+Cancelling a future does not cancel its command.
+
+A failure of the storage, or any defect outside of a machine, stops the raft thread for good
+(fail-stop), because memory and disk may differ afterwards. Every call ends, `HostEvents.on_failure`
+is called, and the process must exit and recover from disk.
+
+A raft thread that hangs, for example in a sync that does not end, answers no call, while its
+followers elect other leaders. `HostEvents.on_hang` reports this, so that waiting callers can be
+sent to other nodes.
 """
 
 import asyncio
@@ -65,43 +70,45 @@ from querator.raft.turn.thread import RaftThread, TurnLoop
 from querator.storage.environment import Environment, ReadTransaction, StorageError
 
 LONE_NODE = node_key("node", "alone")
-"""The node of a host that has no others."""
+"""The node of a host without other nodes."""
 
 _log = telemetry.logger(__name__)
 
 
 class HostEvents(Protocol):
-    """What the owner is told, on the asyncio thread, after the futures of the same turn are set."""
+    """Events for the owner, on the asyncio thread, after the futures of the same turn are set."""
 
     def on_effects(self, group: GroupId, effects: Any) -> None: ...
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
-        """Whether this node takes calls for the group."""
+        """Whether this node accepts calls for the group."""
         ...
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
-        """Who leads as far as this node knows; None: nobody that it knows of."""
+        """The leader as far as this node knows; None: this node knows of none."""
         ...
 
     def on_failure(self, error: BaseException) -> None:
-        """Fail-stop: no call is answered any more, and the process must exit."""
+        """Fail-stop: no call is answered after this, and the process must exit."""
         ...
 
     def on_quarantine(self, group: GroupId, error: BaseException) -> None:
-        """A defect stopped this group on this node; the others go on."""
+        """A defect stopped this group on this node; the other groups continue."""
         ...
 
     def on_hang(self, hangs: bool) -> None:
-        """The raft thread hangs, or goes on. Only of a node of several."""
+        """The raft thread hangs, or continues. Only on a node of a cluster of several."""
         ...
 
     def on_damage(self, group: GroupId, index: int, part: int) -> None:
-        """An attachment is damaged on this node that another replica is to have from it."""
+        """An attachment that this node should send to another replica is damaged on this node."""
         ...
 
 
 class Host:
-    """All Raft groups of a node. Every method is called on the event loop that called `start`."""
+    """All Raft groups of a node. Every method must be called on the event loop that called
+    `start`.
+    """
 
     def __init__(
         self,
@@ -115,9 +122,9 @@ class Host:
         log_bytes_kept: int = LOG_BYTES_KEPT,
         turn_loop: TurnLoop | None = None,
     ) -> None:
-        """`node` is what replicas and their votes name; `peers` reaches the others, is served by
-        the raft thread from `start` on, and belongs to the caller. `chance` draws election
-        timeouts; `log_bytes_kept` bounds the logs of all groups behind their state. `turn_loop`
+        """`node` is the name in replicas and their votes. `peers` connects to the other nodes; the
+        raft thread serves it from `start` on, and the caller owns it. `chance` draws election
+        timeouts. `log_bytes_kept` bounds the logs of all groups behind their state. `turn_loop`
         makes the turns instead of a thread, with an environment, clock and peers of its own.
         """
         self.node = node
@@ -142,30 +149,32 @@ class Host:
         self._waiting: Shares[GroupId] = Shares(
             calls_max=PROPOSALS_WAITING_MAX, bytes_max=PROPOSAL_BYTES_WAITING_MAX
         )
-        """The calls that have not been answered."""
+        """Space for calls that are not answered."""
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
         self._unreadable: dict[GroupId, QueratorError] = {}
-        # All that the two have ever held and that is not done: what is overtaken leaves them early.
+        # All futures that the two dicts have ever held and that are not done. A future that is
+        # replaced leaves the dicts early.
         self._unanswered: set[asyncio.Future[None]] = set()
         self._hasty: dict[asyncio.Future[None], ErrorCode] = {}
-        """Of these, those that a thread that hangs ends, and how. Groups that are opened, closed
-        and deleted wait until it goes on: a group is opened by one request at a time.
+        """The unanswered futures that a hanging thread ends, and with which error. Groups that are
+        opened, closed and deleted wait until the thread continues: one request at a time opens a
+        group.
         """
         self._led: set[GroupId] = set()
         self._leaders: dict[GroupId, NodeKey] = {}
         self._closed: QueratorError | None = None
-        """Why nothing more is taken on; None while it is."""
+        """Why no more requests are accepted; None while they are."""
 
     @property
     def liveness(self) -> Liveness:
-        """Of the raft thread."""
+        """Liveness of the raft thread."""
         return self._turn_loop.liveness
 
     # --- the owner's side --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts the raft thread. Groups are opened by `create_group`."""
+        """Starts the raft thread. `create_group` opens groups."""
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
         self._turn_loop.start(self._deliver, self._fail)
@@ -173,10 +182,10 @@ class Host:
             self._watch = self._loop.call_later(LOOK_S, self._look)
 
     async def stop(self) -> None:
-        """Takes nothing more, finishes and answers what was taken on, and ends the thread.
+        """Accepts no more requests, finishes and answers the accepted ones, and ends the thread.
 
-        Deletions of groups alone are left where they are, with UNAVAILABLE: they may be long. The
-        environment stays open: it belongs to the caller.
+        Only deletions of groups stop where they are, with UNAVAILABLE, because they may be long.
+        The environment stays open: it belongs to the caller.
         """
         assert self._loop is not None
         if self._closed is None:
@@ -192,12 +201,13 @@ class Host:
         self, group: GroupId, machine: Machine, replicas: Replicas | None = None
     ) -> None:
         """Recovers this node's replica of the group from disk, or creates it with `replicas` as the
-        first configuration, in which it is named; None: it is the only one, (): it is on disk.
-        Returns when a lone replica leads and its effects are out, one of several when it is there.
+        first configuration. `replicas` names this node's replica; None: it is the only one; (): it
+        is on disk. Returns when a lone replica leads and its effects are delivered; one of several,
+        when it is open.
 
-        Again for a group that is open: waits in the same way. Raises QueratorError:
-        INTERNAL when the machine fails on what is stored, UNAVAILABLE when the group is being
-        deleted or the node stops.
+        A further call for an open group waits in the same way. Raises QueratorError: INTERNAL when
+        the machine fails on the stored state, UNAVAILABLE when the group is being deleted or the
+        node stops.
         """
         opened = self._opened.get(group)
         if opened is None:
@@ -216,14 +226,14 @@ class Host:
         self._unreadable.pop(group, None)
 
     def unreadable(self) -> Mapping[GroupId, QueratorError]:
-        """Of the groups that could not be opened from what is stored of them: why. They have no
-        status.
+        """The groups that could not be opened from their stored state, with the reason. They have
+        no status.
         """
         return self._unreadable
 
     async def close_group(self, group: GroupId) -> None:
         """Stops the group for good; returns when that is on disk. From then on this node neither
-        votes nor acknowledges anything in it, also after a crash. Its rows stay until
+        votes nor acknowledges anything in the group, also after a crash. Its rows stay until
         `delete_group`.
         """
         closed = self._request_future()
@@ -233,9 +243,10 @@ class Host:
         await closed
 
     async def delete_group(self, group: GroupId) -> None:
-        """Stops the group and deletes all its rows, in bounded steps; returns when none is left.
+        """Stops the group and deletes all its rows, in bounded steps; returns when the last row is
+        deleted.
 
-        After a crash in between, the group can only be deleted further: by calling this again.
+        After a crash in between, the only use of the group is to call this again.
         """
         removed = self._removed.get(group)
         if removed is None or removed.done():
@@ -253,7 +264,7 @@ class Host:
     def propose(
         self, group: GroupId, command: Any, attachment: bytes = b""
     ) -> "asyncio.Future[Any]":
-        """The future of the result, or of a QueratorError (see the module's docstring)."""
+        """Returns the future of the result, or of a QueratorError (see the module's docstring)."""
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         size = len(attachment) + PROPOSAL_OVERHEAD_BYTES
@@ -270,18 +281,19 @@ class Host:
         return future
 
     async def confirm_read(self, group: GroupId) -> None:
-        """Returns when a snapshot taken from then on shows all that was acknowledged before the
-        call. Raises QueratorError: NOT_LEADER, UNAVAILABLE, INTERNAL.
+        """Returns when a snapshot taken from then on shows everything that was acknowledged before
+        the call. Raises QueratorError: NOT_LEADER, UNAVAILABLE, INTERNAL.
         """
         future = self._request_future(hung=ErrorCode.UNAVAILABLE)
         self._put(Read(group, future))
         await future
 
     async def transfer(self, group: GroupId, to: NodeKey) -> None:
-        """Hands the leadership over; returns when this node leads the group no more.
+        """Hands the leadership over; returns when this node does not lead the group any more.
 
-        Raises QueratorError: NOT_LEADER, INVALID_ARGUMENT, UNAVAILABLE when the other did not take
-        it in time: then this node goes on; OUTCOME_UNKNOWN when the raft thread hangs.
+        Raises QueratorError: NOT_LEADER; INVALID_ARGUMENT; UNAVAILABLE when the other node did not
+        take the leadership in time, and this node continues to lead; OUTCOME_UNKNOWN when the raft
+        thread hangs.
         """
         future = self._request_future(hung=ErrorCode.OUTCOME_UNKNOWN)
         self._put(Transfer(group, to, future))
@@ -295,9 +307,9 @@ class Host:
         data: bytes,
         is_wanted: Callable[[ReadTransaction], bool],
     ) -> None:
-        """Writes an attachment again that is damaged here; returns when it is on the disk, or when
-        `is_wanted` says, on the raft thread, that it does not belong there any more. `data` is what
-        another replica has, checked.
+        """Writes an attachment again that is damaged here. `data` is what another replica has,
+        checked. Returns when it is on disk, or when `is_wanted` says, on the raft thread, that the
+        attachment is not needed any more.
 
         Raises QueratorError: STORAGE_FULL, INTERNAL, UNAVAILABLE.
         """
@@ -306,8 +318,8 @@ class Host:
         await future
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:
-        """Changes the replicas by one; returns when that is committed. A change that is made
-        already is no error.
+        """Changes the replicas by one; returns when the change is committed. A change that is
+        already made is no error.
 
         Raises QueratorError: NOT_LEADER, INVALID_ARGUMENT, UNAVAILABLE while another change is on
         its way or a learner is not caught up, OUTCOME_UNKNOWN.
@@ -317,24 +329,24 @@ class Host:
         await future
 
     def leader(self, group: GroupId) -> NodeKey | None:
-        """Who leads the group as far as this node knows."""
+        """The leader of the group as far as this node knows."""
         return self._leaders.get(group)
 
     def groups(self) -> tuple[GroupId, ...]:
-        """Groups that are open on this node."""
+        """The groups that are open on this node."""
         return tuple(self._turns.groups())
 
     @property
     def led(self) -> frozenset[GroupId]:
-        """The groups of which `leads` says so."""
+        """The groups for which `leads` is True."""
         return frozenset(self._led)
 
     def leads(self, group: GroupId) -> bool:
-        """Whether the group is in office here, as far as `on_leadership` was told."""
+        """Whether this node leads the group, as far as `on_leadership` has reported."""
         return group in self._led
 
     def status(self, group: GroupId) -> GroupStatus | None:
-        """As of the last synced turn; None when the group is not open here."""
+        """The status as of the last synced turn; None when the group is not open here."""
         return self._turns.status(group)
 
     @property
@@ -344,20 +356,22 @@ class Host:
 
     @property
     def skew_ms(self) -> int:
-        """How far the median of the nodes' wall clocks is ahead of this one's. Beyond
+        """How far the median of the nodes' wall clocks is ahead of this node's. Beyond
         `CLOCK_SKEW_MS_MAX` this node does not lead.
         """
         return self._turns.skew.ms
 
     def time_ahead_ms(self, group: GroupId) -> int:
-        """How far state time, as of the last applied entry, is ahead of the wall clock; it is
-        behind, less than 0, when nothing has been applied for a while.
+        """How far state time, as of the last applied entry, is ahead of the wall clock. It is
+        negative when nothing has been applied for a while.
         """
         status = self._turns.status(group)
         return 0 if status is None else status.now_ms - self._clock.wall_ms()
 
     def trust_clock(self) -> None:
-        """An operator says that this node's clock is right (`raft.consensus.skew`)."""
+        """Accepts an operator's statement that this node's clock is right
+        (`raft.consensus.skew`).
+        """
         self._turns.skew.trust()
 
     @property
@@ -374,7 +388,9 @@ class Host:
         return self._turns.traffic.stats()
 
     def _request_future(self, *, hung: ErrorCode | None = None) -> "asyncio.Future[None]":
-        """`hung`: what it ends with when the thread hangs; None: it waits until that goes on."""
+        """`hung`: the error of the future when the thread hangs; None: the future waits until the
+        thread continues.
+        """
         assert self._loop is not None
         if self._closed is not None:
             raise self._closed
@@ -400,7 +416,7 @@ class Host:
         assert self._loop is not None
         stalled_s = self.liveness.stalled_s()
         hangs = stalled_s > HANGS_S
-        # Before that it cannot hang. When it goes on is to be seen soon.
+        # The thread cannot hang before that. When it continues, that should be seen soon.
         wait_s = LOOK_S if hangs else max(LOOK_S, HANGS_S - stalled_s)
         self._watch = self._loop.call_later(wait_s, self._look)
         if hangs is self.hangs:
@@ -417,7 +433,7 @@ class Host:
 
     def give_up(self, which: Callable[[Any], bool]) -> None:
         """Ends the calls with such commands by OUTCOME_UNKNOWN. They count as waiting until the
-        raft thread has done with them.
+        raft thread has finished them.
         """
         message = "the raft thread of the node hangs, and may yet execute it"
         for call in self._calls:
@@ -446,12 +462,14 @@ class Host:
         for event in outcome.events:
             try:
                 self._tell(event)
-            except Exception as error:  # noqa: BLE001 - the others must hear of theirs
+            except Exception as error:  # noqa: BLE001 - the other receivers must get their events
                 name = type(event).__name__
                 _log.error("host.event_failed", kind=name, group=event.group, exc_info=error)
 
     def _answered(self, call: Call) -> bool:
-        """Takes the call off the books; whether somebody waits for it."""
+        """Removes the call from the counts of waiting calls; returns whether its caller still
+        waits.
+        """
         if call.future is None:
             return False
         self._calls.pop(call, None)
@@ -481,7 +499,7 @@ class Host:
                 self._events.on_damage(group, index, part)
 
     def _fail(self, error: BaseException) -> None:
-        """The raft thread has ended by `error`."""
+        """Called when the raft thread has ended by `error`."""
         code = ErrorCode.STORAGE_FAILED if isinstance(error, StorageError) else ErrorCode.INTERNAL
         refused = QueratorError(code, f"the node has failed: {error}")
         refused.__cause__ = error
@@ -493,7 +511,7 @@ class Host:
         self._events.on_failure(error)
 
     def _end_calls(self, unknown: QueratorError, refused: QueratorError) -> None:
-        """The raft thread has ended: whoever still waits is told."""
+        """Ends all waiting calls: the raft thread has ended."""
         for call in list(self._calls):
             if self._answered(call):
                 assert call.future is not None

@@ -1,13 +1,13 @@
-"""What replicas of a group, and nodes, say to each other, and how it is written in a frame.
+"""Messages between the replicas of a group, and between nodes, and their encoding in frames.
 
-Messages of a group travel in an `Envelope`. Terms make every message of an older leadership
-recognisable: a receiver drops it, or answers with its own term. The numbers follow Ongaro,
-Consensus: Bridging Theory and Practice; figures 3.1 and 5.3, sections 3.10 (transfer), 6.4 (reads),
-9.6 (pre-vote).
+Messages of a group travel in an `Envelope`. A receiver recognises a message of an older leadership
+by its term, and drops it or answers with its own term. The fields follow Ongaro, Consensus:
+Bridging Theory and Practice; figures 3.1 and 5.3, sections 3.10 (transfer), 6.4 (reads), 9.6
+(pre-vote).
 
-A frame is a list of messages between two nodes in msgpack, each `[tag, field, …]`. Its bytes are
-bounded by the transport. Whatever does not decode to exactly this is a MessageError: the sender is
-not a node of this release, and the connection ends.
+A frame is a list of messages between two nodes in msgpack, each `[tag, field, …]`. The transport
+bounds its bytes. Any other content is a MessageError: the sender is not a node of this release, and
+the connection ends.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from querator.model.starts import Met
 
 
 class MessageError(Exception):
-    """The bytes are no frame of messages."""
+    """The bytes are not a frame of messages."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry on its way; its index follows from its place. `kind` as of `raft.log.journal`."""
+    """An entry in a message; its position gives its index. `kind` is as in `raft.log.journal`."""
 
     term: int
     now_ms: int
@@ -36,9 +36,9 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RequestVote(msgspec.Struct, frozen=True, array_like=True, tag="v", gc=False):
     """The candidate's term and the end of its log.
 
-    `pre`: would you vote for me in this term? Changes nothing at either side. `transfer`: the
-    leader itself asked for this election, so that it does not count that it was heard lately.
-    `wall_ms`: the sender's wall clock; 0: not said.
+    `pre`: asks whether the receiver would vote for the candidate in this term; changes nothing on
+    either side. `transfer`: the leader itself asked for this election, so that recent contact with
+    the leader does not count. `wall_ms`: the sender's wall clock; 0: not given.
     """
 
     term: int
@@ -60,7 +60,7 @@ class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False)
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
     """Entries that follow (prev_index, prev_term). `sequence` counts the leader's messages to this
-    follower in its term; the reply repeats it, and `read_round`.
+    follower in its term; the reply repeats `sequence` and `read_round`.
     """
 
     term: int
@@ -73,11 +73,13 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
 
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
-    """After the follower's sync. `success`: its log equals the leader's up to `index`, on disk.
+    """Sent after the follower's sync. `success`: its log equals the leader's up to `index`, on
+    disk.
 
-    Else `index` is where the leader should try: the first of the follower's entries of
-    `conflict_term`, which is the term it has at prev_index, or the end of its log (0: it has none
-    there). A reply of a higher term says only that.
+    Else `index` is where the leader should try next. It is the follower's first entry of
+    `conflict_term`, the term that the follower has at prev_index; or the end of its log
+    (`conflict_term` 0: it has no entry at prev_index). A reply of a higher term carries only that
+    term.
     """
 
     term: int
@@ -89,13 +91,13 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=Fals
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
-    """The leader wants this follower, which has all of its log, to stand for election at once."""
+    """The leader asks this follower, which has all of its log, to stand for election at once."""
 
     term: int
 
 
 class SnapshotOffer(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
-    """A leader wants to send its state, or to go on with that; see `raft.snapshot.protocol`.
+    """A leader asks to begin or continue sending its state; see `raft.snapshot.protocol`.
 
     `number` counts its snapshots of this group in this term.
     """
@@ -105,8 +107,9 @@ class SnapshotOffer(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=Fa
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
-    """A piece of the stream, from `sequence` 1 on. `crc` is the CRC-32 of the last chunk's `crc` (4
-    bytes, big-endian; 0 before the first) and the content, so that it is the whole stream's.
+    """A piece of the stream, with `sequence` from 1 on. `crc` is the CRC-32 of the previous chunk's
+    `crc` (4 bytes, big-endian; 0 before the first) and the content, so that it covers the whole
+    stream.
     """
 
     term: int
@@ -117,8 +120,8 @@ class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=Fa
 
 
 class SnapshotReply(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
-    """After the follower's sync: chunks up to `sequence` are on its disk. `verdict` as of
-    `raft.snapshot.protocol.Verdict`, which says what `index` is.
+    """Sent after the follower's sync: chunks up to `sequence` are on its disk. `verdict` is a
+    `raft.snapshot.protocol.Verdict`, which defines `index`.
     """
 
     term: int
@@ -151,8 +154,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A leader's empty message to a follower whose log it knows: `commit_index` is at most what the
-    follower has acknowledged in this term.
+    """A leader's empty message to a follower whose log it knows: `commit_index` is at most the
+    index that the follower has acknowledged in this term.
     """
 
     group: GroupId
@@ -171,8 +174,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="h", gc=False)
 
 
 class Stale(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A beat that was not followed: the replica is gone (term 0), or in a higher term, or does not
-    have what it is said to have acknowledged (the term of the beat).
+    """A beat that was not followed: the replica is gone (term 0), or is in a higher term, or does
+    not have the entries that it should have acknowledged (the term of the beat).
     """
 
     group: GroupId
@@ -182,7 +185,7 @@ class Stale(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=False):
-    """Says of all beats of the round that they were followed, but for those named."""
+    """Acknowledges all beats of the round except the stale ones that it names."""
 
     round: int
     wall_ms: int
@@ -190,7 +193,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=F
 
 
 class Meetings(msgspec.Struct, frozen=True, array_like=True, tag="m", gc=False):
-    """Which starts of nodes the sender knows, its own among them (`raft.starts`)."""
+    """The starts of nodes that the sender knows, including its own (`raft.starts`)."""
 
     met: tuple[Met, ...]
 
@@ -206,8 +209,8 @@ def encode_frame(messages: list[PeerMessage]) -> bytes:
 
 
 def encode_frames(messages: list[PeerMessage]) -> Iterator[bytes]:
-    """Bodies of at most PEER_FRAME_BYTES_MAX. One message fits into a frame: replication bounds
-    what it sends at once.
+    """Yields bodies of at most PEER_FRAME_BYTES_MAX. One message always fits into a frame, because
+    replication bounds the bytes that it sends at once.
     """
     body = encode_frame(messages)
     if len(body) <= PEER_FRAME_BYTES_MAX:

@@ -1,8 +1,9 @@
-"""Messages of one turn on their way out, before and after its sync.
+"""Outgoing messages of one turn, before and after its sync.
 
-now     what needs no disk of ours: entries of a leader, whose own copy is written meanwhile
-later   what promises something: acknowledgements, votes, and requests for votes (which are a
-        vote for oneself)
+now     messages that do not need this node's sync: entries of a leader, which writes its own
+        log meanwhile
+later   messages that promise something: acknowledgements, votes, and requests for votes
+        (which are votes for the sender itself)
 """
 
 from collections import defaultdict
@@ -23,21 +24,23 @@ class Mail:
         self._without_room: defaultdict[NodeKey, dict[GroupId, None]] = defaultdict(dict)
 
     def room_bytes(self, node: NodeKey) -> int:
-        """What is left to the groups of this turn."""
+        """The bytes that remain for the groups of this turn."""
         taken = self._now_bytes.get(node, 0) + self._later_bytes.get(node, 0)
         return self._peers.room_bytes(node) - taken
 
     def finds_no_room(self, node: NodeKey, group: GroupId) -> None:
-        """The group has more for the node; `called` names it as soon as there is room."""
+        """Records that the group has more for the node; `called` returns it as soon as there is
+        space.
+        """
         self._without_room[node][group] = None
 
     @property
     def calls(self) -> bool:
-        """Whether there is room for somebody who found none."""
+        """Whether there is space for a group that found none before."""
         return any(self._peers.room_bytes(node) > 0 for node in self._without_room)
 
     def called(self) -> list[GroupId]:
-        """Groups for which there is room, those that have waited longest first."""
+        """Groups for which there is space, longest waiting first."""
         nodes = [node for node in self._without_room if self._peers.room_bytes(node) > 0]
         groups: dict[GroupId, None] = {}
         for node in nodes:
@@ -45,7 +48,7 @@ class Mail:
         return list(groups)
 
     def now(self, node: NodeKey, message: PeerMessage, *, bytes_: int = 0) -> None:
-        """`bytes_` are taken off the room until they are sent."""
+        """`bytes_` reduce `room_bytes` until they are sent."""
         self._now[node].append(message)
         if bytes_:
             self._now_bytes[node] += bytes_
@@ -57,8 +60,8 @@ class Mail:
             self._later_bytes[node] += bytes_
 
     def acknowledge(self, node: NodeKey, envelope: Envelope) -> None:
-        """After the sync, instead of an acknowledgement of the same group that comes right before
-        it and says less.
+        """Sends the envelope after the sync. It replaces an acknowledgement of the same group right
+        before it that acknowledges less.
         """
         waiting = self._later[node]
         if waiting and isinstance(waiting[-1], Envelope) and waiting[-1].group == envelope.group:
@@ -75,7 +78,7 @@ class Mail:
         waiting.append(envelope)
 
     def withdraw(self, group: GroupId) -> None:
-        """Nothing of the group is promised: it has stopped before it was written."""
+        """Drops the promises of a group that stopped before its rows were written."""
         for node, messages in self._later.items():
             self._later[node] = [
                 message

@@ -1,9 +1,10 @@
-"""The seam between the turn and the other nodes, with a real form (`raft.tcp.tcp_peers`) and a
+"""Interface between the turn and the other nodes. It has a real form (`raft.tcp.tcp_peers`) and a
 simulated one (`tests/simulation`).
 
-Promised by every form: between two nodes messages arrive in the order in which they were sent, each
-at most once, as long as the connection lives. When it breaks, what was on its way is lost, both
-sides are told, and nothing of the old connection arrives after `Connected` of the next one.
+Every form guarantees: between two nodes messages arrive in the order in which they were sent, each
+at most once, as long as the connection lives. When a connection breaks, messages on their way are
+lost and both sides get an event. Nothing of the old connection arrives after `Connected` of the
+next one.
 """
 
 from collections.abc import Sequence
@@ -28,14 +29,14 @@ class Connected(msgspec.Struct, frozen=True, gc=False):
 
 
 class Disconnected(msgspec.Struct, frozen=True, gc=False):
-    """What was sent and not answered may be lost. The transport connects again by itself."""
+    """Unanswered messages may be lost. The transport connects again by itself."""
 
     node: NodeKey
 
 
 class Quiet(msgspec.Struct, frozen=True, gc=False):
-    """Nothing has come from the node for longer than its link's gaps explain: it hangs, or is cut
-    off. The connection lasts, and may yet bring what is on its way.
+    """Nothing has come from the node for longer than the usual gaps of its link: it hangs, or is
+    cut off. The connection stays open, and may still deliver messages that are on their way.
     """
 
     node: NodeKey
@@ -53,12 +54,12 @@ class Peers(Protocol):
 
     def room_bytes(self, node: NodeKey) -> int:
         """How many bytes may be queued for the node before its buffer is full; 0 when it is not
-        connected. More is taken all the same: replication keeps itself within it.
+        connected. `send` accepts more: replication itself keeps to this bound.
         """
         ...
 
     def flush(self) -> None:
-        """Sends what is queued, as far as the connections take it."""
+        """Sends queued messages as far as the connections accept them."""
         ...
 
 
@@ -66,18 +67,20 @@ class PeerLink(Peers, Protocol):
     """Peers that a raft thread waits for and serves."""
 
     starts: StartMemory
-    """By which it judges nodes. The turns keep it."""
+    """The record by which the link judges nodes. The turns write it to disk."""
 
     def fileno(self) -> int:
-        """Readable when there is something to receive, or room to send."""
+        """A descriptor that is readable when there is something to receive, or space to send."""
         ...
 
     def receive(self) -> list[PeerEvent]:
-        """What has happened; connects, accepts and answers on the way. Does not wait."""
+        """Returns the events since the last call; also connects, accepts and answers. Does not
+        wait.
+        """
         ...
 
     def wait_s(self) -> float | None:
-        """Seconds until `receive` has something to do although nothing happens."""
+        """Seconds until `receive` has something to do even if no event comes."""
         ...
 
     def close(self) -> None:
@@ -86,7 +89,7 @@ class PeerLink(Peers, Protocol):
 
 
 class NoPeers:
-    """Of a node that is alone."""
+    """The peers of a node that is alone."""
 
     def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
         raise AssertionError("a node that is alone has nobody to send to")
@@ -95,4 +98,4 @@ class NoPeers:
         return 0
 
     def flush(self) -> None:
-        """Nothing is queued."""
+        """Does nothing: no message is ever queued."""

@@ -1,6 +1,6 @@
-"""Why somebody at the peer port is refused, and how it is logged: one line, with repeats counted.
+"""Reasons for refusing a peer at the peer port, and their log: one line, with repeats counted.
 
-Whoever has shown that it speaks the protocol is told the reason, so that its log has it too.
+A peer that has shown that it speaks the protocol receives the reason, so that its log has it too.
 """
 
 import enum
@@ -16,7 +16,7 @@ from querator.model.limits import (
 
 
 class Code(enum.StrEnum):
-    # What arrives makes no sense.
+    # The received bytes make no sense.
     STRANGER = "stranger"
     DAMAGED = "damaged"
     TOO_LARGE = "too_large"
@@ -25,7 +25,7 @@ class Code(enum.StrEnum):
     CLOSED = "closed"
     CROWDED = "crowded"
     CERTIFICATE = "certificate"
-    # A peer that does not belong here.
+    # The peer does not belong to this cluster or node.
     VERSION = "version"
     TLS = "tls"
     TOKEN = "token"
@@ -50,17 +50,17 @@ TOLD: Final = frozenset(Code) - {
     Code.CROWDED,
     Code.CERTIFICATE,
 }
-"""What the other side is told; of its certificate TLS tells it."""
+"""Reasons that are sent to the other side. TLS itself reports a refused certificate."""
 
 QUIET: Final = frozenset((Code.NOT_FORMED, Code.OVERTAKEN))
-"""What happens while a cluster forms, and when connections cross: nobody needs to act."""
+"""Reasons that occur while a cluster forms, and when connections cross: no action is needed."""
 
 _PERIOD_S: Final = PEER_REFUSAL_LOG_MS / 1000
 _log = telemetry.logger(__name__)
 
 
 class Refused(Exception):
-    """The connection ends. `reason` is one line for people; `by_peer`: the other side said so."""
+    """Ends the connection. `reason` is one line for people; `by_peer`: the other side refused."""
 
     def __init__(self, code: Code, reason: str, *, by_peer: bool = False) -> None:
         super().__init__(reason)
@@ -70,14 +70,16 @@ class Refused(Exception):
 
 
 class RefusalLog:
-    """One line for each kind of refusal, host and name, and then one a minute with a count."""
+    """Logs one line for each kind of refusal, host and name, then at most one a minute with a
+    count.
+    """
 
     def __init__(self) -> None:
         self._lines: OrderedDict[tuple[str, Code, str], tuple[float, int]] = OrderedDict()
-        """When the last line was written, and how many refusals have come since."""
+        """Time of the last line, and the number of refusals since then."""
 
     def refused(self, refused: Refused, *, address: str, name: str, now_s: float) -> None:
-        """`name` of the node, where it is proven or dialed; else empty."""
+        """`name` of the node, if it is proven or dialed; else empty."""
         key = (address.rpartition(":")[0], refused.code, name)
         last_s, repeated = self._lines.get(key, (-_PERIOD_S, 0))
         if now_s - last_s < _PERIOD_S:

@@ -1,8 +1,8 @@
-"""What passes between the asyncio thread and the raft thread.
+"""Requests and outcomes between the asyncio thread and the raft thread.
 
 In: requests through a deque, with an eventfd that is written only while the raft thread sleeps.
-Out: one `Outcome` per turn, handed over by one `call_soon_threadsafe`. Neither side ever blocks
-on the other; what may wait is bounded on the asyncio side, before it is put in.
+Out: one `Outcome` per turn, delivered by one `call_soon_threadsafe`. Neither side ever blocks on
+the other. The asyncio side bounds waiting requests before it puts them in.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from querator.storage.environment import ReadTransaction
 
 
 class Call:
-    """One proposal and who waits for it: nobody, when the group proposed it for itself."""
+    """One proposal and the future of its caller: None, when the group proposed it for itself."""
 
     __slots__ = ("appended", "bytes", "deadline_s", "ended", "future", "group", "proposal")
 
@@ -40,13 +40,13 @@ class Call:
         self.future = future
         self.bytes = bytes_
         self.deadline_s = float("inf")
-        """By the raft thread's clock, which sets it when it takes the call on: then it ends, one
-        way or another.
+        """On the raft thread's clock, which sets it when it accepts the call; the call ends by
+        then.
         """
         self.ended = False
-        """Whether it has its answer, though its entry may yet be applied."""
+        """Whether it has its answer, although its entry may yet be applied."""
         self.appended = False
-        """Whether it may be in the log: from then on its outcome is never called a refusal."""
+        """Whether it may be in the log: from then on its outcome is never a refusal."""
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -61,8 +61,8 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Stop the group for good, and delete its rows. With `rows` False it is stopped, and that is on
-    disk, when the future is done; its rows are still there.
+    """Stop the group for good, and delete its rows. With `rows` False the future is done when the
+    stop is on disk, and the rows stay.
     """
 
     group: GroupId
@@ -71,14 +71,16 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Tell when a snapshot shows all that was acknowledged before (Ongaro, section 6.4)."""
+    """Ends when a snapshot shows everything that was acknowledged before (Ongaro, section 6.4)."""
 
     group: GroupId
     future: "asyncio.Future[None]"
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Hand the leadership to the replica on a node. Nobody waits when the group does so itself."""
+    """Hand the leadership to the replica on a node. `future` is None when the group does so
+    itself.
+    """
 
     group: GroupId
     to: NodeKey
@@ -86,7 +88,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Reconfigure(msgspec.Struct, frozen=True):
-    """Change the replicas; answered when that is committed."""
+    """Change the replicas; answered when the change is committed."""
 
     group: GroupId
     change: Change
@@ -94,8 +96,9 @@ class Reconfigure(msgspec.Struct, frozen=True):
 
 
 class Mend(msgspec.Struct, frozen=True):
-    """Write the bytes of an attachment again, which are damaged here and came from another replica,
-    if `is_wanted` says in a view of the group's rows that they still belong there.
+    """Write the bytes of an attachment again, which are damaged here and came from another replica.
+    They are written only if `is_wanted` says, from a transaction on the group's rows, that they
+    still belong there.
     """
 
     group: GroupId
@@ -107,7 +110,7 @@ class Mend(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Finish what was taken on, then end."""
+    """Finish the accepted requests, then end."""
 
 
 Request = Call | Open | Remove | Read | Transfer | Reconfigure | Mend | Stop
@@ -124,7 +127,7 @@ class Leadership(msgspec.Struct, frozen=True):
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads as far as this node knows; None: nobody that it knows of."""
+    """The leader as far as this node knows; None: this node knows of none."""
 
     group: GroupId
     node: NodeKey | None
@@ -136,7 +139,7 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """An attachment that is to be sent to another replica cannot be read here."""
+    """An attachment that another replica needs cannot be read here."""
 
     group: GroupId
     index: int
@@ -147,7 +150,7 @@ Event = Effects | Leadership | Leader | Quarantine | Damaged
 
 
 class Outcome:
-    """What came of one turn, to be made known only after its sync."""
+    """Results of one turn, which may be published only after its sync."""
 
     __slots__ = ("done", "errors", "events", "results")
 
@@ -155,8 +158,7 @@ class Outcome:
         self.results: list[tuple[Call, Any]] = []
         self.errors: list[tuple[Call, BaseException]] = []
         self.done: list[tuple[asyncio.Future[None], BaseException | None]] = []
-        """Futures of the requests other than calls that have ended, with the error if they failed.
-        """
+        """Futures of other requests that have ended, with the error if they failed."""
         self.events: list[Event] = []
 
     def __bool__(self) -> bool:
@@ -167,11 +169,11 @@ class Inbox:
     """Requests on their way to the raft thread. One thread takes and waits; any thread puts."""
 
     def __init__(self, *descriptors: int) -> None:
-        """`descriptors` end the wait as well, when they are readable."""
+        """The wait also ends when one of `descriptors` is readable."""
         self._requests: deque[Request] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Edge-triggered: each write wakes once, and nobody needs to read the count back. Beside a
-        # busy thread every system call less is a wait for the interpreter less.
+        # Edge-triggered: each write wakes once, and no thread needs to read the count back. Beside
+        # a busy thread each avoided system call avoids a wait for the interpreter.
         self._poll = select.epoll()
         self._poll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
         for descriptor in descriptors:
@@ -182,9 +184,9 @@ class Inbox:
 
     def put(self, request: Request) -> None:
         self._requests.append(request)
-        # The sleeper announces itself before it looks at the deque for the last time.
+        # The sleeper sets `_asleep` before it checks the deque for the last time.
         if self._asleep:
-            # Once for each sleep: more requests until it is over need no further call.
+            # Once for each sleep: later requests during it need no further call.
             self._asleep = False
             self.wake()
 
@@ -202,7 +204,9 @@ class Inbox:
         return len(self._requests)
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until a request is there, `wake` is called or the timeout (None: never) has passed."""
+        """Waits until a request is there, `wake` is called or the timeout (None: never) has
+        passed.
+        """
         if timeout_s is not None and timeout_s <= 0:
             return
         self._asleep = True
@@ -211,7 +215,7 @@ class Inbox:
         self._asleep = False
 
     def close(self) -> None:
-        """After the last `wait`. May be called again."""
+        """To be called after the last `wait`. May be called again."""
         with self._closing:
             if not self._closed:
                 self._closed = True

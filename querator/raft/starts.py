@@ -1,22 +1,22 @@
-"""Which start of each other node this node has met, and whether one that connects is a later one.
+"""The starts of other nodes that this node has met, and whether a node that connects is a later
+one.
 
-What a node has promised (votes, acknowledgements) is on the disk of one copy of its data. A copy
-that was made before lacks it, and must not vote in its name. So before anything that another node
-says counts, its chain of starts (`model.starts`) is judged by what is remembered here, and what is
-new of it is on disk.
+The promises of a node (votes, acknowledgements) are on the disk of one copy of its data. An older
+copy lacks them, and must not vote in the node's name. So before any message of another node counts,
+its chain of starts (`model.starts`) is compared with the starts remembered here, and new starts are
+on disk.
 
-    who                     when                                   does
-    the transport           in a handshake, before it is done      `judge`, then `meet`
-    the turn                at its begin, if `changed`             `flush`, and commits, synced
-    the turn                after that                             tells `take_news` to the others
-    the turn                another node tells what it has met     `hear`
-    the turn                START_MARK_MS have passed, or a node   `mark`: its own start has come
-                            has connected                          further
-    the transport           `version` has changed                  judges open connections again
+    component       when                                   action
+    the transport   in a handshake, before it is done      `judge`, then `meet`
+    the turn        at its begin, if `changed`             `flush`, then a synced commit
+    the turn        after that                             sends `take_news` to the other nodes
+    the turn        another node sends what it has met     `hear`
+    the turn        START_MARK_MS have passed, or a node   `mark`: records that its own start has
+                    has connected                          come further
+    the transport   `version` has changed                  judges open connections again
 
-Nodes that are connected tell each other at once whom they have met, and all they know when they
-connect: so of two processes on copies of the same data, which reach different nodes, one is
-refused.
+A connected node sends the others each newly met start at once, and all known starts when it
+connects. So of two processes on copies of the same data that reach different nodes, one is refused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,10 +30,10 @@ from querator.storage.environment import ReadTransaction, WriteTransaction
 
 
 class StartMemory:
-    """Of one node. One thread at a time: that which serves the peers."""
+    """The known starts of one node. Used by one thread at a time: the one that serves the peers."""
 
     def __init__(self, node: NodeKey, kept: Mapping[str, Met]) -> None:
-        """`kept` is what is on disk, by name; the own starts among them."""
+        """`kept` is what is on disk, by name, including the node's own starts."""
         self._name = node_name(node)
         self._met = dict(kept)
         own = self._met.get(self._name)
@@ -42,7 +42,7 @@ class StartMemory:
         self._unwritten: dict[str, None] = {}
         self._news: dict[str, None] = {}
         self.version = 0
-        """Grows when somebody who is connected may have been overtaken."""
+        """Grows when a connected node may have been overtaken by a later start."""
 
     @classmethod
     def load(cls, txn: ReadTransaction, node: NodeKey) -> "StartMemory":
@@ -55,15 +55,15 @@ class StartMemory:
 
     @property
     def changed(self) -> bool:
-        """Whether something is known that is not on disk."""
+        """Whether some known starts are not on disk."""
         return bool(self._unwritten)
 
     def all(self) -> tuple[Met, ...]:
-        """All that is known, the own starts too."""
+        """All known starts, including the node's own."""
         return tuple(met for met in self._met.values() if met.starts)
 
     def known(self, node: NodeKey) -> Starts:
-        """What is known of the node; empty: it was never met."""
+        """The known starts of the node; empty if it was never met."""
         met = self._met.get(node_name(node))
         return met.starts if met is not None and met.node == node else ()
 
@@ -90,15 +90,15 @@ class StartMemory:
         raise Refused(Code.OLD_COPY, f"the data of node {name} is an old copy: {self._name} {how}")
 
     def meet(self, node: NodeKey, starts: Starts) -> None:
-        """The node was judged, and is let in."""
+        """Records the starts of a node that was judged and is accepted."""
         known = self.known(node)
         if starts and newer(starts, known or starts) != known:
             self._learn(Met(node, starts))
             self._news[node_name(node)] = None
 
     def hear(self, told: Iterable[Met]) -> None:
-        """What another node has met. Of the own data, and of other data than is known under a name,
-        a node judges by itself.
+        """Records what another node has met. A node judges by itself about its own data, and about
+        data that differs from the data known under a name.
         """
         for met in told:
             name = node_name(met.node)
@@ -123,7 +123,7 @@ class StartMemory:
     # --- the own starts ----------------------------------------------------------------
 
     def mark(self) -> None:
-        """An image of the data from before is an old copy from here on."""
+        """Makes every earlier image of the data an old copy."""
         if self.own:
             self._met[self._name] = Met(self._met[self._name].node, marked(self.own))
             self._unwritten[self._name] = None
@@ -132,7 +132,7 @@ class StartMemory:
     # --- the turn's ----------------------------------------------------------------------
 
     def flush(self, txn: WriteTransaction) -> None:
-        """Writes what has changed; the caller commits, and syncs."""
+        """Writes the changes; the caller commits, and syncs."""
         for name in self._unwritten:
             met = self._met.get(name)
             if met is None:
@@ -142,7 +142,7 @@ class StartMemory:
         self._unwritten.clear()
 
     def take_news(self) -> tuple[Met, ...]:
-        """What others should know, and were not told."""
+        """The starts that the other nodes should know and were not sent."""
         assert not self._unwritten, "what is told is on disk"
         news, self._news = self._news, {}
         return tuple(self._met[name] for name in news if name in self._met)

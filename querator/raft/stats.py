@@ -1,7 +1,7 @@
-"""What turns cost: sums and coarse histograms, cheap enough to keep always.
+"""Costs of turns: sums and coarse histograms, cheap enough to be always on.
 
-A histogram has one bucket per power of two: `buckets[n]` counts values v with 2**(n-1) <= v <
-2**n (and bucket 0 counts zeros), in the distribution's unit.
+A histogram has one bucket per power of two: `buckets[n]` counts values v with 2**(n-1) <= v < 2**n
+(and bucket 0 counts zeros), in the distribution's unit.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ _BUCKETS = 40
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Of whole numbers since the start: how many, their sum, the largest, and the histogram."""
+    """Whole numbers since the start: their count, their sum, the largest, and the histogram."""
 
     count: int
     total: int
@@ -53,10 +53,10 @@ class Gatherer:
 class TurnStats(msgspec.Struct, frozen=True):
     """Turns that did something, since the start. Durations are in microseconds.
 
-    `take_us` sorts requests, `append_us` packs and appends, `tick_us` is the library's,
-    `write_us` puts journal rows into the transaction, `apply_us` is the machines', `commit_us`
-    the synced commit, `turn_us` all of it. Of entries appended in the turn: `entries`, their
-    `commands` and `bytes`.
+    `take_us` sorts requests, `append_us` packs and appends, `tick_us` is the library's, `write_us`
+    puts journal rows into the transaction, `apply_us` is the machines', `commit_us` the synced
+    commit, `turn_us` the whole turn. `entries`, `commands` and `bytes` count the entries appended
+    in the turn.
     """
 
     take_us: Distribution
@@ -78,7 +78,7 @@ class TurnGatherer:
         self._gatherers = {name: Gatherer() for name in TurnStats.__struct_fields__}
 
     def add(self, **values: int) -> None:
-        """One value of each of the named distributions."""
+        """Adds one value to each of the named distributions."""
         for name, value in values.items():
             self._gatherers[name].add(value)
 

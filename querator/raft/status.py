@@ -1,4 +1,4 @@
-"""What a group says of itself to operators and to the rooms above."""
+"""Status of a group, for operators and for other packages."""
 
 import msgspec
 
@@ -6,7 +6,9 @@ from querator.model.nodes import NodeKey, Replicas
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """Another replica as its leader sees it. `match` is what it has on disk of the leader's log."""
+    """Another replica as its leader sees it. `match` is the part of the leader's log on its
+    disk.
+    """
 
     id: int
     node: NodeKey
@@ -16,8 +18,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """A group as of its last synced turn. `leader` is a node, None when not known; `followers` is
-    empty unless this replica leads. `replicas` are those of the last configuration in the log,
+    """A group as of its last synced turn. `leader` is a node, or None when not known. `followers`
+    is empty unless this replica leads. `replicas` are those of the last configuration in the log,
     which is entry `replicas_index` (0: the first) and may not be committed yet.
     """
 
@@ -41,4 +43,4 @@ class GroupStatus(msgspec.Struct, frozen=True):
     behind_ms: int = 0
     """How far state time is behind the wall clock of this node, which leads; 0: not far."""
     waits_for_space: bool = False
-    """Whether the next committed entry is not applied because the node has no room for it."""
+    """Whether the next committed entry is not applied because the node has no space for it."""

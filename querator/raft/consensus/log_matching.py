@@ -1,8 +1,8 @@
-"""What a follower does with a leader's entries (Ongaro, section 3.5).
+"""How a follower checks and stores a leader's entries (Ongaro, section 3.5).
 
-An entry takes the place of another one only when their terms differ: messages may be late, and what
-was acknowledged must never be taken back because an older message says less. What is committed here
-is never replaced: a leader that wants to has lost its log, or this replica has.
+An entry replaces another one only when their terms differ. Messages may be late, and an older
+message with fewer entries must never remove acknowledged ones. Entries that are committed here are
+never replaced: a leader that wants to replace them has lost its log, or this replica has.
 """
 
 from querator.raft.log.journal import Journal, Snapshots
@@ -10,18 +10,18 @@ from querator.raft.messages import Append
 
 
 class Diverged(Exception):
-    """A leader contradicts what is committed here: one of the two has lost its log."""
+    """A leader contradicts an entry that is committed here: one of the two has lost its log."""
 
 
 def place(journal: Journal, message: Append, commit_index: int) -> tuple[int, int] | None:
-    """Whether the entries can follow in the log: None, or where to look for agreement, as
-    `AppendReply` says it. Raises Diverged.
+    """Checks whether the entries can follow in the log. Returns None if they can, else where to
+    look for agreement, as in `AppendReply`. Raises Diverged.
     """
     previous = message.prev_index
     if previous > journal.last_index:
         return journal.last_index + 1, 0
     if previous < journal.first_index - 1:
-        # What the log let go of is applied: it is the same.
+        # Entries that the log has dropped are applied, and therefore equal.
         return None
     term = journal.term_at(previous)
     if term == message.prev_term:
@@ -35,7 +35,7 @@ def place(journal: Journal, message: Append, commit_index: int) -> tuple[int, in
 
 
 def take(journal: Journal, snapshots: Snapshots, message: Append, commit_index: int) -> None:
-    """Puts the entries into the log, but for those that it has. Raises Diverged, StorageCorrupt."""
+    """Appends the entries that the log does not have. Raises Diverged, StorageCorrupt."""
     index = message.prev_index
     for entry in message.entries:
         index += 1

@@ -1,13 +1,13 @@
-"""Whether the node's event loop goes on, as the raft thread sees it.
+"""Detects a hanging event loop of the node, from the raft thread.
 
 The raft thread has a *beat* executed on the event loop, and sends the next one `BEAT_S` after it.
-While a beat is not executed the loop answers no client, whereas the raft thread goes on to lead.
-Then the loop *hangs*, and the node gives its leaderships away, takes none and leaves elections to
-the others, as one with a wrong clock does, until the beat is executed (ADR 26).
+While a beat is not executed, the loop answers no client, although the raft thread continues to
+lead. The loop then *hangs*. Until the beat is executed, the node gives its leaderships away, takes
+none and leaves elections to the others, as a node with a wrong clock does (ADR 26).
 
-The loop is late only by time in which the raft thread itself has gone on: between two looks at most
-`BEAT_S` counts. So a process that was paused, a machine that was suspended, a sync that took long
-and a call that held the interpreter are not taken for a loop that hangs.
+Only time in which the raft thread itself has run counts as lateness: at most `BEAT_S` between two
+checks. So a paused process, a suspended machine, a long sync and a call that held the interpreter
+are not mistaken for a hanging loop.
 """
 
 import math
@@ -17,14 +17,17 @@ from querator import telemetry
 
 BEAT_S: Final = 0.5
 LOOP_HANGS_S: Final = 2.0
-"""A beat that is late by more than this: the loop hangs. Those of busy nodes on a machine with ten
-times the load that it can carry were late by half a second at most (ADR 26)."""
+"""The loop hangs when a beat is late by more than this. Beats of busy nodes, on a machine with ten
+times the load that it can carry, were late by at most half a second (ADR 26).
+"""
 
 _log = telemetry.logger(__name__)
 
 
 class LoopWatch:
-    """The raft thread looks, the event loop executes the beats, any thread reads the rest."""
+    """The raft thread calls `look`, the event loop executes the beats, any thread reads the
+    rest.
+    """
 
     __slots__ = ("_executed", "_late_s", "_looked_s", "_sent", "due_s", "hangs", "hung")
 
@@ -34,13 +37,15 @@ class LoopWatch:
         self._looked_s = math.inf
         self._late_s = 0.0
         self.due_s = -math.inf
-        """When to look at the latest, by the monotonic clock."""
+        """Latest instant of the next check, by the monotonic clock."""
         self.hangs = False
         self.hung = 0
-        """How often it has begun to hang."""
+        """How often the loop has begun to hang."""
 
     def look(self, now_s: float) -> bool:
-        """Whether a beat is to be sent, which calls `beat` on the event loop."""
+        """Checks the loop. Returns whether a beat must be sent, which calls `beat` on the event
+        loop.
+        """
         passed_s = min(max(0.0, now_s - self._looked_s), BEAT_S)
         self._looked_s = now_s
         if self._executed != self._sent:
@@ -62,5 +67,5 @@ class LoopWatch:
         return True
 
     def beat(self) -> None:
-        """On the event loop."""
+        """Executes a beat; called on the event loop."""
         self._executed = self._sent

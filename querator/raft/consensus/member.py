@@ -1,19 +1,21 @@
-"""One replica of a Raft group: PySyncObj's class with everything but its terms, states and commit
-rule taken out.
+"""One replica of a Raft group. It uses PySyncObj's class for terms, states and the commit rule
+only.
 
-What the library still does: terms and votes, the states follower, candidate and leader,
-the no-op of a new leader, the leader's commit rule (an entry is committed when a majority has it on
-disk and it is of the leader's own term; Ongaro, section 3.6.2), and a leader's stepping down when
-no majority answers it (section 6.2).
+The library still does this: terms and votes; the states follower, candidate and leader; the no-op
+of a new leader; the leader's commit rule (an entry is committed when a majority has it on disk and
+it is of the leader's own term; Ongaro, section 3.6.2); and a leader's stepping down when no
+majority answers it (section 6.2).
 
-`raft.engine.engine` says what it never does here, `raft.consensus.voter` how elections come about.
+`raft.engine.engine` lists what the library never does here, and `raft.consensus.voter` describes
+elections.
 
-Order in a turn. The library counts its own log in the commit rule as soon as an entry is in
-memory. A group with one voter may use that: append, tick (commits up to the end of the open
-transaction), apply, sync, and only then answer. With more voters an entry must be durable before
-the tick that counts it: deliver, tick, append, send, sync. `tick` asserts it.
+Order in a turn. The library counts its own log in the commit rule as soon as an entry is in memory.
+A group with one voter may use that: append, tick (commits up to the end of the open transaction),
+apply, sync, and only then answer. With more voters an entry must be durable before the tick that
+counts it: deliver, tick, append, send, sync. `tick` asserts it.
 
-Longer than 500 lines: what a replica takes in, and when it may count it, has one order.
+The module is longer than 500 lines, because the intake of messages and entries, and the instant at
+which they count, follow one order.
 """
 
 import math
@@ -45,23 +47,23 @@ from querator.raft.status import ReplicaStatus
 from querator.storage.attachments import AttachmentDamaged
 
 _TOGETHER_S: Final = 0.1
-"""Groups that want to be looked at by and by are looked at together, at multiples of this."""
+"""Checks of groups that are not urgent happen together, at multiples of this."""
 _TOGETHER_AHEAD_S: Final = 0.5
 _LATER_S: Final = 0.001
-"""What is over at an instant is certainly over so much later, whatever is rounded."""
+"""Added to an instant at which something ends, so that rounding cannot make the check too early."""
 
 PROMPT_S: Final = 0.02
-"""A follower that was heard so lately is expected to answer soon."""
+"""A follower that was heard within this is expected to answer soon."""
 GIVES_WAY_S: Final = 3.0
-"""So long a leader that hinders the others waits for what they have. Longer than nodes count as
-heard that are not.
+"""A leader that hinders the others waits this long for their entries. It is longer than a node that
+is not heard any more still counts as heard.
 """
 HOPE_S: Final = 0.8
-"""A majority that was not heard for so long has missed two heartbeats."""
+"""A majority that was not heard for this long has missed two heartbeats."""
 
 
 class Member(Voter):
-    """As `Voter`; with what it replicates."""
+    """A `Voter` with the log that it replicates."""
 
     def __init__(
         self,
@@ -78,9 +80,9 @@ class Member(Voter):
     ) -> None:
         self._snapshots = snapshots
         self.progress: dict[int, Progress] = {}
-        """While it leads: of every other replica."""
+        """The progress of every other replica, while this one leads."""
         self.damaged: list[AttachmentDamaged] = []
-        """What could not be sent; whoever takes note of it clears it."""
+        """Attachments that could not be sent; the reader of this list clears it."""
         self._hinders_s: float | None = None
         """Since when it leads and hinders the others."""
         self.read_round = 0
@@ -101,13 +103,13 @@ class Member(Voter):
     # --- what it is ----------------------------------------------------------------
 
     def office_index(self) -> int:
-        """Index of the no-op of the own term; a leader is in office when it is applied."""
+        """Index of the no-op of the own term; a leader is ready when it is applied."""
         assert self.leads
         index: int = self._SyncObj__noopIDx
         return index
 
     def followers(self) -> tuple[ReplicaStatus, ...]:
-        """What it knows of the others, while it leads."""
+        """What the leader knows of the other replicas; empty on other replicas."""
         return tuple(
             ReplicaStatus(
                 id=replica.id,
@@ -129,8 +131,8 @@ class Member(Voter):
 
     @property
     def others_suffice(self) -> bool:
-        """Whether a majority is there without this leader: voters that have just been heard, and
-        will tell what they have written before long.
+        """Whether there is a majority without this leader: voters that have just been heard, and
+        will soon report what they have written.
         """
         since_s = self._clock.monotonic_s() - PROMPT_S
         prompt = sum(
@@ -142,7 +144,7 @@ class Member(Voter):
 
     @property
     def wake_s(self) -> float | None:
-        """When it wants a tick if nothing happens before, by the monotonic clock."""
+        """When it needs a tick if nothing happens before, by the monotonic clock."""
         if self.alone and self.leads:
             return None
         if self.leads:
@@ -151,25 +153,25 @@ class Member(Voter):
             return None
         now_s = self._clock.monotonic_s()
         deadline: float = self._SyncObj__raftElectionDeadline
-        # It is moved on by each heartbeat: most looks at it find nothing to do.
+        # Each heartbeat postpones the deadline: most checks find nothing to do.
         return _together(deadline) if deadline > now_s + _TOGETHER_AHEAD_S else deadline
 
     def _majority_until_s(self) -> float:
-        """When a leader that hears nothing more has to step down: the majority is then too long
-        ago. Each answer moves it on.
+        """When a leader that hears nothing more must step down, because the majority was heard too
+        long ago. Each answer postpones it.
         """
         return float(self._majority_heard_s() + self._getConf().leaderFallbackTimeout + _LATER_S)
 
     def _majority_heard_s(self) -> float:
-        """When a leader with others last heard so many that they are a majority with it."""
+        """When a leader that is not alone last heard enough voters for a majority with itself."""
         heard = sorted(self.progress[id_].heard_s for id_ in self._voters if id_ != self.id)
         needed = (len(heard) + 1) // 2
         return heard[-needed]
 
     @property
     def hopes(self) -> bool:
-        """Whether what is in the log may be committed before long, as far as is known here: a
-        leader hears a majority, a follower knows of a leader.
+        """Whether entries in the log may be committed soon, as far as this replica knows: a leader
+        hears a majority, a follower knows a leader.
         """
         if self.alone or not self.leads:
             return self.alone or self.leader is not None
@@ -177,18 +179,18 @@ class Member(Voter):
 
     @property
     def may_commit(self) -> bool:
-        """Whether a leader's next tick finds more to be committed: its own copy is on disk now, and
-        those of others were before.
+        """Whether a leader's next tick finds more to commit: its own log is now on disk, and those
+        of others were before.
         """
         commit = self.commit_index
         if self._journal.durable_index <= commit or not self.leads or self.alone:
             return False
         most = self._majority_index()
-        # Entries of earlier terms are committed by those of its own alone.
+        # Entries of earlier terms are committed only by entries of its own term.
         return most > commit and most >= self.office_index()
 
     def _majority_index(self) -> int:
-        """A majority has the log up to there, this replica what is durable."""
+        """The last index that a majority has; this replica counts with its durable entries."""
         matches = [self.progress[id_].match for id_ in self._voters if id_ != self.id]
         ranked = sorted([*matches, self._journal.durable_index], reverse=True)
         return ranked[len(ranked) // 2]
@@ -196,19 +198,19 @@ class Member(Voter):
     # --- what the turn calls -------------------------------------------------------
 
     def append(self, stamped: Stamped) -> int:
-        """Puts an entry into the log and returns its index. Only the leader's member."""
+        """Appends an entry to the log and returns its index. Only the leader's member."""
         assert self.leads
         index = self._journal.last_index + 1
         self._journal.add(stamped, index, self.term)
         return index
 
     def note_time(self, now_ms: int) -> None:
-        """Appends an entry that says the time and nothing else."""
+        """Appends an entry that carries only the time."""
         assert self.leads
         self._journal.add_time(now_ms)
 
     def reconfigure(self, change: configuration.Change) -> int:
-        """Appends the configuration that the change makes; its index."""
+        """Appends the configuration that results from the change; returns its index."""
         assert self.leads
         index = self._journal.add_configuration(
             configuration.changed(self._journal.replicas, change)
@@ -217,7 +219,7 @@ class Member(Voter):
         return index
 
     def reconfigured(self) -> None:
-        """The journal has another configuration in force."""
+        """Called when another configuration of the journal takes effect."""
         super().reconfigured()
         if not self.leads:
             return
@@ -230,9 +232,9 @@ class Member(Voter):
         self._show_progress()
 
     def _show_progress(self) -> None:
-        """What the library's commit rule and check of the majority look at."""
-        # The library counts the leader for every entry of its log. It has those that are durable:
-        # up to this one a majority has them.
+        """Sets the values that the library's commit rule and majority check use."""
+        # The library counts the leader for every entry of its log. The leader has only durable
+        # entries: a majority has them up to this one.
         most = self._majority_index()
         self._SyncObj__raftMatchIndex = {
             node: min(most, self.progress[int(node.id)].match) for node in self._SyncObj__otherNodes
@@ -242,7 +244,7 @@ class Member(Voter):
         }
 
     def tick(self) -> None:
-        """Once per turn: elections, and the commit index."""
+        """Runs elections, and moves the commit index. Called once per turn."""
         term, commit = self.term, self.commit_index
         if self.leads:
             self._show_progress()
@@ -253,8 +255,8 @@ class Member(Voter):
         if self.term > term:
             self._votes = {self.id}
         elif led and (not self.leads or self._gives_way()):
-            # No majority answers, or one could go on with another leader. Where this one is still
-            # heard nobody would stand for long.
+            # No majority answers, or a majority could continue with another leader. No voter that
+            # still hears this leader would soon stand for election.
             if (heir := self.heir()) is not None:
                 self._send(heir, TimeoutNow(self.term))
             self._become_follower()
@@ -267,12 +269,14 @@ class Member(Voter):
             self._certain_index = max(self._certain_index, self.commit_index)
 
     def _gives_way(self) -> bool:
-        """Whether a leader has hindered the others for too long: it cannot send a voter an entry
-        that is not committed, for its payload is damaged, and those that are heard are a majority
-        without it. If enough of them have the entry, it is committed soon. If one has it whole,
-        that one can send it; if none has, it was never committed, and is replaced. While they are
-        no majority, none of them that lacks it could be elected: it stays, until one comes that has
-        it.
+        """Whether a leader has hindered the others for too long: it cannot send a voter an
+        uncommitted entry, because its payload is damaged, and the heard voters are a majority
+        without the leader.
+
+        If enough of them have the entry, it is committed soon. If one has it whole, that voter can
+        send it. If none has it, it was never committed, and is replaced. While the heard voters are
+        no majority, a voter without the entry could not be elected: the leader stays until a voter
+        with the entry connects.
         """
         others = [self.progress[id_] for id_ in self._voters & self.progress.keys()]
         if not any(one.unsent > self.commit_index for one in others):
@@ -288,12 +292,12 @@ class Member(Voter):
         return self._hinders_s is not None and now_s - self._hinders_s > GIVES_WAY_S
 
     def applied(self, index: int) -> None:
-        """Entries up to `index` are applied in the open transaction."""
+        """Records that entries up to `index` are applied in the open transaction."""
         assert self._SyncObj__raftLastApplied <= index <= self.commit_index
         self._SyncObj__raftLastApplied = index
 
     def installed(self, index: int) -> None:
-        """The log and the state are those of a snapshot at `index`."""
+        """Takes over the log and the state of a snapshot at `index`."""
         assert not self.leads
         assert index > self.commit_index
         self._become_follower()
@@ -301,18 +305,18 @@ class Member(Voter):
         self.reconfigured()
 
     def commit_to(self, index: int) -> None:
-        """Entries up to there are committed, and in the log."""
+        """Commits entries up to `index`, which are in the log."""
         if index > self.commit_index:
             assert index <= self._journal.last_index
             self._SyncObj__raftCommitIndex = index
 
     def send_appends(self, *, asked: frozenset[int] = frozenset()) -> None:
-        """Sends what the followers are to have; to those in `asked` one message at least."""
+        """Sends the followers their next entries; those in `asked` get at least one message."""
         assert self.leads
         now_s = self._clock.monotonic_s()
-        # What a lone voter commits may be known outside only after the sync.
+        # A commit of a lone voter may be known outside only after the sync.
         commit_index = self.certain_index
-        # A lone voter is elected in the turn in which it appends: the term is not on disk yet.
+        # A lone voter is elected in the turn in which it appends: its term is not on disk yet.
         post = self._mail.later if self.alone else self._mail.now
         for id_, progress in self.progress.items():
             node = self._nodes[id_]
@@ -337,14 +341,16 @@ class Member(Voter):
                 self._mail.finds_no_room(node, self.group)
 
     def ask_all(self) -> int:
-        """Begins a round of reads: every voter is asked for an answer; its number."""
+        """Begins a round of reads by asking every voter for an answer; returns the number of the
+        round.
+        """
         self.read_round += 1
         self.send_appends(asked=frozenset(self.progress) & self._voters)
         return self.read_round
 
     def answered(self, round_: int) -> bool:
-        """Whether a majority of the voters has answered a message of the round, or of a later one,
-        in this term.
+        """Whether a majority of the voters has answered a message of this or a later round, in this
+        term.
         """
         count = 1 if self.votes else 0
         count += sum(
@@ -357,7 +363,7 @@ class Member(Voter):
     # --- transfer (Ongaro, section 3.10) -----------------------------------------------
 
     def may_lead(self, replica: int) -> bool:
-        """Whether the replica has all of the log."""
+        """Whether the replica is a voter and has all of the log."""
         progress = self.progress.get(replica)
         return (
             progress is not None
@@ -366,8 +372,9 @@ class Member(Voter):
         )
 
     def heir(self, *, able: bool = False) -> int | None:
-        """The voter that is most likely to lead next: by what is committed, its clock, whether it
-        is heard, and its log, in this order. `able`: it is heard and its clock is right, or none.
+        """The voter that is best suited to lead next. Criteria, in this order: committed entries, a
+        right clock, being heard, and the log. `able`: only a voter that is heard and has a right
+        clock, or None.
         """
         heard_after_s = self._clock.monotonic_s() - self._getConf().leaderFallbackTimeout
         found = []
@@ -380,14 +387,16 @@ class Member(Voter):
         return -max(found)[-1] if found else None
 
     def hand_to(self, replica: int) -> None:
-        """Tells the replica to stand for election at once."""
+        """Asks the replica to stand for election at once."""
         assert self.may_lead(replica)
         self._send(replica, TimeoutNow(self.term))
 
     # --- heartbeats ----------------------------------------------------------------
 
     def beats(self, now_s: float) -> list[tuple[NodeKey, Beat]]:
-        """The heartbeat of each follower whose log is known; the others get a message each."""
+        """The heartbeats of the followers whose log is known; each other follower gets a
+        message.
+        """
         commit_index = self.certain_index
         beats = []
         asked = set()
@@ -405,13 +414,13 @@ class Member(Voter):
         return beats
 
     def hears(self, beat: Beat, now_s: float) -> bool:
-        """Whether the beat says nothing but that the leader lives, and is followed already."""
+        """Whether the beat only shows that a leader lives which this replica already follows."""
         if beat.commit_index > self._SyncObj__raftCommitIndex:
             return False
         return self._hears(beat.term, beat.sender, now_s)
 
     def on_beat(self, beat: Beat) -> int | None:
-        """Follows the leader; None, or the term to refuse the beat with."""
+        """Follows the leader. Returns None, or the term with which to refuse the beat."""
         if beat.term < self.term:
             return self.term
         self._follow(beat.term, beat.sender)
@@ -426,8 +435,8 @@ class Member(Voter):
             progress.heard_s = now_s
 
     def on_beat_refused(self, replica: int, term: int, beat_term: int) -> None:
-        """A beat of `beat_term` was refused with `term`. Only of one of the present term that tells
-        what the follower lacks: one of an earlier leadership was too old.
+        """Handles a refusal, with `term`, of a beat of `beat_term`. Only a refused beat of the
+        present term shows what the follower lacks: a beat of an earlier leadership was too old.
         """
         if term > self.term:
             self._step_down(term)
@@ -445,8 +454,8 @@ class Member(Voter):
             self._leader_gone()
 
     def on_quiet(self, node: NodeKey) -> bool:
-        """Nothing is heard of the node: followers ask for another leader, and a leader without a
-        majority that is heard steps down with its next tick. Whether this matters here.
+        """Nothing is heard of the node. A follower of it asks for another leader. A leader without
+        a heard majority steps down in its next tick. Returns whether this affects the replica.
         """
         if not self.leads:
             gone = self.leader_node == node
@@ -462,9 +471,9 @@ class Member(Voter):
     # --- messages ------------------------------------------------------------------
 
     def receive(self, sender: int, node: NodeKey, message: GroupMessage) -> None:
-        """A message of another replica that is on `node`. Raises Diverged, StorageCorrupt."""
+        """Handles a message of another replica on `node`. Raises Diverged, StorageCorrupt."""
         if self._nodes.get(sender, node) != node:
-            # Another incarnation of that node: it is not the replica that it says.
+            # Another incarnation of that node: it is not the replica that it claims to be.
             return
         match message:
             case Append():
@@ -508,8 +517,8 @@ class Member(Voter):
             progress.on_reply(reply, self._journal, self._clock.monotonic_s())
 
     def follows(self, sender: int, node: NodeKey, term: int) -> bool:
-        """Whether what the sender says as the leader of a term is to be heard; then it is
-        recognised. Raises Diverged.
+        """Whether a message of the sender as the leader of a term counts; if so, the sender is
+        recognised as the leader. Raises Diverged.
         """
         if self._nodes.get(sender, node) != node or term < self.term:
             return False
@@ -539,7 +548,7 @@ class Member(Voter):
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        """Sent by the turn, after the tick."""
+        """Does nothing: the turn sends after the tick."""
         self._SyncObj__newAppendEntriesTime = float("inf")
 
 

@@ -1,4 +1,4 @@
-"""What a leader knows of each other replica, and what it sends it next.
+"""What a leader knows of each other replica, and what it sends to it next.
 
     state       sends                                   becomes
     ---------   -------------------------------------   -------------------------------------------
@@ -14,26 +14,28 @@
                                                         in the log, and after a heartbeat when the
                                                         follower did not take entries
     both        an empty message with each heartbeat    SNAPSHOT after UNREAD_S, if the entry is
-                while an entry cannot be read for its   committed, for what is damaged may not be in
-                payload is damaged; it is told of and   the state any more. If it is not, no state
-                mended                                  has it, and another may lead (see
-                                                        `raft.consensus.member`)
+                while an entry is unreadable because    committed: its damaged payload may be gone
+                its payload is damaged; the entry is    from the state. If it is not committed, no
+                reported and mended                     state has it, and another replica may lead
+                                                        (see `raft.consensus.member`)
     SNAPSHOT    the state instead of entries, and an    PROBE when it is installed or given up
                 empty message with each heartbeat and
-                question: that it is answered counts,
-                whatever the answer
-    LOST        nothing                                 stays: the replica no longer has what it
-                                                        has acknowledged; it must be replaced
+                read round: any answer counts as a
+                sign of life
+    LOST        nothing                                 stays: the replica no longer has entries
+                                                        that it has acknowledged; it must be
+                                                        replaced
 
-`match` is what the follower has acknowledged in this term: on its disk, and equal to the leader's
-log up to there. It never goes back. `next` is the entry to be sent next: optimistic in REPLICATE,
-and never moved back by a success. Replies carry the term and the number of the message that they
-answer. Within one term there is one leader, so a reply that is late says nothing false; but of
-several refusals of messages in flight only the first counts, or each would undo the other's step
-back (the flaw by which a stock follower never heals).
+`match` is the index that the follower has acknowledged in this term: up to there its log is on its
+disk and equals the leader's. It never goes back. `next` is the entry to be sent next. It is
+optimistic in REPLICATE, and a success never moves it back. Replies carry the term and the number of
+the message that they answer. Within one term there is one leader, so a late reply is never false.
+Of several refusals of messages in flight only the first counts, because otherwise each would undo
+the step back of another (for that reason a stock follower never recovers).
 
-A refusal names the term that the follower has in that place and where that term begins; so one
-round trip goes back one term of either log, not one entry (Ongaro, section 3.5, last paragraph).
+A refusal names the term that the follower has at that index, and where that term begins. So one
+round trip goes back by one term of either log, not by one entry (Ongaro, section 3.5, last
+paragraph).
 """
 
 import math
@@ -52,11 +54,11 @@ from querator.raft.messages import Append, AppendReply, Beat, LogEntry
 from querator.storage.attachments import AttachmentDamaged
 
 REPLY_TIMEOUT_S: Final = 2.0
-"""Entries that are not acknowledged for so long are taken as lost."""
+"""Entries that are not acknowledged within this are considered lost."""
 UNREAD_S: Final = 10.0
-"""So long it is waited until what is to be sent and is damaged has been mended."""
+"""How long a leader waits for a damaged entry to be mended before it sends a snapshot."""
 _PROBE_BYTES: Final = 16 * 1024
-"""Entries that a probe carries at the most, if it may be refused."""
+"""Most bytes of entries in a probe that may be refused."""
 
 
 class State(Enum):
@@ -67,7 +69,7 @@ class State(Enum):
 
 
 class Progress:
-    """One other replica, seen by a leader in one term."""
+    """One other replica, as a leader sees it in one term."""
 
     __slots__ = (
         "_flying",
@@ -93,28 +95,30 @@ class Progress:
         self.match = 0
         self.next = last_index + 1
         self.sequence = 0
-        """Of the last message sent."""
+        """Number of the last message sent."""
         self.read_round = 0
-        """The last round of reads that it has answered."""
+        """The last round of reads that the replica has answered."""
         self.heard_s = now_s
         self.beat: Beat | None = None
-        """The last heartbeat, which goes again while it says the same."""
+        """The last heartbeat, which is sent again while its content is the same."""
         self._flying: deque[tuple[int, int]] = deque()
-        """(sequence, bytes) of messages that are not answered."""
+        """(sequence, bytes) of unanswered messages."""
         self._flying_bytes = 0
         self._flying_since_s = now_s
         self._probe: tuple[int, int] | None = None
-        """Of a probe on its way: its sequence, and the last index that it carries."""
+        """Sequence of the probe on its way, and the last index that it carries."""
         self._waits = False
-        """Whether the probe goes with the next heartbeat; questions until then are empty."""
+        """Whether the probe waits for the next heartbeat; messages until then are empty."""
         self._probe_sequence = 1
-        """Refusals of earlier messages are old."""
+        """Refusals of messages before this one are out of date."""
         self.unread: AttachmentDamaged | None = None
-        """What could not be read to be sent; whoever takes note of it clears it."""
+        """The attachment that could not be read for sending; its reader clears it."""
         self._unread_s: float | None = None
-        """Since when there is such an entry that is committed."""
+        """Since when a committed entry is unreadable."""
         self.unsent = 0
-        """Index of such an entry that was not committed when it was to be sent; 0: none."""
+        """Index of an unreadable entry that was not committed when it should have been sent; 0:
+        none.
+        """
 
     # --- sending -----------------------------------------------------------------
 
@@ -129,8 +133,8 @@ class Progress:
         now_s: float,
         asked: bool,
     ) -> list[Append]:
-        """What to send now; `asked` wants one message at least, so that it is answered. Raises
-        StorageCorrupt, but not for a damaged payload.
+        """The messages to send now; with `asked` at least one message, so that it is answered.
+        Raises StorageCorrupt, but not for a damaged payload.
         """
         appends = partial(
             self._appends,
@@ -145,7 +149,7 @@ class Progress:
             messages = appends(room_bytes=room_bytes)
         except AttachmentDamaged as error:
             self._wait_for_mending(error, journal.last_index, commit_index, now_s)
-            # Nothing of the log is read for these.
+            # These messages need nothing from the log.
             return appends(room_bytes=0)
         if messages and messages[-1].entries:
             self._unread_s = None
@@ -183,7 +187,7 @@ class Progress:
         asked: bool,
     ) -> list[Append]:
         if self.state is State.REPLICATE and self.next < journal.first_index:
-            # The log has let go of it while the window was full.
+            # The log has dropped the entry while the window was full.
             self._to_probe()
         if self.state is State.PROBE:
             messages = self._probes(
@@ -228,7 +232,8 @@ class Progress:
         entries: tuple[LogEntry, ...] = ()
         waits = self._waits or room_bytes <= 0
         if not waits and self._probe is None and self.next <= journal.last_index:
-            # What follows `match` is not refused, and only all of it shows that it is taken.
+            # Entries right after `match` are not refused, and only an answer for all of them shows
+            # success.
             sure = self.next == self.match + 1
             entries = journal.entries(
                 snapshots, self.next, APPEND_BYTES_MAX if sure else _PROBE_BYTES
@@ -249,7 +254,7 @@ class Progress:
         *,
         previous: int | None = None,
     ) -> Append:
-        """Entries that follow `previous`; None: the one before next."""
+        """A message with entries that follow `previous`; None: the entry before `next`."""
         self.sequence += 1
         previous = self.next - 1 if previous is None else previous
         return Append(
@@ -274,7 +279,7 @@ class Progress:
         )
 
     def wants_room(self, journal: Journal) -> bool:
-        """Whether there was more to be sent than there was room for."""
+        """Whether there was more to send than there was space for."""
         if self.state is State.PROBE:
             return self._probe is None and not self._waits
         return (
@@ -290,7 +295,7 @@ class Progress:
     # --- what comes back -----------------------------------------------------------
 
     def on_reply(self, reply: AppendReply, journal: Journal, now_s: float) -> bool:
-        """Takes a reply of the present term; whether `match` has moved."""
+        """Handles a reply of the present term; returns whether `match` has moved."""
         if reply.sequence > self.sequence or self.state is State.LOST:
             return False
         self.heard_s = now_s
@@ -310,7 +315,7 @@ class Progress:
         if self.state is State.PROBE:
             sequence, last = self._probe if self._probe is not None else (math.inf, 0)
             if reply.sequence < sequence:
-                # It answers what was sent before the probe.
+                # It answers a message from before the probe.
                 return moved
             if reply.sequence == sequence and reply.index < last:
                 self._to_probe(wait=True)
@@ -319,32 +324,32 @@ class Progress:
             self.next = self.match + 1
         elif self.state is State.REPLICATE:
             if reply.sequence == self.sequence and self.match + 1 < self.next:
-                # All is answered, and not all was taken.
+                # All messages are answered, and some entries were not taken.
                 self._to_probe(wait=True)
             self.next = max(self.next, self.match + 1)
         return moved
 
     def _on_refusal(self, reply: AppendReply, journal: Journal) -> None:
-        """Goes back to where the logs may agree."""
+        """Moves `next` back to where the logs may agree."""
         after = reply.index
         if reply.conflict_term:
             if self.state is State.PROBE and self.next == self.match + 1:
-                # It has something else in the place of what it has acknowledged.
+                # It has another entry in the place of an acknowledged one.
                 self.state = State.LOST
                 return
             last = journal.last_of_term(reply.conflict_term)
             if last is not None:
                 after = max(after, last + 1)
         elif after <= self.match:
-            # Its log ends before what it has acknowledged.
+            # Its log ends before the acknowledged index.
             self.state = State.LOST
             return
         self.next = min(max(after, self.match + 1), journal.last_index + 1)
-        # Entries that follow each other are refused only when one before them was not taken.
+        # Consecutive entries are refused only when an entry before them was not taken.
         self._to_probe(at_next=True, wait=self.state is State.REPLICATE)
 
     def _to_probe(self, *, wait: bool = False, at_next: bool = False) -> None:
-        """`wait`: not before the next heartbeat."""
+        """Enters PROBE. `wait`: the probe waits for the next heartbeat. `at_next`: `next` stays."""
         self.state = State.PROBE
         if not at_next:
             self.next = self.match + 1
@@ -355,12 +360,12 @@ class Progress:
         self._probe_sequence = self.sequence + 1
 
     def interrupted(self) -> None:
-        """The connection broke: what was on its way is lost."""
+        """The connection broke: messages on their way are lost."""
         if self.state is State.REPLICATE or self.state is State.PROBE:
             self._to_probe(at_next=not self.match)
 
     def lost(self) -> None:
-        """The replica does not have what it has acknowledged."""
+        """The replica does not have entries that it has acknowledged."""
         self.state = State.LOST
 
     def snapshot_ended(self, index: int | None) -> None:
@@ -373,7 +378,7 @@ class Progress:
     # --- time --------------------------------------------------------------------
 
     def overdue(self, now_s: float) -> bool:
-        """With each heartbeat: looks for answers that do not come; whether it has given them up."""
+        """Called with each heartbeat. Returns whether overdue answers were given up."""
         self._waits = False
         if self.state is State.REPLICATE and self._flying:
             if now_s - self._flying_since_s > REPLY_TIMEOUT_S:
@@ -383,7 +388,7 @@ class Progress:
 
     @property
     def beats(self) -> bool:
-        """Whether a heartbeat is enough: there is nothing that has to be sent again."""
+        """Whether a heartbeat is enough, because nothing must be sent again."""
         return self.state is State.REPLICATE
 
 

@@ -1,35 +1,37 @@
-"""How far this node's wall clock is from those of the others, and how far it may be believed.
+"""How far this node's wall clock differs from those of the others, and how far it is believed.
 
-Leases and schedules are kept by the clocks of leaders, so that their promises in real time hold
-only while these agree to `CLOCK_SKEW_MS_MAX`. Heartbeats, requests for votes and the replies to
-both carry their sender's wall clock.
+Leases and schedules follow the clocks of leaders. Their promises in real time hold only while the
+clocks agree to `CLOCK_SKEW_MS_MAX`. Heartbeats, requests for votes and the replies to both carry
+their sender's wall clock.
 
-**Skew.** What arrives late makes the sender look behind, so of the last samples of a node the one
-that is furthest ahead counts. A node that is further than the limit from the median of all clocks,
-its own among them, leaves elections to the others as long as they may come to something, and hands
-over what it leads. Of an even number of clocks every instant between the two in the middle is their
-median: of two halves that disagree, neither is wrong, and somebody may lead. With fewer than two
-others to compare with nobody can say whose clock is wrong.
+**Skew.** A late message makes its sender's clock look behind. Therefore, of the last samples of a
+node, the one that is furthest ahead counts. A node that is further than the limit from the median
+of all clocks, including its own, leaves elections to the others as long as these may succeed, and
+hands over its leaderships. With an even number of clocks, every instant between the two middle ones
+is their median: when two halves disagree, neither is wrong, so that a node may lead. With fewer
+than two other clocks the wrong one cannot be determined.
 
 **Belief.** State time never goes back, so a clock that is ahead must not move it. A group's leader
 follows its wall clock no further than `STATE_TIME_JUMP_MS_MAX` beyond the later of two instants:
-its state time, and the one that the clocks of a majority of its voters have reached (the last
-sample of each; the own clock among them). When the own clock is stepped, a node that was ahead when
-it was last heard may have been put right since: until it is heard again, its clock counts as no
-further than the own one was before the step. A candidate knows the clocks of a majority, for their
-votes carry them. Beyond that the wall clock is not *believed*: the node stands for election only
-when nobody else has for a while, and then goes by what the majority's clocks have reached. Where
-the clocks of no majority agree, a group with an empty log goes by the latest state time of the
-node's partitions: behind that the wall clock is not believed, and up to there it is.
+its state time, and the instant that the clocks of a majority of its voters have reached (the last
+sample of each, and the own clock). When the own clock is stepped, a node that was ahead when it was
+last heard may have been corrected since. Until it is heard again, its clock counts as at most what
+the own clock was before the step. A candidate knows the clocks of a majority, because their votes
+carry them. Beyond that limit the wall clock is not *believed*. The node then stands for election
+only when no other node has stood for a while, and uses the instant that the majority's clocks have
+reached. If no majority's clocks agree, a group with an empty log uses the latest state time of the
+node's partitions: a wall clock behind that time is not believed, one ahead of it is believed up to
+that time.
 
-A group with one voter has nobody to ask. It believes its clock up to `LONE_TIME_JUMP_MS_MAX` beyond
-its last entry, and beyond that it does not lead. An operator may say that the clock is right
-(`trust`). While its log is empty it believes its clock as far beyond the latest state time of all
-groups of its node, and as far behind that of its partitions. Beyond both it leads by that time
-until the clock may be believed.
+A group with one voter has no other clock for comparison. It believes its clock up to
+`LONE_TIME_JUMP_MS_MAX` beyond its last entry, and does not lead beyond that. An operator may
+declare the clock right (`trust`). While its log is empty, the group believes its clock up to the
+same limit ahead of the latest state time of all groups of its node, and up to the same limit behind
+that of the node's partitions. Outside these limits it leads by that state time until the clock may
+be believed.
 
-Samples are kept as differences from the monotonic clock, so that a step of the own wall clock is
-seen at once.
+Samples are stored as differences from the monotonic clock, so that a step of the own wall clock
+shows at once.
 """
 
 from collections import Counter, deque
@@ -52,27 +54,33 @@ _log = telemetry.logger(__name__)
 _SAMPLES: Final = 4
 
 FRESH_S: Final = 10.0
-"""A clock that was not heard for so long is not said to differ: its node is down."""
+"""A clock that was not heard for this long is not reported as different: its node is down."""
 LOOK_S_MAX: Final = 0.1
-"""A look at the own clocks that takes longer says nothing of how they differ."""
+"""A reading of the own clocks that takes longer does not show their difference."""
 TRUST_S: Final = 600.0
-"""An operator's word that the clock is right holds for so long: every group takes office within."""
+"""An operator's declaration that the clock is right holds this long, enough for every group to
+elect a leader.
+"""
 
 
 class Skew:
-    """Of one node. Only the raft thread calls it, but for `trust` and `differs`, which any may."""
+    """Clock comparison of one node. Only the raft thread calls it, except that any thread may call
+    `trust` and `differs`.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._samples: dict[NodeKey, deque[int]] = {}
-        """How far the node's wall clock was ahead of this node's monotonic one."""
+        """How far the node's wall clock was ahead of this node's monotonic clock."""
         self._own_ms = self._own_offset_ms()
-        """The same of the own wall clock, when it was last looked at."""
+        """The same of the own wall clock, at its last check."""
         self._capped_ms: dict[NodeKey, int] = {}
-        """Of nodes that were not heard since the own clock was stepped: what it was before."""
+        """Caps for nodes not heard since a step of the own clock: the own offset before the
+        step.
+        """
         self._members: dict[GroupId, frozenset[NodeKey]] = {}
         self._groups: Counter[NodeKey] = Counter()
-        """Groups of this node in which the other has a replica."""
+        """Number of groups of this node in which the other node has a replica."""
         self._trusted_until_s = float("-inf")
         self._reached_by: dict[GroupId, int] = {}
         """The state time of each group of this node."""
@@ -84,9 +92,9 @@ class Skew:
     # --- what is heard -------------------------------------------------------------
 
     def heard(self, node: NodeKey, wall_ms: int) -> None:
-        """The node's wall clock, as it was when it sent a message that has come just now."""
+        """Records the node's wall clock at the time it sent a message that has just arrived."""
         if self._groups and not self._groups[node]:
-            # It has left; what was on its way comes late.
+            # The node has left; this message was still on its way.
             return
         self._look_at_own()
         self._capped_ms.pop(node, None)
@@ -96,8 +104,8 @@ class Skew:
         self._compare()
 
     def of_group(self, group: GroupId, others: Collection[NodeKey]) -> None:
-        """The other nodes with a replica of the group; those that have none of any group are
-        forgotten.
+        """Sets the other nodes with a replica of the group. Nodes without a replica of any group
+        are forgotten.
         """
         before = self._members.pop(group, frozenset())
         after = frozenset(others)
@@ -137,14 +145,17 @@ class Skew:
 
     @property
     def differs(self) -> tuple[NodeKey, int] | None:
-        """The node whose clock differs most from this one's, beyond the limit, while no median says
-        here that one of both is wrong; and how far it is ahead (ms). Any thread may ask.
+        """The node whose clock differs most from this one's, beyond the limit, and how far it is
+        ahead (ms). None while the median shows here that one of the two is wrong. Any thread may
+        call it.
         """
         differs = self._differs
         return differs if differs is not None and self._is_fresh(differs[0]) else None
 
     def _median_near(self, ahead_ms: int) -> int:
-        """How far the median that is next to a clock is ahead of this node, as is the clock."""
+        """How far the median nearest to a clock is ahead of this node; `ahead_ms` is the same of
+        the clock.
+        """
         if len(self._samples) < 2:
             return ahead_ms
         clocks = [0, *map(self._ahead_ms, self._samples)]
@@ -165,7 +176,7 @@ class Skew:
         began_s = self._clock.monotonic_s()
         own_ms = self._own_offset_ms()
         if self._clock.monotonic_s() - began_s > LOOK_S_MAX:
-            # The thread stood still between the two clocks: that looks like a step.
+            # The thread was suspended between the two readings, which looks like a step.
             return
         if abs(own_ms - self._own_ms) > CLOCK_SKEW_MS_MAX:
             for node in self._samples:
@@ -173,7 +184,7 @@ class Skew:
         self._own_ms = own_ms
 
     def _last_samples(self, nodes: Collection[NodeKey]) -> list[int]:
-        """Of those of the nodes that were heard, as far as they count."""
+        """The last samples of those of the nodes that were heard, capped where a cap applies."""
         self._look_at_own()
         capped = self._capped_ms
         return [
@@ -186,33 +197,33 @@ class Skew:
 
     @property
     def beyond(self) -> bool:
-        """Whether this node leads only when nobody else can."""
+        """Whether this node leads only when no other node can."""
         return abs(self.ms) > CLOCK_SKEW_MS_MAX
 
     def may_lead(self, node: NodeKey) -> bool:
-        """Whether the clock of another node lets it lead, as far as is known here."""
+        """Whether the clock of another node lets it lead, as far as this node knows."""
         if node not in self._samples:
             return True
         ahead_ms = self._ahead_ms(node)
         return abs(ahead_ms - self._median_near(ahead_ms)) <= CLOCK_SKEW_MS_MAX
 
     def reached(self, group: GroupId, now_ms: int) -> None:
-        """State time of a group of this node, which an operator may have put back."""
+        """Records the state time of a group of this node. An operator may have put it back."""
         self._reached_by[group] = now_ms
 
     def forget(self, group: GroupId) -> None:
-        """The group is taken from this node."""
+        """Forgets a group that was removed from this node."""
         self._reached_by.pop(group, None)
         self.of_group(group, ())
 
     def trust(self) -> None:
-        """An operator says that this node's clock is right."""
+        """Accepts an operator's statement that this node's clock is right."""
         self._trusted_until_s = self._clock.monotonic_s() + TRUST_S
         _log.warning("clock.trusted", seconds=TRUST_S)
 
     def agrees(self, others: Collection[NodeKey]) -> bool:
-        """Whether the clocks of a majority of the voters, which are this node and `others`, are
-        those of this node, or an operator says that it is right.
+        """Whether the clocks of a majority of the voters (this node and `others`) agree with this
+        node's clock, or an operator has declared it right.
         """
         if self._clock.monotonic_s() < self._trusted_until_s:
             return True
@@ -229,7 +240,7 @@ class Skew:
         return self.believed_ms(wall_ms, others, last_ms) == wall_ms
 
     def believed_ms(self, wall_ms: int, others: Collection[NodeKey], last_ms: int) -> int:
-        """What the wall clock shows, or how far it may be believed; at least `last_ms` if that is
+        """The wall clock, or the instant up to which it is believed; at least `last_ms` if that is
         less.
         """
         if wall_ms <= last_ms + STATE_TIME_JUMP_MS_MAX:
@@ -242,7 +253,7 @@ class Skew:
         if reached_ms is None:
             return last_ms
         if not last_ms and not self.agrees(others):
-            # Nobody can say whose clock is right, and the log does not hold time back.
+            # No clock is known to be right, and the log does not hold time back.
             last_ms = self._partitions_ms()
             if wall_ms < last_ms - STATE_TIME_JUMP_MS_MAX:
                 return last_ms
@@ -252,7 +263,7 @@ class Skew:
         return max(last_ms, reached_ms)
 
     def _believed_alone_ms(self, wall_ms: int, last_ms: int) -> int:
-        """Of a group with one voter."""
+        """The believed time of a group with one voter."""
         reached = self._reached_by
         known_ms = last_ms or max(reached.values(), default=0)
         if known_ms and wall_ms > known_ms + LONE_TIME_JUMP_MS_MAX:
@@ -263,14 +274,16 @@ class Skew:
         return wall_ms if wall_ms >= known_ms - LONE_TIME_JUMP_MS_MAX else known_ms
 
     def _partitions_ms(self) -> int:
-        """The latest state time of this node's partitions. Time in the placement group cannot be
-        put back, and must not be taken for right for ever.
+        """The latest state time of this node's partitions. The placement group does not count: its
+        time cannot be put back, and would count as right for ever.
         """
         reached = self._reached_by.items()
         return max((ms for group, ms in reached if group != PLACEMENT_GROUP), default=0)
 
     def _reached_ms(self, wall_ms: int, others: Collection[NodeKey]) -> int | None:
-        """What the clocks of a majority have reached; None when too few of them are known."""
+        """The instant that the clocks of a majority have reached; None when too few clocks are
+        known.
+        """
         monotonic_ms = self._monotonic_ms()
         clocks = [wall_ms, *(ms + monotonic_ms for ms in self._last_samples(others))]
         majority = (len(others) + 1) // 2 + 1

@@ -1,19 +1,20 @@
 """The part of a replica that votes and stands for election (Ongaro, sections 3.4, 4.2.3 and 9.6).
 
-    asks before      when nothing is heard of a leader for the election timeout: would a majority
-                     vote for it in the next term? Nobody changes anything because of that
-    stands           when a majority would, or the leader has told it to: the next tick begins an
-                     election, in a new term
+    asks before      when no leader is heard for the election timeout: would a majority vote for
+                     it in the next term? No replica changes anything because of the question
+    stands           when a majority would, or the leader has asked for it: the next tick begins
+                     an election, in a new term
     votes            once in a term, for a candidate whose log is as complete as its own; never
-                     while it leads or has lately heard a leader, unless that has asked for it
-    waits            when its wall clock is not to be believed (`raft.consensus.skew`): some
-                     elections, which the others may win, or, when there are no others, until it
-                     is; and while its node's event loop hangs (`raft.consensus.loop_watch`), some
-                     elections as well
-    follows          whoever shows that it leads, in its own term or a later one
+                     while it leads or has lately heard a leader, unless the leader asked for it
+    waits            when its wall clock is not believed (`raft.consensus.skew`): for some
+                     elections, which the others may win, or, when there are no others, until the
+                     clock is believed; and while its node's event loop hangs
+                     (`raft.consensus.loop_watch`), for some elections as well
+    follows          any replica that shows that it leads, in its own term or a later one
 
-Whom it votes for does not depend on its configuration, which may be older than the candidate's; who
-counts for it does. What promises a vote leaves after the sync (`raft.peer_outbox`).
+The receiver of its vote does not depend on its configuration, which may be older than the
+candidate's; the votes that count for it do. A message that promises a vote leaves after the sync
+(`raft.peer_outbox`).
 """
 
 import random
@@ -36,26 +37,28 @@ from querator.raft.peer_outbox import Mail
 _log = telemetry.logger(__name__)
 
 _FIRST_ELECTION_S: Final = 0.05
-"""The replica that is preferred in a new group stands after this."""
+"""The preferred replica in a new group stands after this."""
 _LEADER_GONE_S: Final = 0.25
 """When the connection to the leader breaks, its followers stand within this."""
 _WAIVED_MAX: Final = 10
-"""Elections in a row that a replica on a node with a wrong clock, or with an event loop that hangs,
-leaves to the others. Those may lack what it has, and then nobody else can lead: it stands, and
-hands over to one that it has brought up to date.
+"""Elections in a row that a replica leaves to the others, on a node with a wrong clock or a hanging
+event loop. The others may lack entries that it has, and then none of them can lead: it stands, and
+hands over to a replica that it has brought up to date.
 """
 _AGAIN_S: Final = (0.15, 0.6)
-"""An election that came to nothing is tried again after between so many seconds."""
+"""A failed election is repeated after between these numbers of seconds."""
 _HINT: Final = (
     "the wall clock is far ahead of the data and no majority of clocks says the same: set the "
     "clock; or, if it is right, start the node with --trust-clock"
 )
 _LOOK_AT_CLOCK_S: Final = 1.0
-"""A lone voter whose clock is not believed looks at it again after this."""
+"""A lone voter whose clock is not believed checks it again after this."""
 
 
 class Voter(Stock):
-    """The thread must be bound to `clock` (`library.bind`). `chance` draws election timeouts."""
+    """A voting replica. The thread must be bound to `clock` (`library.bind`). `chance` draws
+    election timeouts.
+    """
 
     def __init__(
         self,
@@ -79,12 +82,12 @@ class Voter(Stock):
         self._voters: frozenset[int] = frozenset()
         self._nodes: dict[int, NodeKey] = {}
         self.other_voters: tuple[NodeKey, ...] = ()
-        """Nodes of the voters but this one."""
+        """Nodes of the other voters."""
         self.waits_for_clock = False
         """Whether it does not stand because its wall clock is not believed."""
         self._votes: set[int] = set()
         self._pre_votes: set[int] | None = None
-        """Who would vote for it in the next term; None when it does not ask."""
+        """Replicas that would vote for it in the next term; None when it does not ask."""
         self._waived = 0
         self._stands = False
         """Whether the next tick may begin an election."""
@@ -98,8 +101,8 @@ class Voter(Stock):
         self._SyncObj__raftElectionDeadline = self._first_deadline()
 
     def _first_deadline(self) -> float:
-        """Nobody else could lead: a lone voter stands with its first tick. In a new group one
-        replica goes before the others.
+        """The first election deadline. A lone voter stands with its first tick, because no other
+        replica could lead. In a new group one replica goes before the others.
         """
         if self.alone:
             return float("-inf")
@@ -157,7 +160,7 @@ class Voter(Stock):
     # --- configuration, term and leader ---------------------------------------------
 
     def reconfigured(self) -> None:
-        """The journal has another configuration in force."""
+        """Called when another configuration of the journal takes effect."""
         replicas = self._journal.replicas
         self._nodes = {replica.id: replica.node for replica in replicas}
         self._voters = configuration.voters(replicas)
@@ -168,8 +171,8 @@ class Voter(Stock):
         self._skew.of_group(self.group, set(self._nodes.values()) - {own})
 
     def _hears(self, term: int, leader: int, now_s: float) -> bool:
-        """Whether this is the leader that is followed in the term, and nothing is under way against
-        it; then it has been heard.
+        """Whether this is the leader that the replica follows in the term, with no election under
+        way; if so, it counts as heard.
         """
         followed = self._SyncObj__raftLeader
         if (
@@ -187,13 +190,13 @@ class Voter(Stock):
         return True
 
     def _follow(self, term: int, leader: int) -> None:
-        """Recognises the leader of a term that is not below the own."""
+        """Recognises the leader of a term that is not below the own term."""
         now_s = self._clock.monotonic_s()
         if self._hears(term, leader, now_s):
             return
         if term == self.term and self.leads:
             raise Diverged(f"replica {leader} leads in term {term} as well")
-        # What it sent right behind `TimeoutNow` does not take that back.
+        # A message that the leader sent right after `TimeoutNow` does not cancel that.
         told = self._stands and self._transferred and term == self.term
         self.waits_for_clock = False
         if term > self.term:
@@ -214,7 +217,7 @@ class Voter(Stock):
         self._stands = self._transferred = False
 
     def _step_down(self, term: int) -> None:
-        """There is a higher term."""
+        """Adopts a higher term."""
         assert term > self.term
         led = self.leads
         self._SyncObj__setCurrentTerm(term, None)
@@ -224,7 +227,9 @@ class Voter(Stock):
             self._set_deadline(self._clock.monotonic_s())
 
     def _leader_gone(self) -> None:
-        """Its process may be. If it is not, the others will say that they hear it."""
+        """The leader's process may have ended. If it has not, the other voters will answer that
+        they hear it.
+        """
         self._heard_s = float("-inf")
         self._SyncObj__raftElectionDeadline = min(
             self._SyncObj__raftElectionDeadline,
@@ -236,7 +241,7 @@ class Voter(Stock):
     def _ask_before_election(self) -> None:
         """The election timeout is over: asks the voters whether they would vote (pre-vote)."""
         if not self.votes:
-            # It asks nobody, and hears of the next leader from that one.
+            # A replica that is no voter asks no one. The next leader will send it messages.
             self._SyncObj__raftLeader = None
             return
         if self.alone and not self._clock_allows():
@@ -250,7 +255,7 @@ class Voter(Stock):
         if self._unfit and self._waived < _WAIVED_MAX:
             self._waived += 1
             return
-        # A candidate stays one: votes of its last election may yet come.
+        # A candidate stays a candidate: votes of its last election may still arrive.
         self._pre_votes = {self.id}
         self._transferred = False
         for id_ in sorted(self._voters - {self.id}):
@@ -258,11 +263,11 @@ class Voter(Stock):
 
     @property
     def _unfit(self) -> bool:
-        """Whether its node leads only when nobody else can."""
+        """Whether its node leads only when no other node can."""
         return self._skew.beyond or self._loop_watch.hangs
 
     def _clock_allows(self) -> bool:
-        """Whether it may stand, as far as the wall clock is concerned."""
+        """Whether the wall clock allows it to stand."""
         last_ms = self._journal.last_ms
         begins_alone = not (last_ms or self.other_voters)
         waits = not begins_alone and not self._skew.believes(self.other_voters, last_ms)
@@ -334,7 +339,7 @@ class Voter(Stock):
             if self._clock_allows() or self._waived >= _WAIVED_MAX:
                 self._stand()
             else:
-                # It asks again, with the next deadline.
+                # It asks again with the next deadline.
                 self._waived += 1
                 self._pre_votes = None
         elif self._SyncObj__raftState == CANDIDATE and reply.term == self.term:
@@ -346,7 +351,7 @@ class Voter(Stock):
         return len(ids & self._voters) > len(self._voters) / 2
 
     def _stand(self) -> None:
-        """The next tick begins an election."""
+        """Lets the next tick begin an election."""
         self._pre_votes = None
         self._stands = True
         self._SyncObj__raftElectionDeadline = float("-inf")
@@ -378,5 +383,5 @@ class Voter(Stock):
         return float(conf.raftMinTimeout) + spread * self._chance.random()
 
     def _SyncObj__connectedToAnyone(self) -> bool:
-        """The gate of an election."""
+        """Allows or blocks an election in the library."""
         return self._stands

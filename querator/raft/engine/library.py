@@ -1,9 +1,10 @@
-"""The one door to PySyncObj: checked, without its timers, and under the caller's clock and chance.
+"""The only import of PySyncObj: checked, without its timers, and under the caller's clock and
+randomness.
 
-`pysyncobj.syncobj` reads time through the module global `monotonicTime`. It is replaced by a
-look-up of the clock that the current thread is bound to, so that several nodes of one process
-(embedded nodes, the simulator) each live under their own. Election timeouts are drawn by
-`raft.consensus.voter` from a source handed to it.
+`pysyncobj.syncobj` reads time through the module global `monotonicTime`. A look-up of the clock
+that the current thread is bound to replaces it, so that several nodes of one process (embedded
+nodes, the simulator) each use their own clock. `raft.consensus.voter` draws election timeouts from
+a source that its caller passes in.
 """
 
 import threading
@@ -47,7 +48,9 @@ _bound = threading.local()
 
 
 def bind(clock: Clock) -> None:
-    """Puts the library under `clock` for the calls of this thread, until it is bound to another."""
+    """Makes the library use `clock` for the calls of this thread, until the thread is bound to
+    another.
+    """
     _bound.monotonic_s = clock.monotonic_s
 
 
@@ -61,7 +64,7 @@ _syncobj.monotonicTime = _monotonic_time
 
 
 class NoPoller:
-    """The raft thread waits for all groups in one place; a group never waits for itself."""
+    """Replaces the library's poller: the raft thread waits for all groups in one place."""
 
     def subscribe(self, descriptor: int, callback: Any, event_mask: int) -> None:
         raise AssertionError("the library opens no descriptors")
@@ -70,14 +73,14 @@ class NoPoller:
         raise AssertionError("the library opens no descriptors")
 
     def poll(self, timeout_s: float) -> None:
-        """Nothing to look at."""
+        """Does nothing: there is nothing to poll."""
 
 
 def settings() -> Any:
     """Settings of every member: no thread, no file, no fork, no pipe, no forwarding.
 
-    Elections come after 1.2-2.4 s of silence; the library demands that they are more than three
-    heartbeats away. A leader that hears no majority for as long steps down.
+    An election follows 1.2-2.4 s of silence; the library demands more than three heartbeats. A
+    leader that hears no majority for 2.4 s steps down.
     """
     return SyncObjConf(
         autoTick=False,

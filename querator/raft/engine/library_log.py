@@ -1,6 +1,7 @@
-"""A log as PySyncObj looks at it: positions, of which the first is the sentinel before the entries.
+"""A log in the form that PySyncObj reads: positions, the first of which is the sentinel before the
+entries.
 
-What would change a log behind the turn's back does nothing, or is an AssertionError.
+Methods that would change a log outside of the turn do nothing, or are an AssertionError.
 """
 
 from abc import abstractmethod
@@ -10,7 +11,7 @@ from querator.raft.engine.library import LibraryJournal
 
 
 class LogOfLibrary(LibraryJournal):  # type: ignore[misc]
-    """Of a journal, which says what the entries are."""
+    """Base class of a journal, which defines the entries."""
 
     last_index: int
     last_term: int
@@ -32,8 +33,9 @@ class LogOfLibrary(LibraryJournal):  # type: ignore[misc]
     def __getitem__(self, item: slice) -> list[tuple[bytes, int, int]]: ...
 
     def __getitem__(self, item: int | slice) -> Any:
-        """(nothing, index, term) of positions, the sentinel's being 0. Commands are not read this
-        way."""
+        """(empty bytes, index, term) of the positions; the sentinel is position 0. Commands are not
+        read this way.
+        """
         if isinstance(item, slice):
             positions = range(*item.indices(len(self)))
             return [self[position] for position in positions]
@@ -45,7 +47,7 @@ class LogOfLibrary(LibraryJournal):  # type: ignore[misc]
         return b"", index, self.term_at(index)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Not stored (`raft.log.journal` says why)."""
+        """Does not store the index (`raft.log.journal` gives the reason)."""
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
         raise AssertionError("entries are taken back by index")
@@ -57,7 +59,7 @@ class LogOfLibrary(LibraryJournal):  # type: ignore[misc]
         raise AssertionError("stock snapshots are never loaded")
 
     def onOneSecondTimer(self) -> None:
-        """Nothing is written behind the turn's back."""
+        """Does nothing: no writes happen outside of the turn."""
 
     def _destroy(self) -> None:
-        """The environment belongs to the node."""
+        """Does nothing: the environment belongs to the node."""

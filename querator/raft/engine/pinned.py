@@ -1,9 +1,9 @@
-"""Refuses to run on any PySyncObj but the one whose source this room was written against.
+"""Refuses to run with any PySyncObj except the version whose source this package was written for.
 
-The room overrides private methods of `pysyncobj.SyncObj` and relies on what the others do, line
-by line. A changed file, even in a patch release or by a distributor, may bring a lost-write flaw
-back without any error. So the files are hashed before they are imported, and a difference is
-refused by name.
+The package overrides private methods of `pysyncobj.SyncObj` and relies on the exact behaviour of
+the others. A changed file, even in a patch release or by a distributor, may bring back a flaw that
+loses writes without any error. So the files are hashed before they are imported, and an error names
+the file that differs.
 """
 
 import hashlib
@@ -43,7 +43,9 @@ class WrongLibrary(ImportError):
 
 
 def directory() -> Path:
-    """Where PySyncObj is installed. Does not import it; raises WrongLibrary when it is absent."""
+    """The directory where PySyncObj is installed. Does not import it; raises WrongLibrary when it
+    is absent.
+    """
     spec = importlib.util.find_spec("pysyncobj")
     if spec is None or spec.origin is None:
         raise WrongLibrary(f"pysyncobj is not installed; Querator needs pysyncobj=={VERSION}")
@@ -51,7 +53,7 @@ def directory() -> Path:
 
 
 def check(installed: Path) -> None:
-    """Raises WrongLibrary unless every file of the library is byte for byte that of 0.3.17."""
+    """Raises WrongLibrary unless every file of the library equals that of 0.3.17 byte for byte."""
     for name, expected in _SHA256.items():
         path = installed / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "absent"

@@ -1,5 +1,5 @@
-"""What the library sends by itself: requests for votes. Everything else is
-`raft.consensus.member`'s.
+"""The messages that the library itself sends: requests for votes. `raft.consensus.member` sends all
+others.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from querator.raft.engine.library import Transport
 
 
 class Votes(Transport):  # type: ignore[misc]
-    """The library's transport: always ready. `request` asks one replica for its vote."""
+    """The library's transport, always ready. `request` asks one replica for its vote."""
 
     def __init__(self, request: Callable[[int], None]) -> None:
         super().__init__(None, None, ())

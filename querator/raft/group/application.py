@@ -1,8 +1,8 @@
-"""What a group has applied of its log: its machine, and how far that has come.
+"""The applied state of a group: its state machine, and the index of the last applied entry.
 
-A follower lets small committed entries gather (`gathers`) and applies them together: that costs
-less, and the rows that they write are not in the way of those that it acknowledges. A leader never
-waits, for somebody waits for the results.
+A follower gathers small committed entries (`gathers`) and applies them together. That costs less,
+and the rows that they write do not delay those that it acknowledges. A leader never gathers,
+because callers wait for the results.
 """
 
 from typing import Final
@@ -20,24 +20,24 @@ from querator.raft.snapshot.protocol import Position
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 
 APPLY_WITHIN_S: Final = 0.02
-"""Committed entries gather for so long at the most."""
+"""Committed entries gather for at most this long."""
 GATHERED_ENTRIES_MAX: Final = 8
 GATHERED_BYTES_MAX: Final = 64 * KIB
 
 
 class Application:
-    """Of one group. Only the raft thread calls it."""
+    """The applied state of one group. Only the raft thread calls it."""
 
     def __init__(
         self, group: GroupId, machine: Machine, journal: Journal, txn: ReadTransaction, clock: Clock
     ) -> None:
-        """As stored. Raises StorageCorrupt."""
+        """Reads the stored state. Raises StorageCorrupt."""
         self._group = group
         self._machine = machine
         self._journal = journal
         self._clock = clock
         self.index, _, self.now_ms = read_applied(txn, group) or (0, 0, 0)
-        """Of the last applied entry, and its time."""
+        """Index and time of the last applied entry."""
         first, last = journal.first_index, journal.last_index
         if not first - 1 <= self.index <= last:
             raise StorageCorrupt(
@@ -47,13 +47,13 @@ class Application:
         self.stored_index = self.index
         """The last applied entry whose state snapshots show."""
         self.by_s: float | None = None
-        """When what has gathered is applied, by the monotonic clock."""
-        # What was committed before and is not applied comes before the office: the machine learns
-        # its state first.
+        """When the gathered entries are applied, by the monotonic clock."""
+        # Entries that were committed before and are not applied are applied before a leadership
+        # begins. The machine must learn its state before that.
         self._recovered = False
 
     def gathers(self, member: Member) -> bool:
-        """Whether what is committed is left to a later turn."""
+        """Whether committed entries are left to a later turn."""
         if member.leads or member.commit_index - self.index > GATHERED_ENTRIES_MAX:
             return False
         if self.by_s is None:
@@ -65,11 +65,11 @@ class Application:
     def apply(
         self, txn: WriteTransaction, last: int, room: Room | None
     ) -> list[tuple[Record, Applied | None]]:
-        """Applies the entries up to `last`, or as many as there is room for, and says so in the
-        same transaction; what came of each. Nothing is changed here before `applied`: the
-        transaction may yet be lost.
+        """Applies the entries up to `last`, or as many as there is space for, and stores the
+        applied index in the same transaction. Returns what each entry resulted in. This object
+        changes only in `applied`, because the transaction may yet be lost.
 
-        Raises what the machine raises, StorageCorrupt and StorageFull.
+        Raises the machine's exceptions, StorageCorrupt and StorageFull.
         """
         done: list[tuple[Record, Applied | None]] = []
         for index in range(self.index + 1, last + 1):
@@ -109,12 +109,12 @@ class Application:
         return current
 
     def applied(self, newest: Record) -> None:
-        """The child transaction of `apply` is part of the open one."""
+        """The child transaction of `apply` is part of the open transaction."""
         self.index, self.now_ms = newest.index, newest.now_ms
         self.by_s = None
 
     def installed(self, position: Position) -> None:
-        """The state is that of a snapshot."""
+        """Takes over the state of a snapshot."""
         self.index, self.now_ms = position.index, position.now_ms
         self.by_s = None
         self._recovered = False

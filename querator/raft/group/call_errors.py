@@ -1,4 +1,4 @@
-"""How calls without a result end: certainly not executed, or with an outcome that is not known."""
+"""Errors of calls without a result: certainly not executed, or with an unknown outcome."""
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
@@ -8,7 +8,7 @@ from querator.model.shares import Excess
 
 
 def unknown(group: GroupId, why: str, error: BaseException | None = None) -> QueratorError:
-    """Of a call that is in the log, of which nothing more is heard here."""
+    """For a call in the log whose outcome this node will not learn."""
     message = f"group {group}: {why}; the command may be applied later"
     ending = QueratorError(ErrorCode.OUTCOME_UNKNOWN, message)
     ending.__cause__ = error
@@ -16,36 +16,38 @@ def unknown(group: GroupId, why: str, error: BaseException | None = None) -> Que
 
 
 def replaced(group: GroupId, leader: NodeKey | None) -> QueratorError:
-    """Of a call in whose place another leader has put something else."""
+    """For a call whose entry another leader has replaced."""
     message = f"group {group} changed its leader; not executed"
     return QueratorError(ErrorCode.NOT_LEADER, message, value=_name(leader))
 
 
 def stopped(group: GroupId, error: BaseException) -> QueratorError:
-    """Of a call for a group that a defect has stopped."""
+    """For a call to a group that a defect has stopped."""
     ending = QueratorError(ErrorCode.INTERNAL, f"group {group} is stopped by {error!r}")
     ending.__cause__ = error
     return ending
 
 
 def elsewhere(group: GroupId, leader: NodeKey | None) -> QueratorError:
-    """Of a call for a group that another node may lead."""
+    """For a call to a group that another node may lead."""
     message = f"this node does not lead group {group}"
     return QueratorError(ErrorCode.NOT_LEADER, message, field="leader", value=_name(leader))
 
 
 def starting(group: GroupId) -> QueratorError:
-    """Of a call for a group that is led here before long."""
+    """For a call to a group that this node will lead soon."""
     return QueratorError(ErrorCode.UNAVAILABLE, f"group {group} is starting up")
 
 
 def absent(group: GroupId) -> QueratorError:
-    """Of a call for a group that this node holds nothing of."""
+    """For a call to a group of which this node has no replica."""
     return QueratorError(ErrorCode.NOT_LEADER, f"this node has no replica of group {group}")
 
 
 def full(excess: Excess, group: GroupId, what: str) -> QueratorError:
-    """Of a call that is not taken on: those of the group, or of all groups, fill their share."""
+    """For a call that is not accepted: the calls of the group, or of all groups, fill their
+    share.
+    """
     whose = "this node" if excess.whole else f"group {group}"
     unit = "commands" if excess.unit == "calls" else "bytes"
     value, limit = f"{excess.value} {unit}", f"{excess.limit} {unit}"

@@ -1,19 +1,21 @@
 """One Raft group on this node: its member, its log, its machine, and the calls in between.
 
-Life: opened (log and applied index recovered, what was committed but not applied is applied) →
-following, or in office (it leads, and the no-op of the own term is applied: from here on it takes
-calls, and the machine is asked for its due time), any number of times → closed. An exception from
-the machine, or a leader that contradicts what is committed, ends it early: the entry's child
-transaction is aborted, the applied index stays where it was, and the group is *quarantined* until
-an operator looks: nothing further is taken on, applied, written or sent, while the other groups of
-the node go on. Its log keeps what was acknowledged by nobody but may yet be applied, so those calls
-end with OUTCOME_UNKNOWN.
+Life cycle: opened → following or leading, any number of times → closed. Opening recovers the log
+and the applied index, and applies committed entries that were not applied. A leader is *in office*
+when the no-op of its own term is applied: from then on it accepts calls, and asks the machine for
+its due time.
+
+An exception from the machine, or a leader that contradicts a committed entry, ends this early. The
+entry's child transaction is aborted, the applied index stays, and the group is *quarantined* until
+an operator checks it: it accepts, applies, writes and sends nothing, while the other groups of the
+node continue. Its log may hold unacknowledged entries that may yet be applied, so their calls end
+with OUTCOME_UNKNOWN.
 
 All of this happens in the order of `raft.turn.turn`; nothing here commits or answers.
 
-Longer than 500 lines: every way in and out of the group is here, because each must respect the
-quarantine and the office, and that is checked by reading them side by side. What has rules of its
-own (member, journal, application, arrival, copies, office, pending) is elsewhere.
+The module is longer than 500 lines, because it holds every way in and out of the group. Each must
+respect the quarantine and the leadership, which a reader checks by comparing them. Parts with rules
+of their own are in other modules (member, journal, application, snapshots, leadership, pending).
 """
 
 import random
@@ -81,11 +83,11 @@ from querator.storage.environment import (
 _log = telemetry.logger(__name__)
 
 NO_ROOM_S: Final = 0.1
-"""When to look again whether there is room for what is committed."""
+"""When to check again whether there is space for committed entries."""
 
 
 class Group:
-    """Only the raft thread calls it; `status` may be read from anywhere."""
+    """Only the raft thread calls it; any thread may read `status`."""
 
     def __init__(
         self,
@@ -105,8 +107,8 @@ class Group:
         backlog: Backlog,
         window: LogWindow,
     ) -> None:
-        """Opens what is stored, or a new replica: the one that `replicas` has on this node. Without
-        `replicas` something is stored.
+        """Opens the stored replica, or a new one: the replica that `replicas` names on this node.
+        Without `replicas` the replica must be stored.
 
         Raises GroupDeleted, StorageCorrupt.
         """
@@ -140,20 +142,20 @@ class Group:
         )
         self._pending = Pending(backlog, group)
         self._no_room_s: float | None = None
-        """When to try again what there was no room to apply, by the monotonic clock."""
+        """When to try again to apply entries that lacked space, by the monotonic clock."""
         self._lacks_room = False
-        """Whether there was none lately: another replica should lead."""
+        """Whether space was lacking lately: another replica should lead."""
         self.office: Office | None = None
-        """While it takes calls."""
+        """Set while the group accepts calls."""
         self.copies: Copies | None = None
-        """While it leads."""
+        """Snapshots that it sends; set while it leads."""
         self._leader_told: NodeKey | None = None
         self.quarantined: BaseException | None = None
         self.status = self._make_status()
 
     @contextmanager
     def _snapshot(self) -> Iterator[ReadTransaction]:
-        """A view of what is committed of the group."""
+        """A transaction on the group's committed rows."""
         with self._environment.snapshot() as snapshot:
             yield generations.view_of(snapshot, self.group, self.arrival.generation)
 
@@ -170,7 +172,7 @@ class Group:
 
     @property
     def unapplied(self) -> bool:
-        """Whether there is something to apply in this turn, or an office to take."""
+        """Whether there are entries to apply in this turn, or a leadership to begin."""
         if self.quarantined is not None or self.application.index >= self.member.commit_index:
             return False
         if self._no_room_s is not None:
@@ -179,19 +181,19 @@ class Group:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody waits for what becomes of a call."""
+        """Whether a caller waits for the end of a call."""
         held = self.office is not None and bool(self.office.held)
         return held or self._pending.deadline_s is not None
 
     @property
     def reads(self) -> bool:
-        """Whether somebody waits to read."""
+        """Whether a caller waits to read."""
         return self.office is not None and self.office.reads
 
     @property
     def may_wait(self) -> bool:
-        """Whether nothing that it has to write need be on disk at once: state that follows from
-        committed entries, and entries of this leader that enough others write.
+        """Whether the pending writes need not be on disk at once: state that follows from committed
+        entries, and entries of this leader that enough other replicas write.
         """
         member = self.member
         if self.alone or self.arrival.busy or member.commit_index > member.certain_index:
@@ -209,7 +211,7 @@ class Group:
     # --- the other replicas ----------------------------------------------------------
 
     def receive(self, envelope: Envelope, node: NodeKey, outcome: Outcome) -> None:
-        """A message from `node`. A contradiction quarantines the group."""
+        """Handles a message from `node`. A contradiction quarantines the group."""
         if self.quarantined is not None or envelope.to != self.member.id:
             return
         try:
@@ -234,12 +236,12 @@ class Group:
                     self.arrival.give_up()
 
     def hears(self, beat: Beat, now_s: float) -> bool:
-        """Whether the beat changes nothing but when the leader was heard."""
+        """Whether the beat only updates the time when the leader was last heard."""
         member = self.member
         return self.quarantined is None and beat.to == member.id and member.hears(beat, now_s)
 
     def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
-        """None when the leader is followed, or the term to refuse its beat with."""
+        """None when the leader is followed, or the term with which to refuse its beat."""
         if self.quarantined is not None or beat.to != self.member.id:
             return 0
         try:
@@ -249,7 +251,9 @@ class Group:
             return 0
 
     def on_connection(self, node: NodeKey, *, up: bool) -> bool:
-        """Whether the group has a replica there."""
+        """Handles a new or broken connection; returns whether the group has a replica on the
+        node.
+        """
         if self.quarantined is not None or not self.member.has_replica_on(node):
             return False
         self.member.on_connection(node, up=up)
@@ -258,7 +262,7 @@ class Group:
         return True
 
     def on_quiet(self, node: NodeKey) -> bool:
-        """Whether it matters to the group that the node is not heard."""
+        """Handles the silence of a node; returns whether it affects the group."""
         return self.quarantined is None and self.member.on_quiet(node)
 
     def tick(self) -> None:
@@ -266,7 +270,9 @@ class Group:
             self.member.tick()
 
     def look(self, outcome: Outcome) -> None:
-        """After the tick: whether it has lost its office, who leads, whose time is over."""
+        """Checks after the tick: the end of the leadership, the leader, and calls whose time is
+        over.
+        """
         if self.quarantined is not None:
             return
         office = self.office
@@ -294,8 +300,8 @@ class Group:
             self.office.end_changes(self._unknown("its time is over"), outcome)
 
     def _look_at_copies(self) -> None:
-        """A leader sends them before it is in office: a follower that needs one may be the one
-        whose acknowledgement the office waits for.
+        """Begins and ends the sending of snapshots. A leader sends them before it is in office: the
+        no-op may wait for the acknowledgement of a follower that needs a snapshot.
         """
         member = self.member
         if self.copies is not None and (not member.leads or self.copies.term != member.term):
@@ -327,7 +333,7 @@ class Group:
             self._tell_damage()
 
     def send(self, outcome: Outcome) -> None:
-        """What the followers are to have, and the question for those who read."""
+        """Sends the followers their next entries, and the question for waiting reads."""
         if self.quarantined is not None or not self.member.leads:
             return
         try:
@@ -337,7 +343,7 @@ class Group:
         self._tell_damage()
 
     def _tell_damage(self) -> None:
-        """What could not be sent to a follower is to be mended."""
+        """Reports attachments that could not be sent to a follower, so that they are mended."""
         if self.member.damaged:
             self._traffic.damaged += self.member.damaged
             self.member.damaged.clear()
@@ -397,8 +403,8 @@ class Group:
         return packed
 
     def _dated(self, calls: list[Call], outcome: Outcome) -> tuple[list[Call], int]:
-        """The calls, of which some want time to be put to the clock, and to when; without those,
-        and 0, when nobody can say what time it is.
+        """The calls, some of which ask to set state time to the clock, and the time to set. Without
+        those calls, and with 0, when the right time is not known.
         """
         assert self.office is not None
         back = [call for call in calls if isinstance(call.proposal.command, TimeBack)]
@@ -413,7 +419,7 @@ class Group:
         return calls, to_ms
 
     def append(self, packed: Packed) -> None:
-        """Puts the entry into the log; its calls are answered when it is applied."""
+        """Appends the entry to the log; its calls are answered when it is applied."""
         index = self.member.append(packed.stamped)
         if packed.stamped.time_back:
             assert self.office is not None
@@ -426,8 +432,9 @@ class Group:
         self._pending.add(index, self.member.term, packed.calls)
 
     def own_calls(self, outcome: Outcome) -> list[Call]:
-        """What the machine wants proposed because its time has come; the group waits for its
-        result."""
+        """The commands that the machine wants to propose because their time has come. The group
+        itself waits for the result.
+        """
         office = self.office
         assert office is not None
         office.note_time()
@@ -446,12 +453,12 @@ class Group:
     # --- applying ----------------------------------------------------------------
 
     def flush(self, txn: WriteTransaction) -> None:
-        """Writes what has changed of the log, term and vote."""
+        """Writes the changes of log, term and vote."""
         self.journal.flush(self._view(txn))
 
     def take_snapshot(self, txn: WriteTransaction, space_bytes: int, outcome: Outcome) -> None:
-        """Goes on with a snapshot that comes in, within `space_bytes`, and with what is left of old
-        ones. Raises and quarantines as `apply` does.
+        """Continues to store an incoming snapshot, within `space_bytes`, and to delete old ones.
+        Raises and quarantines as `apply` does.
         """
         try:
             with txn.child() as child:
@@ -477,12 +484,14 @@ class Group:
             outcome.errors.extend((call, unknown) for call in calls if not call.ended)
 
     def need(self, calls: Sequence[Call]) -> Need:
-        """What calls need of the disk together: the highest tier, and all bytes."""
+        """The disk space that the calls need together: the highest tier, and the sum of the
+        bytes.
+        """
         try:
             with self._snapshot() as snapshot:
                 needs = [self._machine.need(snapshot, call.proposal.command) for call in calls]
         except Exception as error:  # noqa: BLE001 - must not stop the others
-            # What fails here fails again when it is applied, and that stops the group.
+            # A command that fails here fails again when it is applied, and that stops the group.
             _log.warning("need.unknown", group=self.group, error=repr(error))
             needs = [Need(Tier.FREES, 0)]
         adds = any(call.proposal.attachment for call in calls)
@@ -492,14 +501,14 @@ class Group:
     def apply(
         self, txn: WriteTransaction, outcome: Outcome, early: Outcome, room: Room | None
     ) -> None:
-        """Applies what is committed, up to `APPLY_ENTRIES_TURN_MAX` entries and within `room`, in a
-        child of `txn`. What there is no room for waits.
+        """Applies committed entries, at most `APPLY_ENTRIES_TURN_MAX` and within `room`, in a child
+        of `txn`. Entries that lack space wait.
 
-        What comes of an entry goes to `early` when it may be known before the sync, else to
+        The results of an entry go to `early` when they may be known before the sync, else to
         `outcome`.
 
-        Raises StorageFull and StorageFailed: then the whole transaction is lost. Whatever else is
-        raised, also for damage in what the group stores, quarantines the group.
+        Raises StorageFull and StorageFailed: the whole transaction is then lost. Any other
+        exception, also for damage in the group's rows, quarantines the group.
         """
         state = self.application
         last = min(self.member.commit_index, state.index + APPLY_ENTRIES_TURN_MAX)
@@ -536,9 +545,9 @@ class Group:
             assert len(applied.results) == len(waiting), "one result for each proposal"
 
     def _may_tell_early(self, record: Record, applied: Applied | None) -> bool:
-        """A committed entry that is on the disks of a majority is applied again after a crash, to
-        the same end: what comes of it is certain before its state is on disk. One of a lone voter
-        is committed in the turn that writes it, so it waits.
+        """Whether the results of an entry may be known before its state is on disk. A committed
+        entry on the disks of a majority is applied again after a crash, with the same result. An
+        entry of a lone voter is committed in the turn that writes it, so its results wait.
         """
         return applied is None or (applied.early and record.index <= self.member.certain_index)
 
@@ -586,7 +595,9 @@ class Group:
             outcome.events.append(Effects(self.group, current.effects))
 
     def _leave_office(self, outcome: Outcome) -> None:
-        """Calls in the log end as their entries do; the others are not taken on any more."""
+        """Ends the leadership here. Calls in the log end as their entries do; other calls are
+        refused.
+        """
         assert self.office is not None
         office, self.office = self.office, None
         outcome.events.append(Leadership(self.group, False))
@@ -596,19 +607,19 @@ class Group:
 
     @property
     def log_spare(self) -> int:
-        """Entries that the log keeps and nobody here needs. Followers that need them get the state
-        instead.
+        """Entries that the log keeps although no component of this node needs them. Followers that
+        need them get the state instead.
         """
         spare = self.application.index - self.journal.first_index
         return 0 if self.quarantined else max(0, spare)
 
     def measure(self) -> None:
-        """Says how large its log is."""
+        """Reports the size of its log."""
         self._window.note(self.group, self.journal.bytes_kept)
 
     def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
         """Bounds the log behind the applied entries by the group's part of the node's window; with
-        `whole` it keeps the last one alone.
+        `whole` the log keeps only the last of them.
         """
         try:
             self.journal.truncate_head(
@@ -622,12 +633,12 @@ class Group:
             self.quarantine(error, outcome)
 
     def synced(self) -> None:
-        """The transaction in which it wrote last is durable."""
+        """The transaction of its last writes is durable."""
         self.application.stored()
         self.journal.synced(self.application.index)
 
     def settled(self, outcome: Outcome) -> None:
-        """The turn is over, with the commit of its transaction unless that may wait."""
+        """The turn is over, with the commit of its transaction unless the commit may wait."""
         self.measure()
         if self.office is not None:
             self.office.answer_reads(self.application.stored_index, outcome)
@@ -635,15 +646,15 @@ class Group:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next turn has something to do that nothing else will bring about: a question
-        to send, or to commit what has become durable after the answers of others had come.
+        """Whether the next turn has work that no event brings about: a question to send, or a
+        commit of entries that became durable after the answers of the others had come.
         """
         if self.quarantined is not None:
             return False
         return (self.office is not None and self.office.asks) or self.member.may_commit
 
     def wake_s(self) -> float | None:
-        """When it wants to be looked at again if nothing happens, by the monotonic clock."""
+        """When it must be checked again if nothing happens, by the monotonic clock."""
         if self.quarantined is not None:
             return None
         instants = [self.member.wake_s, self._pending.deadline_s]
@@ -656,7 +667,7 @@ class Group:
         return min((instant for instant in instants if instant is not None), default=None)
 
     def quarantine(self, error: BaseException, outcome: Outcome) -> None:
-        """Ends the group's life on this node after a defect."""
+        """Stops the group on this node after a defect."""
         if self.quarantined is not None:
             return
         self.quarantined = error
@@ -668,7 +679,7 @@ class Group:
         outcome.events.append(Quarantine(self.group, error))
 
     def close(self, outcome: Outcome) -> None:
-        """The group is taken from this node; it is never asked again."""
+        """Ends the group on this node; it is never called again."""
         self._end("it is being deleted", None, outcome)
         self._skew.forget(self.group)
 
@@ -680,7 +691,7 @@ class Group:
             self._leave_office(outcome)
         self._end_copies()
         if self._leader_told is not None:
-            # It hears no leader any more.
+            # The group hears no leader any more.
             self._leader_told = None
             outcome.events.append(Leader(self.group, None))
 
@@ -688,7 +699,7 @@ class Group:
         return call_errors.unknown(self.group, why, error)
 
     def refusal(self) -> QueratorError:
-        """Why nothing is taken on here."""
+        """The reason why no call is accepted here."""
         if self.quarantined is not None:
             return call_errors.stopped(self.group, self.quarantined)
         if self.alone or self.member.leads:

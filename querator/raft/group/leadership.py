@@ -1,13 +1,13 @@
-"""What a leader in office has going on besides its entries: state time, reads, the handing over of
-its leadership, the change of its replicas. All of it ends with the office.
+"""Tasks of a leader other than its entries: state time, reads, transfer of the leadership, and
+changes of the replicas. All of them end with the leadership.
 
-    transfer    (Ongaro, section 3.10) no more calls are taken on; when the other has all of the
-                log it is told to stand for election at once; after `TRANSFER_TIMEOUT_S` the leader
-                goes on
+    transfer    (Ongaro, section 3.10) no more calls are accepted; when the other replica has all
+                of the log, the leader asks it to stand for election at once; after
+                `TRANSFER_TIMEOUT_S` the leader continues
     change      (section 4.1) one at a time; done when its entry is committed and applied, unknown
                 after `PROPOSAL_TIMEOUT_MS`
-    reads       `raft.group.read_index`; also during a transfer, for a majority confirms each of
-                them
+    reads       `raft.group.read_index`; also during a transfer, because a majority confirms each
+                of them
 """
 
 from typing import Final
@@ -35,16 +35,16 @@ from querator.raft.requests import Call, Outcome, Read, Reconfigure, Transfer
 _log = telemetry.logger(__name__)
 
 TRANSFER_TIMEOUT_S: Final = 2.0
-"""A leader that hands over takes no calls on for so long at the most."""
+"""A leader that hands over accepts no calls for at most this long."""
 HAND_AWAY_AGAIN_S: Final = 10.0
-"""A leadership that nobody has taken over is offered again after this."""
+"""A leadership that no replica has taken over is offered again after this."""
 
 DUE_REFUSED_MS: Final = 1_000
-"""A group's own call that was refused for space is proposed again after this."""
+"""A group's own call that was refused for lack of space is proposed again after this."""
 
 
 class Office:
-    """Of one group, in one term of its member."""
+    """The leadership of one group, in one term of its member."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Office:
         due_ms: int | None,
         prompt_ms: int | None,
     ) -> None:
-        """`last_ms`: the time of the last entry; `due_ms`: when the machine wants to be asked, and
-        `prompt_ms` when it wants to be asked for what need not wait.
+        """`last_ms`: the time of the last entry. `due_ms`: when to ask the machine for due
+        commands. `prompt_ms`: when to ask it for those that need not wait.
         """
         self._group = group
         self._member = member
@@ -67,22 +67,22 @@ class Office:
         self._clock = clock
         self._skew = skew
         self.behind_ms = 0
-        """How far state time is behind the wall clock, as of the last look; 0: not far, or nobody
-        says that the clock is right.
+        """How far state time is behind the wall clock, as of the last check; 0: not far, or the
+        clock is not known to be right.
         """
         self._begin_time(last_ms)
         self.term = member.term
         self.due_ms = due_ms
         self.prompt_ms = prompt_ms
         self.held: list[Call] = []
-        """Calls that came while the leadership is being handed over."""
+        """Calls that arrived while the leadership is being handed over."""
         self._reads = Reads()
         self._transfer: Transfer | None = None
         self._transfer_until_s = 0.0
         self._offered_s = float("-inf")
         self._handed = False
         self._changes: dict[int, tuple[float, Reconfigure]] = {}
-        """index of the entry → (until when, who waits)."""
+        """Index of the entry → (until when, the request)."""
 
     # --- time --------------------------------------------------------------------
 
@@ -102,9 +102,9 @@ class Office:
         return self._time.now_ms()
 
     def look_at_clock(self) -> None:
-        """An office that was taken without a clock to believe begins its time once more when there
-        is one: state time then jumps to it, and no lease lapses for a while. Notes how far state
-        time is behind a clock that was set forward.
+        """Checks the clock. A leadership that began without a believed clock restarts its time when
+        there is one: state time then jumps to the clock, and no lease lapses for a while. Also
+        records how far state time is behind a clock that was set forward.
         """
         now_ms = self.now_ms()
         self._skew.reached(self._group, now_ms)
@@ -115,18 +115,18 @@ class Office:
         self.behind_ms = behind_ms if self._is_behind(behind_ms) else 0
 
     def _is_behind(self, behind_ms: int) -> bool:
-        """A clock that is not believed says nothing."""
+        """Whether the difference is large, and a majority agrees with this clock."""
         if behind_ms <= STATE_TIME_JUMP_MS_MAX:
             return False
         return self._skew.agrees(self._member.other_voters)
 
     def _look_in_s(self, now_ms: int) -> float | None:
-        """When to look at the clock again: at once when it was set since the last look."""
+        """When to check the clock again: at once when it was set since the last check."""
         is_behind = self._is_behind(self._clock.wall_ms() - now_ms)
         return 0.0 if is_behind != bool(self.behind_ms) else None
 
     def right_ms(self) -> int:
-        """What the wall clock shows, to which state time may be put. Raises QueratorError."""
+        """The wall clock, to which state time may be set. Raises QueratorError."""
         if self._skew.agrees(self._member.other_voters):
             return self._clock.wall_ms()
         raise QueratorError(
@@ -136,7 +136,7 @@ class Office:
         )
 
     def put_back(self, now_ms: int) -> None:
-        """An entry that puts state time back is in the log."""
+        """An entry that sets state time back is in the log."""
         back_ms = self.now_ms() - now_ms
         _log.warning("time.put_back", group=self._group, by_ms=back_ms)
         self._begin_time(now_ms)
@@ -149,7 +149,7 @@ class Office:
         self._begin_time(now_ms)
 
     def note_time(self) -> None:
-        """Reads state time, and lets the log of a lone voter know of it, now and then."""
+        """Reads state time, and at intervals appends it to the log of a lone voter."""
         now_ms = self.now_ms()
         if self._note_in_s() == 0:
             self._member.note_time(now_ms)
@@ -161,11 +161,11 @@ class Office:
         return self._time.wait_s(at_ms)
 
     def due_in_s(self) -> float | None:
-        """Seconds from the last reading of state time until the machine is to be asked for what is
-        due; None while nothing is.
+        """Seconds from the last reading of state time until the machine must be asked for due
+        commands; None while nothing is due.
 
-        In the first `LEASE_GRACE_MS` only for what need not wait: nobody could extend a lease while
-        there was no leader.
+        In the first `LEASE_GRACE_MS` only commands that need not wait count: leases could not be
+        extended while there was no leader.
         """
         waits_s = []
         if self.due_ms is not None:
@@ -182,7 +182,7 @@ class Office:
         return self._since_s + LEASE_GRACE_MS / 1000 - self._clock.monotonic_s()
 
     def refused(self) -> None:
-        """What was due was not taken on; it is due again after a while."""
+        """The due commands were not accepted; they are due again after a while."""
         due_ms = self.now_ms() + DUE_REFUSED_MS
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
         self.prompt_ms = due_ms if self.prompt_ms is None else min(self.prompt_ms, due_ms)
@@ -194,7 +194,7 @@ class Office:
         if self._transfer is None:
             waits_s += [self.due_in_s(), self._note_in_s()]
         else:
-            # Nothing is proposed meanwhile, whatever is due.
+            # Nothing is proposed during a transfer, even if it is due.
             instants.append(self._transfer_until_s)
         now_s = self._clock.monotonic_s()
         instants += [now_s + wait_s for wait_s in waits_s if wait_s is not None]
@@ -204,7 +204,7 @@ class Office:
 
     @property
     def reads(self) -> bool:
-        """Whether somebody waits to read."""
+        """Whether a caller waits to read."""
         return bool(self._reads)
 
     @property
@@ -223,7 +223,9 @@ class Office:
             self._reads.confirm(first)
 
     def answer_reads(self, synced_index: int, outcome: Outcome) -> None:
-        """A snapshot of now holds the entries up to `synced_index`."""
+        """Answers the reads for which a current snapshot, with entries up to `synced_index`, is
+        enough.
+        """
         if self._reads:
             outcome.done.extend((future, None) for future in self._reads.done(synced_index))
 
@@ -234,7 +236,7 @@ class Office:
         return self._transfer is not None
 
     def transfer(self, request: Transfer, outcome: Outcome) -> None:
-        """Takes no calls on until the replica there leads, or the time is over."""
+        """Accepts no calls until the replica on that node leads, or the time is over."""
         target = configuration.of_node(self._journal.replicas, request.to)
         error: QueratorError | None = None
         if target is None or not target.voter:
@@ -254,8 +256,8 @@ class Office:
         self._begin(request)
 
     def hand_away(self) -> None:
-        """Hands over to the replica that is most likely to take it, if one is, unless that is under
-        way, or was without success a moment ago.
+        """Hands over to the best suited replica, if there is one. Does nothing during a transfer,
+        or shortly after one that failed.
         """
         now_s = self._clock.monotonic_s()
         if self._transfer is not None or now_s - self._offered_s < HAND_AWAY_AGAIN_S:
@@ -272,7 +274,7 @@ class Office:
         self._handed = False
 
     def go_on(self, outcome: Outcome) -> None:
-        """Tells the other to take over when it can, and gives up when it does not."""
+        """Asks the other replica to take over as soon as it can, and gives up when it does not."""
         request = self._transfer
         if request is None:
             return
@@ -289,7 +291,7 @@ class Office:
     # --- change of replicas --------------------------------------------------------
 
     def reconfigure(self, request: Reconfigure, outcome: Outcome) -> None:
-        """Appends the changed configuration, if it may be changed."""
+        """Appends the changed configuration, if the change is allowed."""
         try:
             index = self._reconfigure(request.change)
         except QueratorError as error:
@@ -331,7 +333,7 @@ class Office:
             outcome.done.append((found[1].future, None))
 
     def end_changes(self, unknown: QueratorError, outcome: Outcome) -> None:
-        """Of changes that take too long nobody can say what becomes of them."""
+        """Ends changes that take too long; their outcome is unknown."""
         now_s = self._clock.monotonic_s()
         for index, (until_s, request) in list(self._changes.items()):
             if until_s <= now_s:
@@ -341,12 +343,12 @@ class Office:
     # --- the end -----------------------------------------------------------------
 
     def leave(self, refused: QueratorError, unknown: QueratorError, outcome: Outcome) -> None:
-        """Ends what is going on; calls in the log end as their entries do."""
+        """Ends all tasks; calls in the log end as their entries do."""
         outcome.errors.extend((call, refused) for call in self.held)
         outcome.done.extend((future, refused) for future in self._reads.take_all())
         outcome.done.extend((request.future, unknown) for _, request in self._changes.values())
         if self._transfer is not None:
-            # Whoever leads: it is not this replica any more.
+            # The transfer has succeeded: this replica does not lead any more.
             self._end_transfer(self._transfer, None, outcome)
 
     @staticmethod

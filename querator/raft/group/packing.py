@@ -1,4 +1,4 @@
-"""Calls of one group into one entry: the machine packs them, and those that it cannot pack end."""
+"""Packs calls of one group into one entry; calls that the machine cannot pack end."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ from querator.raft.requests import Call, Outcome
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """An entry that may be appended, and whose calls it carries, in order. `time_forward`: with it
-    state time jumps to the clock.
+    """An entry that may be appended, and its calls, in order. `time_forward`: with this entry state
+    time jumps to the clock.
     """
 
     stamped: Stamped
@@ -22,7 +22,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 class OwnWorkFailed(Exception):
-    """The group cannot do what its machine wants done: it would try for ever."""
+    """The machine's own command cannot be packed: the group would retry it for ever."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -37,8 +37,8 @@ def pack(
     *,
     time_back: bool = False,
 ) -> Packed | None:
-    """One entry of all calls that pack; None when there is none. A call that does not ends with
-    INTERNAL. Raises OwnWorkFailed when it is one that nobody waits for. `time_back`: the group's
+    """One entry of all calls that pack; None when there is none. A call that does not pack ends
+    with INTERNAL. Raises OwnWorkFailed when that call is the group's own. `time_back`: the group's
     time goes back to `now_ms`.
     """
     try:

@@ -1,11 +1,11 @@
 """Calls whose entries are in the log and not applied yet, until each has ended.
 
-what comes of the entry                               the call ends with
+event                                                 the call ends with
 ----------------------------------------------------  ------------------------------------------
-it is applied here, leading or not                    its result
+the entry is applied here, leading or not             its result
 an entry of another term is applied in its place      NOT_LEADER: certainly not executed
-the group ends on this node, or the log jumps over    OUTCOME_UNKNOWN
-it by a snapshot, or the deadline of the call passes
+the group ends on this node, a snapshot replaces the  OUTCOME_UNKNOWN
+log, or the deadline of the call passes
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from querator.model.shares import Shares
 from querator.raft.requests import Call
 
 Backlog = Shares[GroupId]
-"""What the calls of all groups of a node weigh, in bytes, until their entries are gone."""
+"""Bytes of the calls of all groups of a node, until their entries are gone."""
 
 
 class _Entry:
-    """Of the log, with its calls in the order of their packing."""
+    """An entry of the log, with its calls in the order of their packing."""
 
     __slots__ = ("bytes", "calls", "first", "taken", "term")
 
@@ -29,7 +29,7 @@ class _Entry:
         self.calls = calls
         self.bytes = sum([call.bytes for call in calls])
         self.first = 0
-        """Nobody waits for the calls before this one any more."""
+        """No caller waits for the calls before this one any more."""
         self.taken = False
 
 
@@ -38,10 +38,10 @@ class Pending:
         self._backlog = backlog
         self._group = group
         self._entries: dict[int, _Entry] = {}
-        """By index, which rises."""
+        """By index, ascending."""
         self._waiting: deque[_Entry] = deque()
-        """As they came. Those that have been taken, or in which all calls have ended, are dropped
-        when they are the first.
+        """In order of arrival. Entries that were taken, or whose calls have all ended, are dropped
+        when they come first.
         """
 
     def add(self, index: int, term: int, calls: list[Call]) -> None:
@@ -51,12 +51,14 @@ class Pending:
         self._backlog.add(self._group, entry.bytes)
 
     def of(self, index: int, term: int) -> list[Call] | None:
-        """The calls of this very entry; None when it carries none of this node."""
+        """The calls of exactly this entry; None when it carries none of this node."""
         found = self._entries.get(index)
         return None if found is None or found.term != term else found.calls
 
     def take(self, index: int, term: int) -> tuple[list[Call], list[Call]]:
-        """Of an entry that is applied: its calls, and those that can never be applied for it."""
+        """For an applied entry: its calls, and the calls that can never be applied because of
+        it.
+        """
         mine = self._entries.get(index)
         if mine is not None and mine.term == term:
             return self._take([index]), []
@@ -74,24 +76,24 @@ class Pending:
         return calls
 
     def expired(self, now_s: float) -> list[Call]:
-        """Ends the calls whose deadlines have passed. They keep their places, which tell which
-        result belongs to whom.
+        """Ends the calls whose deadlines have passed. They keep their places, which assign results
+        to calls.
         """
         gone = []
         while (call := self._first()) is not None and call.deadline_s <= now_s:
-            # Calls have one timeout: the later ones have later deadlines.
+            # All calls have the same timeout: later ones have later deadlines.
             call.ended = True
             gone.append(call)
         return gone
 
     @property
     def deadline_s(self) -> float | None:
-        """Of the first call that has not ended."""
+        """Deadline of the first call that has not ended."""
         first = self._first()
         return None if first is None else first.deadline_s
 
     def _first(self) -> Call | None:
-        """The first call for which somebody waits. Each call is passed over once."""
+        """The first call with a waiting caller. Each call is skipped at most once."""
         while self._waiting:
             entry = self._waiting[0]
             while not entry.taken and entry.first < len(entry.calls):

@@ -1,11 +1,11 @@
-"""Reads that wait until the leader knows that it is one (ReadIndex; Ongaro, section 6.4).
+"""Reads that wait until the leader has confirmed its leadership (ReadIndex; Ongaro, section 6.4).
 
     waiting ──next send──► in a round ──a majority answers──► confirmed ──applied and synced──► done
 
-A leader may have been deposed without knowing. So a read notes the commit index when it comes, all
-that wait at the next send are one round, and only a majority that answers a message sent after that
-says that no other leader has acknowledged anything since. Heartbeats between nodes say nothing.
-The no-op of the own term must have been applied before: the group is in office.
+A leader may have been deposed without knowing it. So a read notes the commit index when it arrives,
+and all reads that wait at the next send form one round. Only when a majority answers a message sent
+after that, no other leader can have acknowledged anything since. Heartbeats between nodes do not
+count. The no-op of the own term must have been applied before: the group is in office.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ class Reads:
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
         self._index = 0
-        """Commit index when the last of the waiting came."""
+        """Commit index when the last of the waiting reads came."""
         self._rounds: list[tuple[int, int, list[asyncio.Future[None]]]] = []
-        """(round, commit index, who waits), rounds rising."""
+        """(round, commit index, futures), rounds ascending."""
         self._confirmed: list[tuple[int, list[asyncio.Future[None]]]] = []
 
     def __bool__(self) -> bool:
@@ -37,18 +37,20 @@ class Reads:
         self._index = commit_index
 
     def begun(self, round_: int) -> None:
-        """Everybody is asked, for all that wait."""
+        """All voters are asked, for all waiting reads."""
         self._rounds.append((round_, self._index, self._waiting))
         self._waiting = []
 
     def confirm(self, round_: int) -> None:
-        """A majority has answered the round: it confirms the earlier ones as well."""
+        """A majority has answered the round: that confirms the earlier rounds as well."""
         while self._rounds and self._rounds[0][0] <= round_:
             _, index, futures = self._rounds.pop(0)
             self._confirmed.append((index, futures))
 
     def done(self, synced_index: int) -> "list[asyncio.Future[None]]":
-        """Takes those that a snapshot of now answers; entries up to `synced_index` are in it."""
+        """Takes the reads that a current snapshot answers; it contains the entries up to
+        `synced_index`.
+        """
         ready = [futures for index, futures in self._confirmed if index <= synced_index]
         self._confirmed = [one for one in self._confirmed if one[0] > synced_index]
         return [future for futures in ready for future in futures]

@@ -1,12 +1,12 @@
-"""What a follower does with a snapshot that has arrived, between its receiver and its log.
+"""Installation of a received snapshot in a follower, between its receiver and its log.
 
-its state and log                     it
------------------------------------   ------------------------------------------------------
-have committed as much                says so
-have the entry at the same place      commits up to there, for all up to it is equal; entries
-                                      behind it may be acknowledged and must stay
-have not                              switches: the rows are those of the snapshot, the log
-                                      begins after it, term and vote stay
+state and log of the follower          action
+-----------------------------------    ------------------------------------------------------
+have committed at least as much        reports that
+have the entry at the same place       commits up to there, because everything up to it is
+                                       equal; later entries may be acknowledged and must stay
+have not                               switches: the rows are those of the snapshot, the log
+                                       begins after it, term and vote stay
 """
 
 from querator.model.ids import GroupId
@@ -23,7 +23,7 @@ from querator.storage.generations import write_view
 
 
 class Arrival:
-    """Of one group. Only the raft thread calls it."""
+    """Received snapshots of one group. Only the raft thread calls it."""
 
     def __init__(self, group: GroupId, txn: ReadTransaction, mail: Mail) -> None:
         """Raises StorageCorrupt."""
@@ -34,7 +34,7 @@ class Arrival:
 
     @property
     def generation(self) -> int:
-        """Of the rows in use."""
+        """Generation of the rows in use."""
         return self._receiver.generation
 
     @property
@@ -48,16 +48,16 @@ class Arrival:
         return self._receiver.expires_s
 
     def look(self, now_s: float) -> None:
-        """Whether what is staged has been forgotten by everybody."""
+        """Gives a staged snapshot up that no leader has continued for long."""
         self._receiver.look(now_s)
 
     def hear(self, sender: int, node: NodeKey, message: SnapshotOffer | SnapshotChunk) -> None:
-        """A message of the leader."""
+        """Handles a message of the leader."""
         self._from = (sender, node)
         self._receiver.on_message(message)
 
     def give_up(self) -> None:
-        """The log goes on without a snapshot."""
+        """Gives the staged snapshot up: the log continues without it."""
         if self._receiver.staged:
             self._receiver.abandon()
 
@@ -71,7 +71,9 @@ class Arrival:
         space_bytes: int,
         applied_index: int,
     ) -> Position | None:
-        """A turn's work, in its transaction; where it has switched to a snapshot, the place."""
+        """Does a turn's work, in its transaction. Returns the position of a snapshot that it has
+        switched to, else None.
+        """
         if member.leads:
             self.give_up()
         receiver = self._receiver

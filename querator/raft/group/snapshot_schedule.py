@@ -1,17 +1,18 @@
 """The snapshots that leaders send: one for each follower that needs one (`raft.snapshot.sender`).
 
-    a follower's progress       its copy
+    a follower's progress       its snapshot
     -----------------------     ------------------------------------------------------------------
-    becomes SNAPSHOT            begins when there is a connection, and less than `SENT_MAX` of them
-                                are on their way from this node, for which the groups stand in
-                                line; after a failure not before `AGAIN_S`
-    is SNAPSHOT                 goes on by a step, each `STEP_PAUSE_S` at the most: the groups of
-                                the node work on in between
+    becomes SNAPSHOT            begins when there is a connection, and this node is sending fewer
+                                than `SENT_MAX`, for which the groups wait in a queue; after a
+                                failure not before `AGAIN_S`
+    is SNAPSHOT                 continues by one step, at most one in each `STEP_PAUSE_S`: the
+                                groups of the node work in between
     PROBE again                 when it is done or has failed
 
-What the log keeps for followers is said here too: a window behind the slowest one that is heard,
-and what comes after a snapshot that is being installed; never more than `PINNED_WINDOWS` windows,
-and nothing while space is short. A follower that needs what is gone gets another snapshot.
+This module also determines which entries the log keeps for followers: a window behind the slowest
+follower that is heard, and the entries after a snapshot that is being installed. It keeps at most
+`PINNED_WINDOWS` windows, and none while space is short. A follower that needs a dropped entry gets
+another snapshot.
 """
 
 from itertools import islice
@@ -35,19 +36,19 @@ from querator.storage.environment import Environment, WriteTransaction
 _log = telemetry.logger(__name__)
 
 SENT_MAX: Final = 8
-"""Snapshots on their way from one node."""
+"""Most snapshots on their way from one node."""
 AGAIN_S: Final = 5.0
 STEP_PAUSE_S: Final = 0.002
 NO_ROOM_S: Final = 0.1
-"""When to look again whether the transport has room for one that has begun."""
+"""When to check again whether the transport has space for a snapshot that has begun."""
 NOT_BEGUN_S: Final = 5.0
-"""When to look again whether one can begin, if nobody says so before."""
+"""When to check again whether one can begin, if no event says so before."""
 HEARD_S: Final = 10.0
-"""The log waits for followers that were heard so lately."""
+"""The log waits for followers that were heard within this."""
 
 
 class SnapshotStats(msgspec.Struct, frozen=True):
-    """Of all groups of the node since its start; `sending` are on their way."""
+    """Snapshots of all groups of the node since its start; `sending` are on their way."""
 
     sending: int
     sent: int
@@ -58,7 +59,7 @@ class SnapshotStats(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """What the groups of a node send and receive of snapshots."""
+    """Snapshots that the groups of a node send and receive."""
 
     def __init__(self) -> None:
         self._senders: list[SnapshotSender] = []
@@ -66,10 +67,10 @@ class Traffic:
         self._sent = self._failed = self._bytes_sent = 0
         self.installed = self.bytes_received = 0
         self.damaged: list[AttachmentDamaged] = []
-        """What a snapshot or an entry could not be sent with, since somebody has looked."""
+        """Attachments that a snapshot or an entry could not be sent with, since the last check."""
 
     def may_begin(self, group: GroupId) -> bool:
-        """Whether one more may begin; if not, the group stands in line."""
+        """Whether one more may begin; if not, the group enters the wait queue."""
         if len(self._senders) < SENT_MAX:
             return True
         self._line[group] = None
@@ -80,11 +81,11 @@ class Traffic:
 
     @property
     def calls(self) -> bool:
-        """Whether it is somebody's turn who stands in line."""
+        """Whether a waiting group may begin."""
         return bool(self._line) and len(self._senders) < SENT_MAX
 
     def called(self) -> list[GroupId]:
-        """Those whose turn it is; they leave the line."""
+        """Takes the groups that may begin out of the wait queue."""
         groups = list(islice(self._line, max(0, SENT_MAX - len(self._senders))))
         for group in groups:
             del self._line[group]
@@ -103,7 +104,7 @@ class Traffic:
         return bool(self._senders)
 
     def before_commit(self, txn: WriteTransaction) -> None:
-        """Right before every commit of the node."""
+        """Called right before every commit of the node."""
         for sender in self._senders:
             sender.before_commit(txn)
 
@@ -120,7 +121,7 @@ class Traffic:
 
 
 class Copies:
-    """Those of one group, in one term of its leader."""
+    """The snapshots of one group, in one term of its leader."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Copies:
         self._number = 0
         self._senders: dict[int, SnapshotSender] = {}
         self._next_s: dict[int, float] = {}
-        """When a follower's copy may begin, or go on."""
+        """When a follower's snapshot may begin or continue."""
 
     def _waiting(self) -> list[int]:
         return [
@@ -154,7 +155,9 @@ class Copies:
         ]
 
     def send(self) -> None:
-        """Begins what is needed, sends what there is room for, and ends what is over."""
+        """Begins needed snapshots, sends what there is space for, and ends snapshots that are
+        over.
+        """
         now_s = self._clock.monotonic_s()
         for id_ in self._waiting():
             if now_s < self._next_s.get(id_, 0.0):
@@ -228,7 +231,7 @@ class Copies:
             self._next_s[replica] = min(self._next_s.get(replica, now_s), now_s + STEP_PAUSE_S)
 
     def on_connection(self, node: NodeKey) -> None:
-        """It came up, or broke."""
+        """A connection came up, or broke."""
         now_s = self._clock.monotonic_s()
         for id_ in self._waiting():
             if self._member.node_of(id_) == node:
@@ -237,7 +240,7 @@ class Copies:
                     self._senders[id_].interrupted(now_s)
 
     def called(self) -> None:
-        """It is the group's turn to begin."""
+        """The group may begin a snapshot."""
         now_s = self._clock.monotonic_s()
         for id_ in self._waiting():
             if id_ not in self._senders:
@@ -249,7 +252,7 @@ class Copies:
         return min((self._next_s.get(id_, 0.0) for id_ in waiting), default=None)
 
     def needed_from(self) -> int:
-        """The first entry of the log that followers wait for; one above the last when none does."""
+        """The first entry of the log that followers wait for; last + 1 when none waits."""
         heard_s = self._clock.monotonic_s() - HEARD_S
         first = self._journal.last_index + 1
         for id_, progress in self._member.progress.items():
@@ -262,7 +265,7 @@ class Copies:
         return first
 
     def close(self) -> None:
-        """The leadership is over."""
+        """The leadership has ended."""
         for sender in self._senders.values():
             self._traffic.ended(sender)
         self._senders.clear()
