@@ -1,30 +1,32 @@
-"""What may still be written, judged before it is taken on: a turn's transaction must not fail.
+"""Checks writes against the free space before they are accepted: a turn's transaction must not
+fail.
 
-Space is looked at once in a turn, with `Environment.usage`; what is taken on is taken off it, for
-all groups and whoever it came from.
+Space is checked once in a turn, with `Environment.usage`. Accepted writes are subtracted from it,
+for all groups and all sources.
 
-    what                                 leaves free
+    writes                               leave free
     ----------------------------------   -------------------------------------------------------
     calls that add items                 the environment's reserve
     calls that lease, or give back       half of it
-    other calls                          a quarter of it, so that completes and deletes go on
-    entries of a leader                  the same: of a full node, they are acknowledged without
-    what mends a damaged block           the same
-    a snapshot that comes in             an eighth of it
-    committed entries that are applied   a sixteenth of it, by what they really write
+    other calls                          a quarter of it, so that completes and deletes continue
+    entries of a leader                  the same: if the node is full, they are not acknowledged
+    repairs of a damaged block           the same
+    an incoming snapshot                 an eighth of it
+    committed entries that are applied   a sixteenth of it, by what they actually write
 
-A node that is full may have to forget what has been completed elsewhere, of which only a snapshot
-tells: so there is always some space that this alone may take.
+A full node may have to delete items that were completed elsewhere, and only a snapshot may tell it:
+so some space is reserved for snapshots.
 
-While much is free (`roomy`), calls count by their size alone. Otherwise the machine says what each
-may need at most (`Machine.need`), and a call that only this turn has no space for waits for the
-next one. What was appended may be applied much later, and other groups, followers and snapshots
-write too. So entries are applied one by one then, each in a child transaction: one that would write
-more than there is is undone, and waits (`Room`). So no transaction is larger than what is free.
+While much is free (`roomy`), calls count by their size alone. Otherwise the machine returns the
+most that each call may need (`Machine.need`), and a call that lacks space only in this turn waits
+for the next one. An appended entry may be applied much later, and other groups, followers and
+snapshots write too. So entries are then applied one by one, each in a child transaction: an entry
+that would write more than the free space is rolled back, and waits (`Room`). So no transaction is
+larger than the free space.
 
-When no more than twice the reserve is free the space is short, and the logs give way: whatever
-their window, they keep their last entry alone, or what has been completed would go on to fill the
-disk.
+When at most twice the reserve is free, the space is short, and the logs shrink: whatever their
+window, they keep only their last entry. Otherwise entries of completed items would continue to fill
+the disk.
 """
 
 from collections.abc import Sequence
@@ -37,31 +39,33 @@ from querator.raft.messages import Append
 from querator.storage.environment import Environment, WriteTransaction
 
 _KEPT_PARTS: Final = {Tier.ADDS: 1, Tier.LEASES: 2, Tier.FREES: 4}
-"""Calls go on while this part of the reserve is free."""
+"""Calls are accepted while this part of the reserve is free."""
 _STAGING_PART: Final = 8
-"""A snapshot comes in while this part of the reserve is free."""
+"""A snapshot is received while this part of the reserve is free."""
 _APPLYING_PART: Final = 16
-"""What is committed is applied while this part is: the rest of a turn writes little."""
+"""Committed entries are applied while this part is free: the rest of a turn writes little."""
 _NEED_PART: Final = 8
-"""An entry whose calls need more than this part of the reserve counts as if they needed that, or it
-would be refused for ever where the reserve is small: bounds are far above what is usual. What it
-really writes is judged when it is applied."""
+"""An entry whose calls need more than this part of the reserve counts as if they needed this part.
+Otherwise it would be refused for ever where the reserve is small, because the bounds are far above
+the usual need. Its actual writes are checked when it is applied.
+"""
 _ROOMY_RESERVES: Final = 16
-"""With so many reserves free, what calls need is not asked."""
+"""While more than this number of reserves is free, the need of calls is not determined."""
 _CALL_BYTES: Final = 4_096
-"""What a call may need on disk besides what its bytes tell: its rows and their pages."""
+"""Disk space that a call may need in addition to its bytes: its rows and their pages."""
 _COMMAND_FACTOR: Final = 16
-"""What a byte of a command may need: 20 of them ask for a time or a key of one item, which takes a
-row or two of their own in the partition's tables, besides the log."""
+"""Disk space that a byte of a command may need. 20 bytes ask for a time or a key of one item, which
+takes one or two rows in the partition's tables, in addition to the log.
+"""
 _SHORT_RESERVES: Final = 2
 
 
 class NoRoom(Exception):
-    """An entry would write more than there is; it has written nothing."""
+    """An entry would write more than the free space; it has written nothing."""
 
 
 class Room:
-    """What the entries that a turn applies may still write."""
+    """The space for the entries that a turn applies."""
 
     def __init__(self, free_bytes: int) -> None:
         self.free_bytes = free_bytes
@@ -69,7 +73,7 @@ class Room:
         """Whether an entry had to wait."""
 
     def take(self, txn: WriteTransaction) -> None:
-        """What the child transaction `txn` has written. Raises NoRoom."""
+        """Subtracts what the child transaction `txn` has written. Raises NoRoom."""
         need_bytes = txn.added_bytes()
         if need_bytes and need_bytes > self.free_bytes:
             self.refused = True
@@ -78,7 +82,7 @@ class Room:
 
 
 class Space:
-    """Of one node. Only the raft thread calls it."""
+    """Disk space of one node. Only the raft thread calls it."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -91,7 +95,7 @@ class Space:
         self._room: Room | None = None
 
     def begin_turn(self) -> None:
-        """What was taken off is written, or was not taken on."""
+        """Forgets the last check: accepted writes are now written, or were refused."""
         self._known = False
         self._room = None
 
@@ -109,7 +113,7 @@ class Space:
         return self._free_bytes - _SHORT_RESERVES * self._reserve_bytes
 
     def was_short(self) -> bool:
-        """Whether it was found short since this was asked last."""
+        """Whether space was found short since the last call."""
         if self._room is not None and self._room.refused:
             self._short = True
         short, self._short = self._short, False
@@ -117,13 +121,13 @@ class Space:
 
     @property
     def ample(self) -> bool:
-        """Whether there is more than the work of some turns may take."""
+        """Whether more is free than the work of some turns may take."""
         self._look()
         return self._spare_bytes > TURN_BYTES_MAX
 
     @property
     def roomy(self) -> bool:
-        """Whether there is so much that what calls need does not matter."""
+        """Whether so much is free that the need of calls does not matter."""
         self._look()
         return self._free_bytes > _ROOMY_RESERVES * self._reserve_bytes
 
@@ -133,11 +137,11 @@ class Space:
         return self._takes(need, Tier.FREES)
 
     def takes_calls(self, entry: Entry, calls: int, need: Need) -> bool:
-        """Whether an entry of so many calls, with what they need together, may be taken on."""
+        """Whether an entry of `calls` calls, with their common need, may be accepted."""
         return self._takes(self._of_calls(entry, calls, need), need.tier)
 
     def may_take_later(self, entry: Entry, calls: int, need: Need) -> bool:
-        """Whether they could have been taken on when the turn began."""
+        """Whether the entry could have been accepted when the turn began."""
         need_bytes = self._of_calls(entry, calls, need)
         return self._found_bytes - need_bytes >= self._kept_bytes(need.tier)
 
@@ -146,7 +150,7 @@ class Space:
         return size_bytes(entry, calls) + min(need.bytes, self._reserve_bytes // _NEED_PART)
 
     def takes_mending(self, size: int) -> bool:
-        """Whether bytes that are damaged on the disk may be written again."""
+        """Whether damaged bytes on the disk may be written again."""
         return self._takes(2 * size + _CALL_BYTES, Tier.FREES)
 
     def _takes(self, need_bytes: int, tier: Tier) -> bool:
@@ -165,14 +169,14 @@ class Space:
         return self._reserve_bytes // _KEPT_PARTS[tier]
 
     def refusal(self, tier: Tier) -> QueratorError:
-        """Of a call that is not taken on."""
+        """The error of a call that is not accepted."""
         kept = self._kept_bytes(tier)
         message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
         return QueratorError(ErrorCode.STORAGE_FULL, message)
 
     def room(self, txn: WriteTransaction) -> Room | None:
-        """What entries may write that are applied in `txn`, besides what it has written; None: they
-        need not be judged.
+        """The space for entries that are applied in `txn`, after what `txn` has written; None: no
+        check is needed.
         """
         if self.roomy:
             return None
@@ -182,7 +186,7 @@ class Space:
         return self._room
 
     def take_staging(self) -> int:
-        """Bytes that a snapshot may take in this turn."""
+        """Reserves and returns the bytes that a snapshot may take in this turn."""
         self._look()
         free_bytes = self._free_bytes
         if self._room is not None:
@@ -196,7 +200,7 @@ class Space:
 
 
 def size_bytes(entry: Entry, calls: int) -> int:
-    """What an entry of so many calls needs by its size alone."""
+    """What an entry of `calls` calls needs by its size alone."""
     return _need(entry.command, entry.attachments) + _CALL_BYTES * calls
 
 

@@ -1,38 +1,37 @@
-"""A group's log, term and vote, kept in the node's environment.
+"""A group's log, term and vote, in the node's environment.
 
 Rows (`storage.tables`):
 
-    LOG      index → kind, number of attachments, bytes it counts for, term, now_ms,
+    LOG      index → kind, number of attachments, size in the count of bytes, term, now_ms,
                      bytes of the log up to here, command
     MEMBERS  → term, vote, where the log begins, the runs of terms in it, the replica's id, and
                the configurations that are or may come to be in force (`raft.configuration`)
-    APPLIED  → index, term and now_ms of the last applied entry (written by `raft.group.group`)
+    APPLIED  → index, term and now_ms of the last applied entry (written by `raft.group`)
 
-Their bytes are in `raft.log.rows`. All are sealed: damage in them is StorageCorrupt, and stops the
-one group.
+`raft.log.rows` encodes them. All are sealed: damage in them is StorageCorrupt, and stops only this
+group.
 
-Attachments are in `storage.attachments` under (group, index, part): written when their entry is
-appended, released when the head of the log passes it.
+Attachments are in `storage.attachments` under (group, index, part). They are written when their
+entry is appended, and released when the head of the log passes it.
 
 Memory holds what a turn needs and nothing that grows with the log: the newest entries up to
-`LOG_CACHE_BYTES` (with those that are not applied up to `LOG_UNAPPLIED_CACHE_BYTES`), the first and
-last index, and for the term of any index the runs of equal terms, of which each election begins
-one. Sizes are differences of the running count of bytes that each row carries. So opening a log of
+`LOG_CACHE_BYTES` (including those that are not applied up to `LOG_UNAPPLIED_CACHE_BYTES`), the
+first and last index, and the runs of equal terms, which give the term of any index. Each election
+begins one run. Sizes are differences of the running count of bytes in each row. So opening a log of
 any length reads four rows.
 
-The journal gathers changes in memory; `flush` writes them into the turn's transaction and
-`synced` says that it was committed. Nothing here is undone: a transaction that fails ends the
-process, which recovers from disk. `take_back` lets go of entries at the end, which another leader
-has replaced; of those that are written, the rows go with the next flush. The commit index is not
-stored. A restart begins at the applied index, which is a committed one, and Raft demands no more
-(Ongaro, Consensus: Bridging Theory and Practice, section 3.8).
+The journal gathers changes in memory; `flush` writes them into the turn's transaction, and `synced`
+reports that it was committed. Nothing here is undone: a transaction that fails ends the process,
+which recovers from disk. `take_back` drops entries at the end that another leader has replaced; the
+next flush deletes the rows of those that were written. The commit index is not stored. A restart
+begins at the applied index, which is a committed one, and Raft demands no more (Ongaro, Consensus:
+Bridging Theory and Practice, section 3.8).
 
-To the library the log is a list of (command, index, term) whose position 0 is the sentinel: the
-entry before the first one kept. It asks for indexes and terms only; commands are read by
-`record`.
+For the library the log is a list of (command, index, term) whose position 0 is the sentinel: the
+entry before the first one kept. The library reads only indexes and terms; `record` reads commands.
 
-Longer than 500 lines: whatever changes the log changes its sizes, terms and configurations too, and
-that is checked by reading these places together.
+The module is longer than 500 lines: every change of the log also changes its sizes, terms and
+configurations, which a reader checks by reading these places together.
 """
 
 from bisect import bisect_right
@@ -79,14 +78,14 @@ from querator.storage.tables import LOG, MEMBERS
 
 _NO_ENTRY = Entry(b"")
 PINNED_WINDOWS = 4
-"""What followers may keep of the log at the most, in windows."""
+"""Most that the log keeps for followers, in windows."""
 
 Snapshots = Callable[[], AbstractContextManager[ReadTransaction]]
-"""Opens a view of what is committed in the environment."""
+"""Opens a read transaction on what is committed in the environment."""
 
 
 class Stamped(msgspec.Struct, frozen=True, gc=False):
-    """An entry with the leader's time, as the journal takes it on."""
+    """An entry with the leader's time, as the journal accepts it."""
 
     entry: Entry
     now_ms: int
@@ -108,7 +107,7 @@ class Journal(LogOfLibrary):
         replica: int = 1,
         replicas: Replicas = (),
     ) -> None:
-        """An empty log of this replica, not stored yet. Use `open` for one that may exist."""
+        """An empty log of this replica, not stored yet. Use `open` for a log that may exist."""
         self._group = group
         self.replica = replica
         """Id of this replica in the group."""
@@ -143,8 +142,8 @@ class Journal(LogOfLibrary):
         replica: int = 1,
         replicas: Replicas = (),
     ) -> Self:
-        """The stored log, whatever replicas it says there are, or an empty one of this replica in
-        this first configuration. Raises GroupDeleted, StorageCorrupt.
+        """The stored log, regardless of `replicas`, or an empty log of this replica with `replicas`
+        as the first configuration. Raises GroupDeleted, StorageCorrupt.
         """
         journal = cls(group, replica=replica, replicas=replicas)
         stored = MEMBERS.get(txn, group)
@@ -190,7 +189,7 @@ class Journal(LogOfLibrary):
 
     @property
     def first_index(self) -> int:
-        """Of the oldest entry kept; one above `last_index` when there is none."""
+        """Index of the oldest entry kept; `last_index` + 1 when there is none."""
         return self._base_index + 1
 
     @property
@@ -199,7 +198,7 @@ class Journal(LogOfLibrary):
         return self._last_bytes - self._base_bytes
 
     def bytes_after(self, index: int) -> int:
-        """Size of the entries behind this one that are in memory: the newest, without a gap. Costs
+        """Size of the entries after this one that are in memory: the newest, without a gap.
         O(1).
         """
         first = self._cache.get(index + 1)
@@ -232,7 +231,7 @@ class Journal(LogOfLibrary):
         return decode_record(self._group, key, value)
 
     def entries(self, snapshots: Snapshots, first: int, bytes_max: int) -> tuple[LogEntry, ...]:
-        """Entries from `first` on, to be sent: as many as `bytes_max` holds, and at least one.
+        """Entries to send, from `first` on: as many as `bytes_max` holds, and at least one.
 
         Raises StorageCorrupt.
         """
@@ -241,7 +240,7 @@ class Journal(LogOfLibrary):
         for index in range(first, self.last_index + 1):
             record = self._cache.get(index)
             if record is None:
-                # The rest is older than what memory holds.
+                # The remaining entries are older than those in memory.
                 return (*found, *self._stored_entries(snapshots, index, bytes_max - size, found))
             size += record.bytes
             if found and size > bytes_max:
@@ -285,7 +284,7 @@ class Journal(LogOfLibrary):
 
     @property
     def replicas_index(self) -> int:
-        """Index of the entry that holds it."""
+        """Index of the entry that holds the configuration in force."""
         return self._configurations[-1][0]
 
     # --- what a turn does with it ----------------------------------------------
@@ -301,11 +300,11 @@ class Journal(LogOfLibrary):
 
     @property
     def only_grown(self) -> bool:
-        """Whether all that `flush` has to write are entries behind those that are written."""
+        """Whether `flush` only has to write entries after those that are written."""
         return not self._member_changed and self._stored_index <= self._written_index
 
     def flush(self, txn: WriteTransaction) -> None:
-        """Writes what has changed since the last flush."""
+        """Writes the changes since the last flush."""
         for index in range(self._written_index + 1, self._stored_index + 1):
             attachments.discard(txn, self._group, index)
             LOG.delete(txn, self._group, index)
@@ -331,7 +330,7 @@ class Journal(LogOfLibrary):
         self._member_changed = False
 
     def position(self, txn: ReadTransaction) -> Position:
-        """What belongs to the state that the transaction sees. Raises StorageCorrupt."""
+        """The position of the state that the transaction sees. Raises StorageCorrupt."""
         applied = read_applied(txn, self._group)
         assert applied is not None, "a leader in office has applied its first entry"
         index, term, now_ms = applied
@@ -344,8 +343,8 @@ class Journal(LogOfLibrary):
         return Position(index, term, now_ms, log_bytes, replicas_index, replicas)
 
     def replace(self, position: Position) -> None:
-        """The log begins after the state that a snapshot has brought, and is empty. Term, vote and
-        replica stay; the next flush writes them into the new generation.
+        """Makes the log begin after the state of a snapshot, empty. Term, vote and replica stay;
+        the next flush writes them into the new generation.
         """
         assert position.index > self._base_index
         self._base_index = self.last_index = position.index
@@ -383,11 +382,11 @@ class Journal(LogOfLibrary):
         needed_from: int | None = None,
         whole: bool = False,
     ) -> None:
-        """Lets the oldest entries go while more than a window of `bytes_max` is kept, or with
-        `whole` all; never one that is not applied, nor the last that is. From `needed_from` on,
-        where followers need them, `PINNED_WINDOWS` windows are kept.
+        """Drops the oldest entries while more than a window of `bytes_max` is kept, or all of them
+        with `whole`. It never drops an entry that is not applied, nor the last applied one. From
+        `needed_from` on, where followers need entries, `PINNED_WINDOWS` windows are kept.
 
-        At most `TRUNCATE_ENTRIES_TURN_MAX` of them: the rest goes with the next turns.
+        Drops at most `TRUNCATE_ENTRIES_TURN_MAX` in one turn.
         """
         for _ in range(TRUNCATE_ENTRIES_TURN_MAX):
             index = self.first_index
@@ -403,14 +402,14 @@ class Journal(LogOfLibrary):
             self._base_bytes, self._base_ms = record.log_bytes, record.now_ms
             if self._cache.pop(index, None) is not None:
                 self._cache_bytes -= record.bytes
-            # The run that holds the sentinel stays: it tells the sentinel's term.
+            # The run that holds the sentinel stays: it gives the sentinel's term.
             while len(self._runs) > 1 and self._runs[1][0] <= index:
                 del self._runs[0]
             while len(self._configurations) > 1 and self._configurations[1][0] <= index:
                 del self._configurations[0]
 
     def take_back(self, snapshots: Snapshots, last: int) -> None:
-        """Lets go of the entries after `last`: another leader has others in their place.
+        """Drops the entries after `last`: another leader has replaced them.
 
         Raises StorageCorrupt.
         """
@@ -435,13 +434,13 @@ class Journal(LogOfLibrary):
         self._member_changed = True
 
     def first_of_term(self, index: int) -> int:
-        """The first index kept, `index` at the most, from which on the terms equal its own."""
+        """The first index kept from which all terms up to `index` equal the term at `index`."""
         position = bisect_right(self._runs, index, key=itemgetter(0))
         first = self._runs[position - 1][0] if position else self._base_index
         return max(first, self._base_index)
 
     def last_of_term(self, term: int) -> int | None:
-        """The last index kept of entries of the term, the sentinel's included."""
+        """The last index kept of entries of the term, including the sentinel."""
         for position in range(len(self._runs) - 1, -1, -1):
             if self._runs[position][1] == term:
                 after = position + 1
@@ -464,18 +463,18 @@ class Journal(LogOfLibrary):
             self._append(idx, term, self.last_ms, KIND_NO_OP, _NO_ENTRY)
 
     def add_time(self, now_ms: int) -> None:
-        """Appends an entry of the present term that does nothing else than to tell the time."""
+        """Appends an entry of the present term that carries only the time."""
         index, now_ms = self.last_index + 1, max(now_ms, self.last_ms)
         self._append(index, self._term, now_ms, KIND_NO_OP, _NO_ENTRY)
 
     def add_configuration(self, replicas: Replicas) -> int:
-        """Appends a configuration in the present term, in force from here on; its index."""
+        """Appends a configuration in the present term, in force from here on; returns its index."""
         entry = Entry(configuration.encode(replicas))
         self._append(self.last_index + 1, self._term, self.last_ms, KIND_CONFIGURATION, entry)
         return self.last_index
 
     def take(self, entry: LogEntry) -> None:
-        """Appends an entry as the leader has it."""
+        """Appends an entry exactly as the leader has it."""
         content = Entry(entry.command, entry.attachments)
         self._append(self.last_index + 1, entry.term, entry.now_ms, entry.kind, content)
 

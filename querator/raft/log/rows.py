@@ -1,6 +1,6 @@
-"""The rows of a group's log, term and vote, as bytes (`raft.log.journal` says what they are).
+"""Encoding of the rows of a group's log, term and vote (`raft.log.journal` describes them).
 
-All are sealed (`storage.sealed`): damage in them is StorageCorrupt, and stops the one group.
+All are sealed (`storage.sealed`): damage in them is StorageCorrupt, and stops only this group.
 `tests/unit/raft/test_damage.py` holds golden bytes.
 """
 
@@ -21,7 +21,7 @@ KIND_NO_OP = 1
 KIND_COMMAND = 2
 KIND_CONFIGURATION = 3
 KIND_TIME_BACK = 4
-"""A command whose time may be before that of the entry before it."""
+"""A command whose time may be before the time of the previous entry."""
 
 _HEAD = struct.Struct(">BIIQQQ")
 _APPLIED = struct.Struct(">QQQ")
@@ -31,10 +31,10 @@ _MEMBER_FORMAT = 2
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One entry of the log.
 
-    `bytes` is what the entry counts for, attachments included; `log_bytes` is the sum of this and
-    all entries before it. `attachments_count` tells how many
-    attachments belong to it; `entry.attachments` holds them only while the record stays in
-    memory. Only commands are for the machine: not the library's no-op, nor a configuration.
+    `bytes` is the entry's size, attachments included; `log_bytes` is the sum of the sizes of this
+    and all previous entries. `attachments_count` is the number of its attachments;
+    `entry.attachments` holds them only while the record stays in memory. Only commands are for the
+    machine: not the library's no-op, nor a configuration.
     """
 
     index: int
@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemberRow(msgspec.Struct, frozen=True, array_like=True):
-    """`runs`: where each term begins. `deleting`: half of the group's rows may be gone."""
+    """`runs`: where each term begins. `deleting`: some of the group's rows may be gone."""
 
     format: int
     deleting: bool
@@ -72,7 +72,7 @@ _encode_member = msgspec.msgpack.Encoder().encode
 
 
 def put_record(txn: WriteTransaction, group: GroupId, record: Record) -> None:
-    """Writes the entry's row; its attachments have their own."""
+    """Writes the entry's row; its attachments have rows of their own."""
     key = LOG.key(group, record.index)
     head = _HEAD.pack(
         record.kind,
@@ -86,7 +86,7 @@ def put_record(txn: WriteTransaction, group: GroupId, record: Record) -> None:
 
 
 def decode_record(group: GroupId, key: bytes, value: bytes) -> Record:
-    """Without the attachments. Raises StorageCorrupt."""
+    """Decodes a row, without the attachments. Raises StorageCorrupt."""
     (index,) = LOG.parts(key)
     assert isinstance(index, int)
     body = unseal(key, value, f"entry {index} in the log of group {group}")
@@ -118,13 +118,13 @@ def decode_member(group: GroupId, value: bytes) -> MemberRow:
 
 
 def put_applied(txn: WriteTransaction, group: GroupId, applied: tuple[int, int, int]) -> None:
-    """Index, term and time (ms) of the last applied entry."""
+    """Writes index, term and time (ms) of the last applied entry."""
     key = APPLIED.key(group)
     txn.put(key, seal(key, _APPLIED.pack(*applied)))
 
 
 def read_applied(txn: ReadTransaction, group: GroupId) -> tuple[int, int, int] | None:
-    """As `put_applied` has it; None: nothing is applied. Raises StorageCorrupt."""
+    """The values of `put_applied`; None: nothing is applied. Raises StorageCorrupt."""
     key = APPLIED.key(group)
     stored = txn.get(key)
     if stored is None:
@@ -134,12 +134,12 @@ def read_applied(txn: ReadTransaction, group: GroupId) -> tuple[int, int, int] |
 
 
 def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:
-    """From here on `Journal.open` refuses the group: half of its rows may be gone."""
+    """Makes `Journal.open` refuse the group from here on: some of its rows may be gone."""
     put_member(txn, group, MemberRow(_MEMBER_FORMAT, True, 0, None, 0, 0, 0, 0, ()))
 
 
 def is_being_deleted(txn: ReadTransaction, group: GroupId) -> bool:
-    """Whether the group can only be deleted further. Raises StorageCorrupt."""
+    """Whether the group is being deleted, the only operation left to it. Raises StorageCorrupt."""
     stored = MEMBERS.get(txn, group)
     return stored is not None and decode_member(group, stored).deleting
 
@@ -158,10 +158,10 @@ def member_row(
 
 
 def entry_size(entry: Entry) -> int:
-    """What an entry counts for in the bytes of a log."""
+    """Size of an entry in the count of a log's bytes."""
     return LOG_ENTRY_OVERHEAD_BYTES + len(entry.command) + sum(map(len, entry.attachments))
 
 
 def sent(record: Record, attachments: tuple[bytes, ...]) -> LogEntry:
-    """The entry as it goes to another replica."""
+    """The entry in the form that goes to another replica."""
     return LogEntry(record.term, record.now_ms, record.kind, record.entry.command, attachments)

@@ -1,19 +1,19 @@
-"""How much of their logs the groups of a node keep behind what is applied.
+"""How much of their logs the groups of a node keep behind the applied index.
 
 The bound is the node's, and its groups share it:
 
     all logs together    a group keeps
     -----------------    ------------------------------------------------------------------------
     within the bound     up to LOG_PART_BYTES_MAX
-    beyond it            as much as all others that want more: what small logs leave of the bound is
-                         shared evenly by the large ones; but at least LOG_PART_BYTES_MIN
+    beyond it            an equal share, together with all others that want more, of the part that
+                         small logs leave of the bound; but at least LOG_PART_BYTES_MIN
 
-A group gives way when it writes. Large logs of groups that do not write give way beside others, a
-few in a turn. What followers need is kept up to `PINNED_WINDOWS` times as long
-(`raft.log.journal`): so the node's bound may be exceeded by the same factor, and by
-LOG_PART_BYTES_MIN for each group. A follower that needs what is gone gets a snapshot.
+A group shrinks its log when it writes. Large logs of groups that do not write shrink as well, a few
+in a turn. Entries that followers need are kept up to `PINNED_WINDOWS` windows (`raft.log.journal`).
+So the logs may exceed the node's bound by the same factor, and by LOG_PART_BYTES_MIN for each
+group. A follower that needs a dropped entry gets a snapshot.
 
-The parts are computed anew while the bound is exceeded: once in SHARE_S, or when the logs have
+While the logs exceed the bound, the parts are recomputed once in SHARE_S, or when the logs have
 grown by a part of the bound.
 """
 
@@ -24,15 +24,15 @@ from querator.model.limits import LOG_PART_BYTES_MAX, LOG_PART_BYTES_MIN
 
 SHARE_S: Final = 1.0
 _GROWN_PART: Final = 16
-"""The parts are computed anew when the logs have grown by this part of the bound."""
+"""The parts are recomputed when the logs have grown by this part of the bound."""
 _LEAST_PART: Final = 8
-"""Of a small bound a group keeps at least this part, instead of LOG_PART_BYTES_MIN."""
+"""With a small bound a group keeps at least this part of it, instead of LOG_PART_BYTES_MIN."""
 GIVING_GROUPS_MAX: Final = 4
-"""Logs of groups that do not write which give way in one turn."""
+"""Most logs of groups that do not write which shrink in one turn."""
 
 
 class LogWindow:
-    """Of one node. Only the raft thread calls it."""
+    """Log sizes of one node. Only the raft thread calls it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -44,12 +44,12 @@ class LogWindow:
         self._shared_bytes = 0
         self._shared_s: float | None = None
         self._large: list[GroupId] = []
-        """Beyond their parts when these were computed; the largest last."""
+        """Groups beyond their parts when these were computed; the largest last."""
         self.part_bytes = self._most
-        """What each group keeps of its log, by the last `look`."""
+        """Bytes that each group keeps of its log, as of the last `look`."""
 
     def note(self, group: GroupId, size: int) -> None:
-        """The size of a group's log."""
+        """Records the size of a group's log."""
         self._bytes += size - self._sizes.get(group, 0)
         self._sizes[group] = size
 
@@ -57,7 +57,7 @@ class LogWindow:
         self._bytes -= self._sizes.pop(group, 0)
 
     def look(self, now_s: float) -> None:
-        """Says what a group keeps from here on."""
+        """Determines the bytes that a group keeps from here on."""
         if self._bytes <= self._bytes_max:
             self.part_bytes = self._most
             return
@@ -81,7 +81,7 @@ class LogWindow:
         self._large = [group for _, group in sorted(large)]
 
     def giving_way(self) -> list[GroupId]:
-        """The groups with the largest logs, if they are beyond their parts."""
+        """The groups with the largest logs, if these exceed their parts."""
         found: list[GroupId] = []
         if self._bytes > self._bytes_max:
             for place in range(len(self._large) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""The row that tells how far a snapshot that comes in is; `raft.snapshot.receiver` keeps it."""
+"""The row with the progress of an incoming snapshot; `raft.snapshot.receiver` writes it."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ _FORMAT = 1
 
 class Incoming(msgspec.Struct, frozen=True, array_like=True):
     """The snapshot `number` of the leader of `term`: chunks up to `sequence` are in the staging
-    generation. `cleared`: nothing of an earlier one is left there but attachments.
+    generation. `cleared`: of an earlier snapshot only attachments are left there.
     """
 
     term: int
@@ -28,7 +28,7 @@ class Incoming(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """`installed`: term, number and index of the last snapshot that came to its end."""
+    """`installed`: term, number and index of the last snapshot that was received to its end."""
 
     format: int = _FORMAT
     incoming: Incoming | None = None

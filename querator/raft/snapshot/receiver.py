@@ -1,15 +1,15 @@
-"""The follower's side of a snapshot; `raft.snapshot.protocol` has the protocol,
-`storage.generations` says where the rows lie.
+"""The follower's side of a snapshot; `raft.snapshot.protocol` describes the protocol, and
+`storage.generations` where the rows are.
 
     row        holds                                                 so that after a crash
     --------   ---------------------------------------------------   -------------------------------
-    INCOMING   which snapshot is staged, its last whole chunk, its   it goes on where it was; or is
-               end; which one was installed last                     known to be installed
-    generations which rows are in use, staged, and to be deleted     nothing is left for ever
+    INCOMING   which snapshot is staged, its last whole chunk, its   it continues where it was; or
+               end; which one was installed last                     is known to be installed
+    generations which rows are in use, staged, and to be deleted     no row stays for ever
 
-Messages only wait in memory; all work is done by `write` in the turn's transaction, in bounded
-steps, and what is told to the leader goes out after the sync. A snapshot of which nothing is heard
-for `STAGED_KEPT_S` is deleted. One that is offered while another is staged takes over its
+Messages only wait in memory; `write` does all work in the turn's transaction, in bounded steps.
+Replies to the leader go out after the sync. A snapshot of which nothing is heard for
+`STAGED_KEPT_S` is deleted. A snapshot that is offered while another one is staged takes over its
 attachments, which are the same in every snapshot.
 """
 
@@ -53,9 +53,9 @@ from querator.storage.sealed import seal, unseal
 from querator.storage.tables import ATTACHMENTS, INCOMING
 
 STAGED_KEPT_S = 600.0
-"""What is staged is kept so long after the last message about it."""
+"""A staged snapshot is kept this long after the last message about it."""
 TOLD_S = 1.0
-"""The leader hears so often that work goes on which takes its time."""
+"""The leader gets a sign of life this often while long work continues."""
 _WAITING_BYTES_MAX = 2 * WINDOW_BYTES + VALUE_BYTES_MAX
 
 
@@ -63,7 +63,7 @@ class SnapshotReceiver:
     """Receives the state of one group. Only the raft thread calls it."""
 
     def __init__(self, group: int, txn: ReadTransaction) -> None:
-        """What is stored. Raises StorageCorrupt."""
+        """Reads the stored progress. Raises StorageCorrupt."""
         self._group = group
         self._generations = generations.read(txn, group)
         self._row = read_row(txn, group)
@@ -75,7 +75,7 @@ class SnapshotReceiver:
         self._waiting: deque[tuple[SnapshotChunk, Content]] = deque()
         self._waiting_bytes = 0
         self._last: tuple[int, int] | None = None
-        """Sequence and sum of the last chunk that was taken on since the last offer."""
+        """Sequence and sum of the last chunk accepted since the last offer."""
         self._value: LongValue | None = None
         self._listing: Listing | None = None
         self._summing: Summing | None = None
@@ -129,14 +129,16 @@ class SnapshotReceiver:
         return float("-inf") if self._heard_s is None else self._heard_s + STAGED_KEPT_S
 
     def look(self, now_s: float) -> None:
-        """Gives up what nobody has gone on with. It begins to count with the first look."""
+        """Gives up a snapshot that no leader has continued. The time counts from the first check
+        on.
+        """
         if self._heard_s is None:
             self._heard_s = now_s
         elif self.staged and now_s > self._heard_s + STAGED_KEPT_S:
             self.abandon()
 
     def on_message(self, message: SnapshotOffer | SnapshotChunk) -> None:
-        """A message of the leader of the present term."""
+        """Handles a message of the leader of the present term."""
         name = (message.term, message.number)
         incoming = self._row.incoming
         if isinstance(message, SnapshotOffer):
@@ -150,7 +152,7 @@ class SnapshotReceiver:
             return
         sequence, crc = self._last or (incoming.sequence, incoming.crc)
         if message.sequence != sequence + 1 or message.crc != chain(crc, message.content):
-            # What was lost or damaged is sent again when the leader asks where to go on.
+            # A lost or damaged chunk is sent again when the leader asks where to continue.
             return
         if self._waiting_bytes + len(message.content) > _WAITING_BYTES_MAX:
             return
@@ -167,8 +169,8 @@ class SnapshotReceiver:
     def write(
         self, txn: WriteTransaction, *, now_s: float, space_bytes: int, applied_index: int
     ) -> None:
-        """A bounded step of whatever is to be done. `space_bytes` may be written, `applied_index`
-        is that of the rows in use. Raises StorageFull and StorageFailed.
+        """Does a bounded step of the pending work. `space_bytes` may be written; `applied_index` is
+        that of the rows in use. Raises StorageFull and StorageFailed.
         """
         if self._waiting or self._offered is not None:
             self._heard_s = now_s
@@ -187,12 +189,12 @@ class SnapshotReceiver:
             self._store(txn)
 
     def replies(self) -> list[SnapshotReply]:
-        """What the leader is to be told, after the sync."""
+        """The replies to send to the leader after the sync."""
         owed, self._owed = self._owed, []
         return owed
 
     def install(self, txn: WriteTransaction) -> Position:
-        """Makes the staged rows those in use. The caller writes raft's rows in the generation that
+        """Switches to the staged rows. The caller writes raft's rows in the generation that
         `generation` is from then on, in the same transaction.
         """
         position = self.ready_to_install
@@ -208,14 +210,14 @@ class SnapshotReceiver:
         return position
 
     def not_needed(self) -> None:
-        """The own log and state agree with the leader's up to where the snapshot is of."""
+        """Ends the snapshot: the own log and state agree with the leader's up to its index."""
         position = self.ready_to_install
         assert position is not None
         self._ended(position.index)
         self._drop_staged()
 
     def abandon(self) -> None:
-        """Forgets what is on its way, if anything is; what is staged goes with the next turns."""
+        """Forgets an incoming snapshot, if there is one; the next turns delete the staged rows."""
         self._offered = self._summing = None
         self._forget_waiting()
         if self._row.incoming is not None:
@@ -320,7 +322,7 @@ class SnapshotReceiver:
             self._set_incoming(Incoming(*name))
 
     def _delete_doomed(self, txn: WriteTransaction) -> bool:
-        """Whether all of them are gone. One goes after the other."""
+        """Deletes doomed generations, one after the other. Returns whether all of them are gone."""
         first, *others = self._generations.doomed
         storage = generations.storage_group(self._group, first)
         if not delete_group(txn, storage, rows_max=DELETE_ROWS_TURN_MAX, bytes_max=TURN_BYTES_MAX):
@@ -330,7 +332,7 @@ class SnapshotReceiver:
         return not others
 
     def _clear(self, staging: WriteTransaction) -> bool:
-        """Whether the tables of an earlier snapshot are empty."""
+        """Empties the tables of an earlier snapshot; returns whether they are empty."""
         left = TURN_ROWS_MAX
         for table in self._tables:
             keys = some(staging.keys(*table.bounds(self._group)), left)
@@ -343,19 +345,19 @@ class SnapshotReceiver:
         return True
 
     def _attachments_upto(self, staging: ReadTransaction, applied_index: int) -> int:
-        """All attachments that lived of entries up to here are staged, or in the rows in use."""
+        """The index up to which all living attachments are staged, or in the rows in use."""
         if self._distrust:
             return 0
         start, stop = ATTACHMENTS.bounds(self._group)
         last = next(staging.scan(start, stop, reverse=True), None)
-        # Of the last entry some may be missing.
+        # Some attachments of the last entry may be missing.
         staged_upto = 0 if last is None else entry_index(last[0][9:]) - 1
         return max(applied_index, staged_upto)
 
     # --- chunks --------------------------------------------------------------------
 
     def _take(self, txn: WriteTransaction, staging: WriteTransaction, space_bytes: int) -> None:
-        """Writes what waits, as far as the bounds of a turn go."""
+        """Writes waiting chunks, as far as the bounds of a turn allow."""
         budget = Budget(space_bytes)
         while self._waiting:
             chunk, content = self._waiting[0]
@@ -374,7 +376,7 @@ class SnapshotReceiver:
     def _take_one(
         self, txn: WriteTransaction, staging: WriteTransaction, content: Content, budget: Budget
     ) -> bool:
-        """Whether the chunk is done with."""
+        """Writes a chunk's content; returns whether the chunk is done."""
         if self._value is not None and not isinstance(content, Piece):
             raise Refused("a value ends in its middle")
         match content:

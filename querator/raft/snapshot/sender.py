@@ -1,19 +1,19 @@
-"""The leader's side of a snapshot to one follower; `raft.snapshot.protocol` has the protocol.
+"""The leader's side of a snapshot to one follower; `raft.snapshot.protocol` describes the protocol.
 
-    OFFERING    the offer goes out, and again every `RETRY_S`, until READY says where to go on
-    SENDING     chunks go out within the window and the room, and are kept until they are
-                acknowledged; OFFERING again when nothing is heard for `RETRY_S`, or the connection
-                breaks
-    done        the follower has the state at this place
+    OFFERING    sends the offer, again every `RETRY_S`, until READY says where to continue
+    SENDING     sends chunks within the window and the transport's space, and keeps them until they
+                are acknowledged; OFFERING again when nothing is heard for `RETRY_S`, or the
+                connection breaks
+    done        the follower has the state at this index
     failed      the reason; the owner may try again with another sender
 
-A step reads in this order, in one transaction and within one budget. When the budget is not used
-up, nothing is left: the end is sent.
+A step reads in this order, in one transaction and within one budget. When it does not use up the
+budget, everything is copied: the end is sent.
 
     keys of attachments up to where the receiver has some     (Listed)
-    attachments behind them, up to the applied index
-    rows of the state behind the cursor
-    attachments that have died behind their cursor, rows that changed behind theirs
+    attachments after them, up to the applied index
+    rows of the state after the cursor
+    attachments that died behind their cursor, rows that changed behind theirs
 """
 
 from collections import deque
@@ -57,11 +57,11 @@ from querator.storage.generations import storage_group, view_of
 from querator.storage.tables import ATTACHMENTS, ATTACHMENTS_DEAD
 
 RETRY_S = 2.0
-"""Without an answer for so long, something was lost."""
+"""After this long without an answer, a message counts as lost."""
 SILENCE_S = 60.0
-"""Without progress for so long, the attempt is given up."""
+"""After this long without progress, the attempt is given up."""
 _ROW_BYTES = 16
-"""What a row costs in a chunk besides its key and value."""
+"""Bytes of a row in a chunk in addition to its key and value."""
 
 
 class SnapshotSender:
@@ -78,9 +78,9 @@ class SnapshotSender:
         number: int,
         now_s: float,
     ) -> None:
-        """`position` reads what belongs to the applied index, in a view of the generation.
+        """`position` reads the position of the applied index, in a transaction on the generation.
 
-        The leader is in office: it has applied whatever was committed before its term.
+        The leader is in office: it has applied everything that was committed before its term.
         """
         self._environment = environment
         self._group = group
@@ -93,14 +93,15 @@ class SnapshotSender:
         """The follower's log and state agree with the leader's up to this index."""
         self.failed: str | None = None
         self.damaged: attachments.AttachmentDamaged | None = None
-        """What it has failed by, if that can be mended."""
+        """The damage by which it has failed, if that can be mended."""
         self.end: Position | None = None
-        """What the snapshot is of, once that is known: the log is needed from there on."""
+        """Position of the snapshot, once it is known: the log is needed from there on."""
         self._stream = _Stream(term, number)
         self._ready = False
         self._offer_at_s = now_s
         self._heard_s = self._moved_s = now_s
-        # How far it has been copied, and what of that must go again. Keys are without the group.
+        # How far rows have been copied, and which of them must go again. Keys are without the
+        # group.
         self._has_upto = 0
         self._listed: bytes | None = FIRST
         self._attachments = FIRST
@@ -113,7 +114,7 @@ class SnapshotSender:
     # --- what the owner calls ------------------------------------------------------
 
     def step(self, now_s: float, room_bytes: int) -> list[SnapshotOffer | SnapshotChunk]:
-        """What to send, while the transport has room for so many bytes. Reads once at the most."""
+        """The messages to send, within `room_bytes` of the transport. Reads at most once."""
         if not self.over and now_s - self._moved_s > SILENCE_S:
             self.failed = f"no progress for {SILENCE_S:.0f} s"
         if self.over or room_bytes <= 0:
@@ -135,8 +136,8 @@ class SnapshotSender:
         return [*messages]
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until `step` may have something to do, if there is room and nothing else happens;
-        None when it is over.
+        """Seconds until `step` may have something to do, if there is space and nothing else
+        happens; None when it is over.
         """
         if self.over:
             return None
@@ -159,8 +160,8 @@ class SnapshotSender:
         return self.end is None and self._stream.can_take
 
     def interrupted(self, now_s: float) -> None:
-        """The connection broke: what was on its way is lost. The receiver is asked where to go
-        on.
+        """The connection broke: messages on their way are lost. The sender asks the receiver where
+        to continue.
         """
         self._ready = False
         self._offer_at_s = now_s
@@ -187,8 +188,8 @@ class SnapshotSender:
             self._moved_s = now_s
 
     def before_commit(self, txn: WriteTransaction) -> None:
-        """Notes what the transaction changes of what has been copied. It is called with every
-        transaction, right before it is committed.
+        """Notes which copied rows the transaction changes. It is called with every transaction,
+        right before the commit.
         """
         if self.over or self.end is not None:
             return
@@ -202,7 +203,7 @@ class SnapshotSender:
                 if value is not None and txn.before(key) is None:
                     self._attachment_dies(key[9:])
             elif letter == ATTACHMENTS.letter and value is None:
-                # One that was marked dead has died before.
+                # An attachment that was marked dead died before.
                 if txn.before(ATTACHMENTS_DEAD.letter + key[1:]) is None:
                     self._attachment_dies(key[9:])
         if len(self._changed) + len(self._dead) > CHANGES_MAX:
@@ -225,7 +226,7 @@ class SnapshotSender:
     # --- reading -------------------------------------------------------------------
 
     def _read(self) -> None:
-        """One step. Sends the end when nothing is left to be copied in its transaction."""
+        """Does one step. Sends the end when its transaction leaves nothing to be copied."""
         with self._environment.snapshot() as snapshot:
             view = view_of(snapshot, self._group, self._generation)
             position = self._position(view)
@@ -248,7 +249,7 @@ class SnapshotSender:
             self._end(position)
 
     def _list_attachments(self, view: ReadTransaction, applied: int) -> bool:
-        """Each of these says whether something is left."""
+        """This and the next four methods return whether something is left."""
         if self._listed is None:
             return False
         upto = min(self._has_upto, applied)
@@ -258,7 +259,7 @@ class SnapshotSender:
             self._stream.put(Listed(self._listed, keys[-1], tuple(keys)))
             self._listed = self._attachments = keys[-1]
         else:
-            # Whatever the receiver has behind them is of an earlier attempt.
+            # Attachments of the receiver after these are of an earlier attempt.
             self._stream.put(Listed(self._listed, LAST, tuple(keys)))
             self._listed = None
             self._attachments = after_entry(upto)
@@ -387,7 +388,7 @@ class _Stream:
         self._number = number
         self.acknowledged = 0
         self.moved = False
-        """Whether the last acknowledgement was of anything new."""
+        """Whether the last acknowledgement acknowledged anything new."""
         self.bytes_sent = 0
         self._kept: deque[SnapshotChunk] = deque()
         self._last = 0
@@ -406,7 +407,7 @@ class _Stream:
 
     @property
     def can_take(self) -> bool:
-        """Whether it is time to make more chunks: all are sent, and the window is open."""
+        """Whether to make more chunks: all are sent, and the window is open."""
         return self._sent == self._last and self._flying_bytes < WINDOW_BYTES
 
     @property
@@ -427,7 +428,7 @@ class _Stream:
             self._continued.add(self._last + 1)
 
     def send(self, room_bytes: int) -> tuple[list[SnapshotChunk], int]:
-        """Chunks that window and room allow, and the room that is left."""
+        """Chunks that window and space allow, and the remaining space."""
         messages: list[SnapshotChunk] = []
         while self.can_send and room_bytes > 0:
             chunk = self._kept[self._sent - self.acknowledged]
@@ -440,11 +441,13 @@ class _Stream:
         return messages, room_bytes
 
     def alone(self, messages: list[SnapshotChunk]) -> bool:
-        """Whether these are all that is on its way."""
+        """Whether no other chunks are on their way."""
         return messages[0].sequence == self.acknowledged + 1
 
     def acknowledge(self, sequence: int) -> bool:
-        """False when it cannot be: less than was acknowledged before, or more than was sent."""
+        """Returns False for an impossible value: less than acknowledged before, or more than was
+        made.
+        """
         self.moved = sequence > self.acknowledged
         if not self.acknowledged <= sequence <= self._last:
             return False
@@ -458,7 +461,7 @@ class _Stream:
         return True
 
     def go_on_after(self, sequence: int) -> None:
-        """All behind it is to be sent again."""
+        """Marks all chunks after `sequence` to be sent again."""
         assert sequence == self.acknowledged
         self._sent = sequence
         self._flying_bytes = 0

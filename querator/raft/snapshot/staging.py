@@ -1,6 +1,6 @@
-"""What becomes of the contents of a snapshot's chunks in the staging generation.
+"""Writing of the contents of a snapshot's chunks into the staging generation.
 
-Everything here goes in steps of a turn's `Budget`, and begins again harmlessly after a crash.
+Everything here works in steps of a turn's `Budget`, and may begin again after a crash.
 """
 
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from querator.storage.sealed import unseal
 from querator.storage.tables import ATTACHMENTS
 
 TURN_ROWS_MAX = 2_000
-"""Rows written, compared or summed up in one turn."""
+"""Most rows written, compared or summed up in one turn."""
 TURN_WRITE_BYTES_MAX = 1 << 20
-"""Written in one turn, or one chunk: other groups of the node wait for its sync."""
+"""Most bytes written in one turn, or one chunk: other groups of the node wait for its sync."""
 _SPACE_FACTOR = 2
-"""What a byte of a row may need on disk."""
+"""Disk space that a byte of a row may need."""
 _ROW_SPACE_BYTES = 128
-"""What a row may need besides: its place in the page, the group in its key."""
+"""Disk space that a row may need in addition: its place in the page, the group in its key."""
 _T = TypeVar("_T")
 
 
 class Refused(Exception):
-    """This snapshot cannot be gone on with, for a reason that the leader is told.
+    """This snapshot cannot be continued; the leader receives the reason.
 
-    `distrust`: nothing that is here may be used for the next one.
+    `distrust`: nothing that is here may be used for the next snapshot.
     """
 
     def __init__(self, reason: str, *, distrust: bool = False) -> None:
@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class Budget:
-    """What a turn may write, of which `space_bytes` are left on the disk."""
+    """What a turn may write; `space_bytes` are left on the disk."""
 
     def __init__(self, space_bytes: int) -> None:
         self._rows = TURN_ROWS_MAX
@@ -57,8 +57,8 @@ class Budget:
         return self._rows > 0 and self._bytes > 0
 
     def has_space(self, rows: int, size: int) -> bool:
-        """Whether rows of `size` bytes in all fit on the disk in this turn. Raises Refused when
-        they would not, were they the only ones.
+        """Whether rows of `size` bytes in total fit on the disk in this turn. Raises Refused when
+        they would not fit even if they were the only ones.
         """
         if _SPACE_FACTOR * size + _ROW_SPACE_BYTES * rows <= self._space_bytes:
             return True
@@ -77,7 +77,7 @@ class Budget:
 
 
 class LongValue:
-    """A value that comes in pieces."""
+    """A value that arrives in pieces."""
 
     def __init__(self, key: bytes, total: int) -> None:
         self._key = key
@@ -86,7 +86,7 @@ class LongValue:
         self._size = 0
 
     def add(self, piece: Piece) -> bytes | None:
-        """The value, when it is whole."""
+        """Adds a piece; returns the value when it is complete."""
         self._pieces.append(piece.data)
         self._size += len(piece.data)
         same = (piece.key, piece.total) == (self._key, self._total)
@@ -96,7 +96,7 @@ class LongValue:
 
 
 class Listing:
-    """Makes the staged attachments of a range those that are listed, over several turns."""
+    """Makes the staged attachments of a range equal to the listed ones, over several turns."""
 
     def __init__(self, group: int, listed: Listed) -> None:
         self._group = group
@@ -106,7 +106,7 @@ class Listing:
         self._copied = 0
 
     def delete_others(self, staging: WriteTransaction, budget: Budget) -> bool:
-        """Whether nothing else is staged in the range."""
+        """Deletes other staged attachments in the range; returns whether none is left."""
         start, last = ATTACHMENTS.bounds(self._group)
         if self._after != FIRST:
             start = attachment_key(self._after, self._group) + b"\0"
@@ -171,7 +171,7 @@ class Summing:
         )
 
     def go_on(self, txn: ReadTransaction, rows_max: int) -> bool:
-        """Whether it is done."""
+        """Sums up at most `rows_max` rows; returns whether it is done."""
         while self._table < len(self._tables):
             start, stop = self._tables[self._table].bounds(self._group)
             rows = some(txn.scan(self._after or start, stop), rows_max)
