@@ -89,12 +89,12 @@ class SnapshotReceiver:
 
     @property
     def generation(self) -> int:
-        """Of the rows in use."""
+        """Generation of the rows in use."""
         return self._generations.current
 
     @property
     def staged(self) -> bool:
-        """Whether there is anything on disk or in memory of a snapshot on its way in."""
+        """Whether anything of an incoming snapshot is on disk or in memory."""
         return self._generations.staged is not None or self._offered is not None
 
     @property
@@ -112,8 +112,8 @@ class SnapshotReceiver:
 
     @property
     def ready_to_install(self) -> Position | None:
-        """What can be switched to: complete, and found to be equal. The owner then says `install`
-        or `not_needed`.
+        """Position of a snapshot that is complete and found to be equal. The owner then calls
+        `install` or `not_needed`.
         """
         incoming = self._row.incoming
         if incoming is None or incoming.end is None or self._waiting or self._offered is not None:
@@ -123,7 +123,7 @@ class SnapshotReceiver:
 
     @property
     def expires_s(self) -> float | None:
-        """When what is staged is to be given up; None when nothing is."""
+        """When the staged snapshot is given up; None when there is none."""
         if not self.staged:
             return None
         return float("-inf") if self._heard_s is None else self._heard_s + STAGED_KEPT_S

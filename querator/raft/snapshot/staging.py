@@ -125,7 +125,9 @@ class Listing:
     def copy_missing(
         self, current: ReadTransaction, staging: WriteTransaction, budget: Budget
     ) -> bool:
-        """Whether all that is listed is staged: what is not is in the rows in use."""
+        """Copies listed attachments that are not staged from the rows in use; returns whether all
+        are staged.
+        """
         while self._copied < len(self._listed.keys):
             if not budget.open:
                 return False

@@ -1,24 +1,23 @@
-"""TLS between nodes: what a node shows and whom it trusts, and one connection's TLS in memory.
+"""TLS between nodes: certificates, trusted authorities, and the TLS of one connection in memory.
 
-TLS 1.3 and nothing older. Both sides show certificates, and each must lead to an authority in the
-other's file; a certificate that says what it is for must be for both, servers and clients. Names in
-certificates are not looked at: who a node is it proves by the cluster's token and says in the
-handshake inside TLS (`raft.tcp.handshake`), which is bound to this very connection. So neither a
-certificate nor the token alone lets anybody in, and who holds another certificate of the authority,
-as clients may, cannot pass the proofs of two nodes on.
+Only TLS 1.3. Both sides show certificates, and each must lead to an authority in the other side's
+file. A certificate that names its uses must name both, server and client. Names in certificates are
+not checked: a node proves that it belongs to the cluster by the cluster's token, and gives its name
+in the handshake inside TLS (`raft.tcp.handshake`), which is bound to this connection. So neither a
+certificate nor the token alone gives access. A holder of another certificate of the authority, as
+clients may be, cannot relay the proofs of two nodes.
 
-No session is resumed: each connection shows certificates anew, and the binding needs that (it is
-the client's Finished, an authenticator of the whole TLS handshake under keys of this connection).
-Keys are not changed, which Python cannot do: a connection is made anew before they have been used
-for too long (PEER_TLS_RECORDS_MAX).
+No session is resumed: each connection shows certificates again. The binding needs that, because it
+is the client's Finished, an authenticator of the whole TLS handshake under keys of this connection.
+Python cannot change keys: a connection is replaced before its keys have been used for too long
+(PEER_TLS_RECORDS_MAX).
 
-The files are read again when they have changed, at the next connection; what cannot be used then is
-passed over, and logged. Connections that are open go on. Lists of revoked certificates are not
-known here: replace the authority.
+The next connection reads changed files again; unusable files are ignored, and logged. Open
+connections continue. Lists of revoked certificates are not supported: replace the authority.
 
-A node without TLS begins with a frame (`raft.tcp.frames`), one with TLS with a TLS record. By that
-each knows what the other is, and who was dialed says so in a REFUSED frame in the clear, which both
-can read.
+A node without TLS begins with a frame (`raft.tcp.frames`), a node with TLS with a TLS record. From
+that each side recognises the other, and the dialed side reports it in an unencrypted REFUSED frame,
+which both can read.
 """
 
 import ssl
@@ -32,15 +31,15 @@ from querator.raft.refusals import Code, Refused
 _log = telemetry.logger(__name__)
 
 _ALERT: Final = "_ALERT_"
-"""In the names of errors that the other side has reported."""
+"""Part of the names of errors that the other side has reported."""
 
 
 class PeerTlsError(Exception):
-    """The files cannot be used; the message is one line that says which and why."""
+    """The files cannot be used; the message is one line with the file and the reason."""
 
 
 class PeerTls:
-    """Of one node. Any thread may call it."""
+    """TLS files of one node. Any thread may call it."""
 
     def __init__(self, settings: PeerTlsSettings) -> None:
         """Reads the files; blocks. Raises PeerTlsError."""
@@ -50,11 +49,11 @@ class PeerTls:
         self._contexts = self._read()
 
     def dial(self) -> "Channel":
-        """Of a connection that this node has begun."""
+        """TLS for a connection that this node has begun."""
         return Channel(self._now()[0], dials=True)
 
     def accept(self) -> "Channel":
-        """Of a connection that another node has begun."""
+        """TLS for a connection that another node has begun."""
         return Channel(self._now()[1], dials=False)
 
     def _now(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -75,7 +74,7 @@ class PeerTls:
         return times_of((settings.cert_file, settings.key_file, settings.ca_file))
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For dialing and for accepting."""
+        """Contexts for dialing and for accepting."""
         dials = self._context(ssl.PROTOCOL_TLS_CLIENT)
         accepts = self._context(ssl.PROTOCOL_TLS_SERVER)
         accepts.num_tickets = 0
@@ -104,11 +103,11 @@ class PeerTls:
 
 
 class Channel:
-    """TLS of one connection. Bytes of the wire go in by `feed` and come out by `outgoing`; what is
-    said on it goes in by `write` and comes out by `read`. No I/O here.
+    """TLS of one connection. Bytes of the wire go in by `feed` and come out by `outgoing`; plain
+    bytes go in by `write` and come out by `read`. No I/O here.
 
-    `feed` and `read` raise Refused for what the other side has sent: TLS when it speaks another
-    version, CERTIFICATE when one side does not accept the other's, DAMAGED for what makes no sense.
+    `feed` and `read` raise Refused for the other side's bytes: TLS when it speaks another version,
+    CERTIFICATE when one side does not accept the other's, DAMAGED for invalid bytes.
     """
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "binding", "done", "records")
@@ -118,16 +117,16 @@ class Channel:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not dials)
         self.done = False
-        """Whether both sides are known: before, nothing can be written."""
+        """Whether the TLS handshake is done: before that, nothing can be written."""
         self.binding = b""
-        """What names this connection to its two ends and to nobody else; empty before `done`."""
+        """Identifies this connection to its two ends only; empty before `done`."""
         self.records = 0
-        """How many were written."""
+        """Number of records written."""
         if dials:
             self._step()
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Bytes that have arrived."""
+        """Takes bytes that have arrived."""
         self._incoming.write(data)
         if not self.done:
             self._step()
@@ -144,13 +143,13 @@ class Channel:
         assert self.binding, "a handshake that is done has its Finished"
 
     def read(self, into: memoryview) -> int:
-        """What was said, as far as it has arrived and there is room; how many bytes. Raises
-        EOFError when the other side has said that nothing more comes.
+        """Reads decrypted bytes that have arrived, as far as they fit; returns their number. Raises
+        EOFError when the other side has ended its stream.
         """
         count = 0
         try:
             while count < len(into):
-                # Of one record, 16 KiB at most.
+                # Bytes of one record, 16 KiB at most.
                 read = self._tls.read(len(into) - count, into[count:])
                 if not read:
                     break
@@ -166,7 +165,7 @@ class Channel:
         return count
 
     def write(self, data: bytes) -> None:
-        """Says it; when `done`."""
+        """Encrypts the bytes; only when `done`."""
         view = memoryview(data)
         while view:
             # One record at a time.
@@ -174,7 +173,7 @@ class Channel:
             self.records += 1
 
     def outgoing(self) -> bytes:
-        """The bytes to be sent: to be asked after each of the others, also after a Refused."""
+        """The bytes to send: to be called after each of the other methods, also after a Refused."""
         return self._outgoing.read()
 
 

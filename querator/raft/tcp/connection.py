@@ -1,8 +1,9 @@
 """One TCP connection to a peer, with or without TLS: bytes in through a `FrameReader`, frames out
 through a bounded queue. Never blocks, unless its socket does.
 
-A turn costs about one receive and one send system call for each peer, whatever was said: each call
-gives the interpreter lock away, and beside a busy thread it comes back late.
+A turn costs about one receive and one send system call for each peer, whatever the number of
+messages. Each call releases the interpreter lock, and beside a busy thread it gets the lock back
+late.
 """
 
 import enum
@@ -27,7 +28,7 @@ from querator.raft.tcp.handshake import Handshake
 from querator.raft.tcp.hello import Hello
 
 _BUFFERS_SENT_MAX: Final = 512
-"""Of one system call; the kernel takes 1,024."""
+"""Most buffers in one system call; the kernel accepts 1,024."""
 
 PING_S: Final = PEER_PING_MS / 1000
 SILENCE_S: Final = PEER_SILENCE_MS_MAX / 1000
@@ -45,8 +46,8 @@ class Phase(enum.Enum):
 
 
 class Connection:
-    """`address` is the other end, for people. `dialed` is the name of the node that this one meant
-    to reach; None when it was reached itself. Times are of the monotonic clock.
+    """A connection. `address` is the other end, for people. `dialed` is the name of the node that
+    this node dialed; None when the other side dialed. Times are of the monotonic clock.
     """
 
     __slots__ = (
@@ -89,34 +90,34 @@ class Connection:
         self.reader = FrameReader()
         self.handshake: Handshake | None = None
         self.hello: Hello | None = None
-        """What the other side has said of itself, once it is proven and judged."""
+        """The other side's description of itself, once it is proven and checked."""
         self.key: NodeKey | None = None
         self.deadline_s = deadline_s
         """When the handshake must be done."""
         self.received_s = now_s
         self.gap_s = 0.0
-        """The longest time in which nothing came; it counts less as time passes."""
+        """The longest time without received bytes; its weight falls as time passes."""
         self.quiet = False
-        """Whether the peers have been told that nothing comes."""
+        """Whether the silence of the connection has been reported."""
         self.sent_s = now_s
         self.queued_bytes = 0
         self.watches_room = False
-        """Whether the poll tells when the socket takes more."""
+        """Whether the poll reports when the socket accepts more."""
         self._queue: deque[bytes | memoryview] = deque()
         self._channel: Channel | None = None
-        """None: in the clear."""
+        """None: unencrypted."""
         self._unsealed: list[bytes] = []
-        """What is to be said when TLS is there."""
+        """Buffers to be written when TLS is ready."""
         self._begun = False
-        """Whether something has arrived that may be TLS."""
+        """Whether bytes have arrived that may be TLS."""
         self._arrived = memoryview(b"")
-        """Where bytes of TLS arrive."""
+        """Buffer for received TLS bytes."""
         self._filled = False
-        """Whether the last of them took all of it: there may be more in the socket."""
+        """Whether the last receive filled all of it: there may be more in the socket."""
 
     @property
     def binding(self) -> bytes:
-        """What names the connection to its two ends; empty without TLS, and until it is there."""
+        """Identifies the connection to its two ends; empty without TLS, and until TLS is ready."""
         return b"" if self._channel is None else self._channel.binding
 
     @property
@@ -125,12 +126,12 @@ class Connection:
 
     @property
     def worn(self) -> bool:
-        """Whether its keys have been used for so long that it should be made anew."""
+        """Whether its keys have been used for so long that it should be replaced."""
         return self._channel is not None and self._channel.records >= PEER_TLS_RECORDS_MAX
 
     @property
     def due_s(self) -> float:
-        """When it is to be looked at if nothing happens before."""
+        """When it must be checked if nothing happens before."""
         if self.phase is not Phase.OPEN:
             return self.deadline_s
         due_s = self.received_s + SILENCE_S
@@ -140,17 +141,17 @@ class Connection:
 
     @property
     def quiet_s(self) -> float:
-        """When its node is quiet if nothing comes."""
+        """When its node counts as quiet if nothing arrives."""
         return self.received_s + max(_QUIET_S, _GAPS * self.gap_s)
 
     @property
     def name(self) -> str:
-        """Of the node at the other end, as far as it is known; else empty."""
+        """Name of the node at the other end, as far as it is known; else empty."""
         return self.hello.info.name if self.hello is not None else self.dialed or ""
 
     def receive(self, now_s: float) -> bool:
-        """Whether the reader has got bytes: one system call. With TLS there may be `more`, and
-        something to send. Raises EOFError at the end, OSError and Refused.
+        """Receives by one system call; returns whether the reader got bytes. With TLS there may be
+        `more`, and something to send. Raises EOFError at the end, OSError and Refused.
         """
         if self._channel is None:
             count = self._receive(self.reader.space(), now_s)
@@ -185,8 +186,8 @@ class Connection:
         self.received_s = now_s
 
     def more(self) -> bool:
-        """Whether the reader has got more of what `receive` has brought, or of the frame that has
-        begun in it; to be asked until it has not, each time when the reader has no whole frame any
+        """Whether the reader got more of what `receive` has brought, or of a frame that has begun
+        in it. Call it until it returns False, each time after the reader has no whole frame any
         more. Raises as `receive`.
         """
         channel = self._channel
@@ -206,7 +207,7 @@ class Connection:
         return count > 0
 
     def _in_the_clear(self, begin: memoryview) -> bool:
-        """The other side has no TLS. Whoever was dialed may say why."""
+        """Handles a side without TLS. If it was dialed, it may send the reason."""
         self._channel = None
         if self.dialed is None:
             raise Refused(Code.TLS, IN_THE_CLEAR)
@@ -216,13 +217,13 @@ class Connection:
         return True
 
     def secure(self, channel: Channel) -> None:
-        """What follows is inside TLS; before anything was said or heard."""
+        """Puts all further bytes inside TLS; called before any byte was sent or received."""
         self._channel = channel
         self._arrived = memoryview(bytearray(PEER_RECEIVE_BYTES))
         self._take(channel.outgoing())
 
     def put(self, kind: Kind, body: bytes = b"") -> None:
-        """Queues a frame; until TLS is there, if it is to be, it counts for nothing."""
+        """Queues a frame. Until TLS is ready, if it is used, the frame does not count as queued."""
         buffers = frame(kind, body)
         channel = self._channel
         if channel is None:
@@ -241,7 +242,7 @@ class Connection:
             self.queued_bytes += len(sealed)
 
     def send(self, now_s: float) -> None:
-        """What the socket takes of the queue. Raises OSError."""
+        """Sends what the socket accepts of the queue. Raises OSError."""
         queue = self._queue
         while queue:
             buffers = list(islice(queue, _BUFFERS_SENT_MAX))
@@ -259,7 +260,7 @@ class Connection:
                 queue.popleft()
 
     def connect_error(self) -> int:
-        """Of a connect that has ended: 0, or its errno."""
+        """Result of a connect that has ended: 0, or its errno."""
         failure = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failure:
             return failure
@@ -267,8 +268,8 @@ class Connection:
             itself = self.socket.getsockname() == self.socket.getpeername()
         except OSError as error:
             return error.errno or errno.ENOTCONN
-        # When nobody listens at a port of the range that the kernel takes own ports from, TCP may
-        # connect a socket to itself.
+        # When no process listens at a port of the range from which the kernel takes local ports,
+        # TCP may connect a socket to itself.
         return errno.ECONNREFUSED if itself else 0
 
     def close(self) -> None:
@@ -279,7 +280,7 @@ class Connection:
 
 
 def set_up(sock: socket.socket) -> None:
-    """Small frames leave at once, and the kernel looks after a peer that vanished."""
+    """Sends small frames at once, and lets the kernel detect a peer that vanished."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,8 +1,8 @@
-"""Who is dialed when: names are resolved at each attempt, their addresses tried one after the
-other, and after the last one the next attempt waits, longer each time, with jitter.
+"""Outgoing connections. Names are resolved at each attempt, and their addresses tried one after the
+other. After the last address the next attempt waits, longer each time, with jitter.
 
-A name is resolved in a thread of its own, for a resolver that hangs must not hold the raft thread;
-numbers need none. The thread only writes down what came of it and calls `wake`.
+A name is resolved in a thread of its own, because a resolver that hangs must not block the raft
+thread; numeric addresses need none. The thread only stores its result and calls `wake`.
 """
 
 import errno
@@ -28,7 +28,7 @@ _RETRY_S_MIN: Final = PEER_RETRY_MS_MIN / 1000
 _RETRY_S_MAX: Final = PEER_RETRY_MS_MAX / 1000
 _RESOLVE_S_MAX: Final = PEER_RESOLVE_MS_MAX / 1000
 _PROVED_S: Final = PEER_SILENCE_MS_MAX / 1000
-"""A connection that has lived so long begins the waits anew."""
+"""A connection that has lived this long resets the waits."""
 
 Target = tuple[socket.AddressFamily, Any]
 """Family and socket address."""
@@ -39,13 +39,13 @@ _log = telemetry.logger(__name__)
 
 
 def resolve(host: str, port: int) -> list[Target]:
-    """By the machine's resolver: may block for long. Raises OSError, UnicodeError."""
+    """Resolves by the machine's resolver; may block for long. Raises OSError, UnicodeError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
 
 
 def numeric(host: str, port: int) -> list[Target] | None:
-    """Of an address in numbers, without asking anybody; None for a name."""
+    """Targets of a numeric address, without a resolver; None for a name."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -54,7 +54,7 @@ def numeric(host: str, port: int) -> list[Target] | None:
 
 
 class _Peer:
-    """One that is dialed. Busy from the beginning of an attempt to the end of its connection."""
+    """A dialed node. Busy from the beginning of an attempt to the end of its connection."""
 
     __slots__ = (
         "address",
@@ -73,15 +73,15 @@ class _Peer:
         self.due_s = now_s
         self.opened_s: float | None = None
         self.resolving: object | None = None
-        """The resolution that is waited for: an older one's result is not wanted."""
+        """The current resolution: results of older ones are ignored."""
         self.said = ""
-        """The reason that the log has, so that it has each once."""
+        """The last logged reason, so that each reason is logged once."""
         self.targets: deque[Target] = deque()
         self.wait_s = _RETRY_S_MIN
 
 
 class Dialer:
-    """Begins connections; whoever owns them says what became of each."""
+    """Begins connections; their owner reports the end of each."""
 
     def __init__(
         self, *, chance: random.Random, wake: Callable[[], None], resolve: Resolve = resolve
@@ -93,7 +93,7 @@ class Dialer:
         self._resolved: deque[tuple[str, object, list[Target] | str]] = deque()
 
     def set_peers(self, addresses: Mapping[str, str], now_s: float) -> None:
-        """Whom to dial from here on, by name. Connections of others go on."""
+        """Sets the nodes to dial from here on, by name. Connections of other nodes continue."""
         for name in self._peers.keys() - addresses.keys():
             del self._peers[name]
         for name, address in addresses.items():
@@ -128,7 +128,7 @@ class Dialer:
                 yield name, peer.address, sock
 
     def failed(self, name: str, reason: str, now_s: float) -> None:
-        """The connect did not get through: the next address, or the next attempt, is due."""
+        """The connect failed: the next address, or the next attempt, is due."""
         peer = self._peers.get(name)
         if peer is None:
             return
@@ -145,7 +145,7 @@ class Dialer:
             peer.said = ""
 
     def ended(self, name: str, now_s: float) -> None:
-        """A connection that got through has ended; whoever owned it has logged why."""
+        """An established connection has ended; its owner has logged the reason."""
         peer = self._peers.get(name)
         if peer is None:
             return
@@ -169,7 +169,7 @@ class Dialer:
     # --- names ---------------------------------------------------------------------------
 
     def _find(self, name: str, peer: _Peer, now_s: float) -> None:
-        """Targets at once, or a resolution that is under way, or a failure."""
+        """Finds targets at once, or begins a resolution, or fails."""
         try:
             host, port = parse_address(peer.address)
         except ConfigError:

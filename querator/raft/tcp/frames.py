@@ -3,16 +3,16 @@
     0  magic "QP"
     2  version of the protocol
     3  kind
-    4  length of the body            big-endian, as all that follow
+    4  length of the body            big-endian, as all fields below
     8  CRC-32 of the body
     12 CRC-32 of the 12 bytes before
 
 The header, and the kind REFUSED, are the same in every version of the protocol, so that two nodes
-of different releases can tell each other why they do not talk. Each kind has its largest length,
-which depends on what the other side has proven; a header is judged before its body is waited for.
+of different releases can exchange the reason of a refusal. Each kind has a largest length, which
+depends on what the other side has proven. A header is checked before its body has arrived.
 
-Bytes are read straight into the reader's buffer; a body is a view of it. A partial frame is moved
-at most once to make room, and the buffer grows to the frame that is arriving and no further.
+Bytes are read directly into the reader's buffer; a body is a view of it. A partial frame is moved
+at most once to free space, and the buffer grows only to the size of the arriving frame.
 """
 
 import enum
@@ -43,10 +43,12 @@ _WHOLE = struct.Struct(">2sBBIII")
 assert _WHOLE.size == HEADER_BYTES == _FRONT.size + 4
 
 _KEPT_BYTES: Final = 1 * MIB
-"""A buffer that has grown beyond this is given back after its frame."""
+"""A buffer that has grown beyond this is released after its frame."""
 
 _JOINED_BYTES: Final = 16 * KIB
-"""A body up to this is copied behind its header: cheaper than a buffer more in a system call."""
+"""A body up to this size is copied behind its header: cheaper than one more buffer in a system
+call.
+"""
 
 
 class Kind(enum.IntEnum):
@@ -63,7 +65,7 @@ class Kind(enum.IntEnum):
 _KINDS: Final = {kind.value: kind for kind in Kind}
 
 Limits = Mapping[Kind, int]
-"""Kinds that may come, with the largest body of each."""
+"""Accepted kinds, with the largest body of each."""
 
 _REFUSED_BYTES: Final = 4 * PEER_REFUSAL_CHARS_MAX + 64
 
@@ -80,10 +82,10 @@ QUERY_LIMITS: Final[Limits] = {
     **HANDSHAKE_LIMITS,
     Kind.ANSWER: PROOF_BYTES + PEER_DESCRIPTION_BYTES_MAX,
 }
-"""Of who asks: the answer is a description."""
+"""Limits of a node that sends a query: the answer is a description."""
 
 REFUSAL_LIMITS: Final[Limits] = {Kind.REFUSED: _REFUSED_BYTES}
-"""Of who talks in the clear where TLS is spoken: it may say why it does not."""
+"""Limits for an unencrypted side where TLS is used: it may only send the reason."""
 
 OPEN_LIMITS: Final[Limits] = {Kind.MESSAGES: PEER_FRAME_BYTES_MAX, Kind.PING: 0}
 
@@ -96,7 +98,7 @@ def frame(kind: Kind, body: bytes = b"") -> list[bytes]:
 
 
 class FrameReader:
-    """Bytes in, frames out. After a Refused it is of no more use."""
+    """Turns bytes into frames. After a Refused it must not be used again."""
 
     __slots__ = ("_buffer", "_coming", "_end", "_start", "_view", "limits")
 
@@ -110,7 +112,7 @@ class FrameReader:
         """Kind, length and checksum of the frame whose header is read."""
 
     def space(self) -> memoryview:
-        """Where to put bytes that arrive; never empty. Bodies handed out are void from here on."""
+        """The space for arriving bytes; never empty. Bodies returned before become invalid."""
         held = self._end - self._start
         needed = HEADER_BYTES if self._coming is None else self._coming[1]
         size = max(PEER_RECEIVE_BYTES, needed)
@@ -125,16 +127,16 @@ class FrameReader:
         return self._view[held:]
 
     def received(self, count: int) -> None:
-        """So many bytes were put into the space."""
+        """Records that `count` bytes were put into the space."""
         self._end += count
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and is not whole, once `next` has returned None."""
+        """Whether an incomplete frame has begun, once `next` has returned None."""
         return self._coming is not None or self._end > self._start
 
     def next(self) -> tuple[Kind, memoryview] | None:
-        """The next whole frame, or None. The body is good until `space` is called. Raises Refused:
+        """The next whole frame, or None. The body is valid until `space` is called. Raises Refused:
         STRANGER, DAMAGED, VERSION, TOO_LARGE, UNEXPECTED.
         """
         if self._coming is None:
@@ -181,7 +183,7 @@ class FrameReader:
 
 
 def _stranger(begin: bytes) -> Refused:
-    """Says what its first bytes look like."""
+    """Describes the sender by its first bytes."""
     if begin.startswith(b"\x16\x03"):
         return Refused(
             Code.TLS,

@@ -1,5 +1,5 @@
 """The handshake of a peer connection: both sides prove that they know the cluster's token, which is
-never sent, and say who they are.
+never sent, and describe themselves.
 
     dialer                                         acceptor
     OPEN       nonce d                ──────────►
@@ -8,19 +8,20 @@ never sent, and say who they are.
                ◄──────────                         ANSWER     proof of a, payload a
     READY                             ──────────►
 
-A proof is HMAC-SHA256 under the token over: the protocol's label and version, the role of the one
-who proves, both nonces, the dialer's payload and the acceptor's (none yet in the dialer's proof).
-With the roles in it, neither side's proof is of use to the other side or to whoever reflects it;
-with fresh nonces of both, none is of use again; with both payloads, nobody in between can change
-who the two are. The dialer proves first: whoever just connects learns nothing to guess the token
-from. Payloads are opaque here (`raft.tcp.hello`). What follows the handshake has checksums, not
-authentication: a network where others can change packets needs TLS (`raft.tcp.channel`) or a
-tunnel. Inside TLS a proof is also over the binding of its connection, so that nobody can pass it on
-to another one.
+A proof is HMAC-SHA256 under the token over: the protocol's label and version, the role of the
+proving side, both nonces, the dialer's payload and the acceptor's (none yet in the dialer's proof).
+The roles make a reflected proof useless, and each side's proof useless to the other side. Fresh
+nonces of both prevent replay. Both payloads are covered, so that no one in between can change the
+identities. The dialer proves first: a node that only connects learns nothing from which to guess
+the token. Payloads are opaque here (`raft.tcp.hello`).
 
-`_STEPS` is all that may happen. Whatever else arrives is Refused, and REFUSED, which may come at
-any time, is Refused in the other side's words. Once PROVEN, the owner judges `payload` and either
-calls `agree` or ends the connection with `refusal_frame`. No I/O, clock or chance here.
+Frames after the handshake have checksums, not authentication: a network where others can change
+packets needs TLS (`raft.tcp.channel`) or a tunnel. Inside TLS a proof also covers the binding of
+its connection, so that it cannot be relayed to another connection.
+
+`_STEPS` lists all valid steps. Any other frame is Refused. REFUSED may arrive at any time, and is
+Refused with the other side's reason. Once PROVEN, the owner checks `payload` and either calls
+`agree` or ends the connection with `refusal_frame`. No I/O, clock or randomness here.
 """
 
 import enum
@@ -40,16 +41,16 @@ Reply = tuple[Kind, bytes]
 
 
 class State(enum.Enum):
-    # Of the dialer.
+    # States of the dialer.
     OPENED = enum.auto()
     PROVING = enum.auto()
-    # Of the acceptor.
+    # States of the acceptor.
     LISTENING = enum.auto()
     CHALLENGED = enum.auto()
     ANSWERED = enum.auto()
-    # Of both.
+    # States of both.
     PROVEN = enum.auto()
-    """The other side knows the token: its payload is to be judged."""
+    """The other side knows the token: its payload must be checked."""
     DONE = enum.auto()
 
 
@@ -82,9 +83,9 @@ class Handshake:
         assert len(nonce) == NONCE_BYTES
         self.state = state
         self.payload = b""
-        """What the other side has said and proven, from PROVEN on."""
+        """The other side's proven payload, from PROVEN on."""
         self.binding = b""
-        """What names the connection to its two ends, if it has TLS; set before anything arrives."""
+        """Identifies the connection to its two ends, if it has TLS; set before anything arrives."""
         self._dials = state is State.OPENED
         self._token = token
         self._nonce = nonce
@@ -93,7 +94,7 @@ class Handshake:
 
     @classmethod
     def dial(cls, token: bytes, nonce: bytes, payload: bytes) -> tuple[Self, Reply]:
-        """`nonce` is fresh: 32 random bytes."""
+        """Begins a handshake. `nonce` is fresh: 32 random bytes."""
         return cls(State.OPENED, token, nonce, payload), (Kind.OPEN, nonce)
 
     @classmethod
@@ -101,7 +102,7 @@ class Handshake:
         return cls(State.LISTENING, token, nonce, b"")
 
     def receive(self, kind: Kind, body: bytes) -> Reply | None:
-        """What to send, if anything. Raises Refused and nothing else."""
+        """Handles a frame; returns the frame to send, or None. Raises only Refused."""
         if kind is Kind.REFUSED:
             raise told(body)
         step = _STEPS.get((self.state, kind))
@@ -110,7 +111,7 @@ class Handshake:
         return step(self, body)
 
     def agree(self, payload: bytes = b"") -> Reply:
-        """The other side is welcome. `payload` is the acceptor's."""
+        """Accepts the other side. `payload` is the acceptor's."""
         assert self.state is State.PROVEN
         if self._dials:
             self.state = State.DONE
@@ -165,7 +166,7 @@ class Handshake:
         mac = hmac.new(self._token, digestmod="sha256")
         bound = (self.binding,) if self.binding else ()
         for part in (_LABEL, VERSION.to_bytes(1, "big"), role, *parts, *bound):
-            # With its length in front, no part can lend bytes to the next.
+            # The length before each part separates it from the next part.
             mac.update(len(part).to_bytes(4, "big") + part)
         return mac.digest()
 
@@ -180,12 +181,12 @@ _STEPS: Final[dict[tuple[State, Kind], Callable[[Handshake, bytes], Reply | None
 
 
 def refusal_frame(refused: Refused) -> Reply:
-    """What the other side is told. Its body is the same in every version of the protocol."""
+    """The frame for the other side. Its body is the same in every version of the protocol."""
     return Kind.REFUSED, _encode(_Told(refused.code.value, refused.reason))
 
 
 def told(body: bytes) -> Refused:
-    """What a REFUSED frame says. Anybody may have sent it: it is bounded and printable."""
+    """Decodes a REFUSED frame. Its sender may be unproven: the result is bounded and printable."""
     try:
         said = _decode_told(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

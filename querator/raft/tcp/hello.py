@@ -1,4 +1,4 @@
-"""What two nodes say of themselves in the handshake, and who may talk to whom.
+"""Descriptions that two nodes exchange in the handshake, and the rules for their connection.
 
 Hellos are msgpack arrays; a later release may add fields at their ends. A hello counts only after
 its sender has proven the cluster's token.
@@ -24,8 +24,8 @@ _Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[!-.0-~]+\Z")
 
 
 class PeerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A node, in its own words. Addresses are HOST:PORT, as others should use them; `boots` counts
-    the starts of its data, and `starts` are the last of them; `version` is its release.
+    """A node's description of itself. Addresses are HOST:PORT, as others should use them. `boots`
+    counts the starts of its data, and `starts` are the last of them. `version` is its release.
     `cluster_id` is None until it has one.
     """
 
@@ -45,8 +45,8 @@ class PeerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class KnownPeer(msgspec.Struct, frozen=True):
-    """A node that may connect. `address` is HOST:PORT, a name or a number; with an `incarnation`,
-    only that one may.
+    """A node that may connect. `address` is HOST:PORT, a name or a number. If `incarnation` is
+    given, only that incarnation may connect.
     """
 
     address: str
@@ -54,8 +54,9 @@ class KnownPeer(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """`to` is whom the sender means to talk to. `run` is one random id for each process; `dial`
-    counts the dialer's attempts in its process, and the acceptor repeats it.
+    """Sent by both sides. `to` is the node that the sender means to reach. `run` is one random id
+    for each process. `dial` counts the dialer's attempts in its process, and the acceptor repeats
+    it.
     """
 
     info: PeerInfo
@@ -65,19 +66,19 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True, tag="query"):
-    """The dialer wants the node's description and nothing else. `info`: what it says of itself, if
-    it wants to be known (a node without a cluster), or judged (one that starts again).
+    """The dialer asks only for the node's description. `info`: its own description, if it wants to
+    be known (a node without a cluster), or checked (one that starts again).
     """
 
     info: PeerInfo | None = None
 
 
 class Answer(enum.Enum):
-    """What becomes of a hello."""
+    """The result of a hello."""
 
     NEW = enum.auto()
     REPLACES = enum.auto()
-    """It takes the place of the connection that is open to the same process."""
+    """It replaces the open connection to the same process."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,8 +107,8 @@ def judge(
     open_: Hello | None,
     dialed: str | None,
 ) -> Answer:
-    """Whether the node may connect; `open_` is what was said on the connection that is open to a
-    node of its name, `dialed` the name that this node meant to dial (None: it was dialed).
+    """Checks whether the node may connect. `open_` is the hello on the open connection to a node of
+    its name. `dialed` is the name that this node meant to dial (None: it was dialed).
 
     Raises Refused.
     """

@@ -1,4 +1,4 @@
-"""The listening socket: takes connections in, a bounded number at a time, and rests for a moment
+"""The listening socket: accepts connections, a bounded number at a time, and pauses for a moment
 when the machine has no more descriptors.
 """
 
@@ -45,7 +45,7 @@ class Listener:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # It would be ready all the time, and nothing would come of it.
+                # The socket would be ready all the time, and accept would fail each time.
                 _log.error("peers.accept_failed", reason=error.strerror)
                 self._poll.unregister(self._socket)
                 self.due_s = now_s + _REST_S

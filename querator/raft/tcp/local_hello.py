@@ -1,4 +1,4 @@
-"""What this node says of itself in handshakes, and how it judges what others say."""
+"""This node's description in handshakes, and its check of other nodes' descriptions."""
 
 import secrets
 from collections.abc import Iterable, Mapping
@@ -24,33 +24,34 @@ from querator.raft.tcp.hello import (
 )
 
 NEWCOMERS_MAX: Final = 64
-"""Nodes without a cluster that are remembered; the others ask again."""
+"""Most nodes without a cluster that are remembered; the others ask again."""
 
 
 class Greeter:
-    """The raft thread calls it, but for `describe` and `newcomers`, which any thread may. Any
-    thread may read `old_copies`.
+    """Handshakes of this node. Only the raft thread calls it, except that any thread may call
+    `describe` and `newcomers`, and read `old_copies`.
     """
 
     def __init__(self, own: PeerInfo, token: bytes, starts: StartMemory) -> None:
-        """`token` is not empty: that would prove nothing."""
+        """`token` is not empty: an empty token would prove nothing."""
         assert token
         self.own = own
         self._starts = starts
         self.known: Mapping[str, KnownPeer] = {}
         self.old_copies: dict[str, str] = {}
-        """Why nodes were refused that came with an old copy of their data and have not come with
-        the newest since, by name."""
+        """Nodes that were refused for an old copy of their data, with the reason, by name, until
+        they connect with the newest one.
+        """
         self._token = token
         self._run = secrets.token_hex(16)
         self._dials = 0
         self._description = b""
         self._newcomers: dict[str, PeerInfo] = {}
-        # What others would refuse is better found here.
+        # Finds a description here that others would refuse.
         decode_hello(encode_hello(self._hello(own.name, 0)))
 
     def describe(self, description: bytes) -> None:
-        """What queries are answered from here on."""
+        """Sets the answer to queries from here on."""
         assert len(description) <= PEER_DESCRIPTION_BYTES_MAX
         self._description = description
 
@@ -60,7 +61,7 @@ class Greeter:
         return tuple(asked.values())
 
     def change(self, **fields: str | None) -> None:
-        """Fields of `own`."""
+        """Changes fields of `own`."""
         self.own = msgspec.structs.replace(self.own, **fields)
 
     def dialed(self) -> dict[str, str]:
@@ -81,7 +82,7 @@ class Greeter:
     def greet(
         self, connection: Connection, handshake: Handshake, open_: Iterable[Connection]
     ) -> tuple[Kind, bytes]:
-        """What to send to who has proven the token. `open_` are the connections that are open.
+        """The frame to send to a node that has proven the token. `open_` are the open connections.
         Raises Refused.
         """
         hello = decode_hello(handshake.payload)
@@ -98,8 +99,8 @@ class Greeter:
         return handshake.agree(encode_hello(self._hello(hello.info.name, hello.dial)))
 
     def _look_at(self, info: PeerInfo) -> None:
-        """What one says of itself that asks a question. Raises Refused for an old copy: it must not
-        start.
+        """Checks the description of a node that sends a query. Raises Refused for an old copy: it
+        must not start.
         """
         if info.cluster_id is None:
             if len(self._newcomers) < NEWCOMERS_MAX:
@@ -115,17 +116,17 @@ class Greeter:
             raise
 
     def judge(self, connection: Connection, hello: Hello, open_: Iterable[Connection]) -> Answer:
-        """See `hellos.judge` and `StartMemory.judge`."""
+        """See `hello.judge` and `StartMemory.judge`."""
         name = hello.info.name
         before = next((other.hello for other in open_ if other.name == name), None)
         dialed = connection.dialed
-        # First: a copy that runs beside its original is to hear that it is one.
+        # First: a copy that runs beside its original must learn that it is a copy.
         judge(hello, self.own, known=self.known, open_=None, dialed=dialed)
         self._judge_starts(hello.info)
         return judge(hello, self.own, known=self.known, open_=before, dialed=dialed)
 
     def judge_again(self, open_: Iterable[Connection]) -> list[tuple[Connection, Refused]]:
-        """Of the connections that are open, those that may not stay so."""
+        """The open connections that may not stay open, with the reasons."""
         refusals = []
         for connection in open_:
             assert connection.hello is not None

@@ -1,4 +1,4 @@
-"""Asking a node for its description, before there is a cluster: what formation uses."""
+"""Asks a node for its description before there is a cluster; used by formation."""
 
 import secrets
 import socket
@@ -17,7 +17,7 @@ _CLOCK: Final = RealClock()
 
 
 class QueryFailed(Exception):
-    """There is no answer; the message is one line that says why."""
+    """There is no answer; the message is one line with the reason."""
 
 
 class QueryRefused(QueryFailed):
@@ -39,10 +39,10 @@ def query(
     clock: Clock = _CLOCK,
 ) -> bytes:
     """The description of the node at `address` (HOST:PORT), which has proven that it knows the
-    token. Blocks, `timeout_s` at most besides resolving a name: for a thread of its own. `info` is
-    what it is told of the node that asks; `tls` None: in the clear.
+    token. Blocks for at most `timeout_s`, in addition to resolving a name: call it on a thread of
+    its own. `info` describes the asking node; `tls` None: unencrypted.
 
-    Raises QueryFailed, and QueryRefused when the other node says why.
+    Raises QueryFailed, and QueryRefused when the other node gives the reason.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     try:
@@ -87,7 +87,7 @@ def _ask(connection: Connection, token: bytes, asked: Query, clock: Clock) -> by
 
 
 def _wait(connection: Connection, clock: Clock) -> None:
-    """Until something comes."""
+    """Waits until bytes arrive."""
     now_s = clock.monotonic_s()
     if now_s >= connection.deadline_s:
         raise TimeoutError("it does not answer in time")
@@ -98,6 +98,6 @@ def _wait(connection: Connection, clock: Clock) -> None:
         what = "in the middle of TLS" if connection.awaits_tls else "without an answer"
         raise ConnectionError(f"it closed the connection {what}") from error
     except Refused:
-        # TLS has something to say to the other side about it.
+        # TLS may have an alert to send to the other side.
         connection.send(now_s)
         raise

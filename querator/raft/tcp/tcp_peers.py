@@ -1,24 +1,24 @@
 """The other nodes over TCP: one connection for each pair, for all groups. The real form of `Peers`.
 
-Of two nodes the one with the smaller name dials, so that two connections of one pair never compete;
-a later one of the same process takes the place of the one before it. A node that has no cluster id
-yet dials nobody and answers only queries (`raft.tcp.query`).
+Of two nodes the one with the smaller name dials, so that two connections of one pair never compete.
+A later connection of the same process replaces the earlier one. A node without a cluster id dials
+no node and answers only queries (`raft.tcp.query`).
 
-    accepted ─► shaking ──► open ──► closed          what is wrong before `open` is Refused:
-    dialed ─► connecting ─┘                          one line in the log, and nothing else happens
+    accepted ─► shaking ──► open ──► closed          an error before `open` is Refused:
+    dialed ─► connecting ─┘                          one line in the log, and no other effect
 
-All sockets are in one epoll, whose descriptor is readable while there is something to do. Only
-`set_peers`, `set_cluster_id`, `set_description`, `connected`, `quiet`, `newcomers` and `old_copies`
-may be called by other threads.
+All sockets are in one epoll, whose descriptor is readable while there is something to do. Other
+threads may call only `set_peers`, `set_cluster_id`, `set_description`, `connected`, `quiet`,
+`newcomers` and `old_copies`.
 
-A connection ends when what arrives is damaged, when nothing arrives for PEER_SILENCE_MS_MAX (a node
-with nothing to say pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its
-node is `Quiet`: when nothing has arrived for PEER_QUIET_MS, and for three times the longest gap of
-late, so that a link that stutters does not make it so each time. The time that this node itself was
-held up does not count as silence: what has arrived is read first. It counts as a gap.
+A connection ends when received bytes are damaged, when nothing arrives for PEER_SILENCE_MS_MAX (an
+idle node pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its node is
+`Quiet`: when nothing has arrived for PEER_QUIET_MS, and for three times the longest recent gap, so
+that a link with regular gaps does not cause it each time. Time during which this node itself was
+held up does not count as silence, because received bytes are read first. It counts as a gap.
 
-Longer than 500 lines: how connections begin, go on and end stands side by side, for each of the
-three may end what another one began.
+The module is longer than 500 lines, because the beginning, the use and the end of connections
+belong together: each of the three may end what another one began.
 """
 
 import os
@@ -54,7 +54,7 @@ from querator.raft.tcp.local_hello import Greeter
 _CONNECT_S: Final = PEER_CONNECT_MS_MAX / 1000
 _HANDSHAKE_S: Final = PEER_HANDSHAKE_MS_MAX / 1000
 _GAP_KEPT: Final = 0.99
-"""Of the longest gap, at each look at the time."""
+"""Factor of the longest gap at each check of the timers."""
 _NEVER: Final = float("inf")
 
 _log = telemetry.logger(__name__)
@@ -77,10 +77,10 @@ class TcpPeers:
         on_old_copy: Callable[[str], None] | None = None,
     ) -> None:
         """Listens at `listen`, HOST:PORT; port 0 takes a free one. `peers` are the nodes that may
-        connect, by name; the own one among them does not matter. `node.peer_address` empty: the
-        address that was listened at. `tls` None: everything is said in the clear. `starts` is what
-        is remembered of nodes' starts (None: nothing); `on_old_copy` is told, on the thread that
-        calls `receive`, why another node says that this one's data is an old copy.
+        connect, by name; this node's own entry is ignored. An empty `node.peer_address` is replaced
+        by the listening address. `tls` None: all bytes are unencrypted. `starts` is the record of
+        nodes' starts (None: empty). `on_old_copy` receives, on the thread that calls `receive`, the
+        reason of another node that refuses this node's data as an old copy.
 
         Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, Refused
         when others could not read `node`.
@@ -110,7 +110,7 @@ class TcpPeers:
         self._events: list[PeerEvent] = []
         self._refusals = RefusalLog()
         self._due_s = 0.0
-        """When timers are to be looked at: never later than the first of them."""
+        """When to check timers: never later than the first of them."""
         # Written by any thread under the lock, and taken over by `receive`.
         self._lock = threading.Lock()
         self._closed = False
@@ -123,20 +123,20 @@ class TcpPeers:
     # --- any thread ----------------------------------------------------------------------
 
     def set_peers(self, peers: Mapping[str, KnownPeer]) -> None:
-        """Which nodes may connect from here on. Connections to others end."""
+        """Sets the nodes that may connect from here on. Connections to others end."""
         with self._lock:
             self._wanted = dict(peers)
         self._wake()
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """The node has become a member; it has been none before."""
+        """The node has become a member of its first cluster."""
         with self._lock:
             assert self._cluster_id in (None, cluster_id)
             self._cluster_id = cluster_id
         self._wake()
 
     def set_description(self, description: bytes) -> None:
-        """What a query is answered from here on."""
+        """Sets the answer to queries from here on."""
         self._greeter.describe(description)
 
     def newcomers(self) -> tuple[PeerInfo, ...]:
@@ -144,7 +144,7 @@ class TcpPeers:
         return self._greeter.newcomers()
 
     def connected(self) -> dict[NodeKey, PeerInfo]:
-        """The nodes whose connections are open, and what they said of themselves."""
+        """The nodes with open connections, and their descriptions."""
         return dict(self._connected)
 
     def quiet(self) -> frozenset[NodeKey]:
@@ -179,18 +179,22 @@ class TcpPeers:
     def flush(self) -> None:
         now_s = self._clock.monotonic_s()
         for connection in list(self._open.values()):
-            # While the socket is full, the poll says when it takes more.
+            # While the socket is full, the poll reports when it accepts more.
             if connection.queued_bytes and not connection.watches_room:
                 self._send(connection, now_s)
 
     # --- the raft thread: what drives it --------------------------------------------------------
 
     def fileno(self) -> int:
-        """Of an epoll that is readable while `receive` has something to do besides timers."""
+        """Descriptor of an epoll that is readable while `receive` has something to do, except
+        timers.
+        """
         return self._poll.fileno()
 
     def wait_s(self) -> float | None:
-        """When `receive` is to be called even if the descriptor is not readable; None: never."""
+        """Seconds until `receive` must be called even if the descriptor is not readable; None:
+        never.
+        """
         if self._events:
             return 0.0
         if self._due_s == _NEVER:
@@ -198,7 +202,7 @@ class TcpPeers:
         return max(0.0, self._due_s - self._clock.monotonic_s())
 
     def receive(self) -> list[PeerEvent]:
-        """Everything that can be done without waiting: accepts, dials, shakes hands, reads and
+        """Does everything that is possible without waiting: accepts, dials, shakes hands, reads and
         sends. Events of one node are in the order in which they happened.
         """
         now_s = self._clock.monotonic_s()
@@ -213,7 +217,7 @@ class TcpPeers:
                 accepts = True
             elif (connection := self._connections.get(descriptor)) is not None:
                 self._on_ready(connection, mask, now_s)
-        # Last: a descriptor that was closed above comes back with a new connection.
+        # Last: a descriptor that was closed above may return with a new connection.
         if accepts:
             self._accept(now_s)
         if now_s >= self._due_s:
@@ -222,8 +226,8 @@ class TcpPeers:
         return events
 
     def close(self) -> None:
-        """Ends all connections without an event. After the last call of any other method, but for
-        those of other threads, which do nothing any more.
+        """Ends all connections without an event. No other method may be called after it, except by
+        other threads; those calls then do nothing.
         """
         with self._lock:
             if self._closed:
@@ -250,7 +254,7 @@ class TcpPeers:
         self._due_s = now_s
 
     def _judge_again(self, now_s: float) -> None:
-        """Those who are connected, by what is known by this time."""
+        """Checks the connected nodes by what is known now."""
         self._starts_judged = self.starts.version
         for connection, refused in self._greeter.judge_again(self._open.values()):
             self._refuse(connection, refused, now_s)
@@ -274,7 +278,9 @@ class TcpPeers:
         self._due_by(self._listener.due_s)
 
     def _make_room(self, now_s: float) -> None:
-        """Of those who were let in and have proven nothing, the oldest gives way."""
+        """Ends the oldest accepted connection that has proven nothing, if there are too many of
+        them.
+        """
         unproven = [
             connection
             for connection in self._connections.values()
@@ -298,7 +304,7 @@ class TcpPeers:
         self._due_by(connection.deadline_s)
 
     def _on_connect(self, connection: Connection, now_s: float) -> None:
-        """The connect has ended, one way or the other."""
+        """The connect has ended, with or without success."""
         assert connection.dialed is not None
         failure = connection.connect_error()
         if failure:
@@ -351,9 +357,9 @@ class TcpPeers:
     def _take_frames(
         self, connection: Connection, messages: list[PeerMessage], now_s: float
     ) -> None:
-        """Raises Refused and OSError; `messages` has what came before."""
+        """Raises Refused and OSError; `messages` has the messages before that."""
         reader = connection.reader
-        # A handshake's last frame may not get through.
+        # Sending the last frame of a handshake may fail and close the connection.
         while connection.phase is not Phase.CLOSED and (arrived := reader.next()) is not None:
             kind, body = arrived
             if connection.phase is Phase.SHAKING:
@@ -396,7 +402,7 @@ class TcpPeers:
         hello = connection.hello
         if hello is None:
             raise Refused(Code.UNEXPECTED, "who asks a question has nothing more to say")
-        # Another of its name may have come first.
+        # Another connection of its name may have opened first.
         answer = self._greeter.judge(connection, hello, self._open.values())
         if answer is Answer.REPLACES:
             self._lose(self._open[hello.info.key], "it has connected again")
@@ -470,7 +476,9 @@ class TcpPeers:
     # --- connections end --------------------------------------------------------------------------
 
     def _refuse(self, connection: Connection, refused: Refused, now_s: float) -> None:
-        """Logs it, tells the other side what concerns it, and ends the connection."""
+        """Logs the refusal, sends the reason to the other side if it concerns it, and ends the
+        connection.
+        """
         self._refusals.refused(
             refused, address=connection.address, name=connection.name, now_s=now_s
         )
@@ -486,7 +494,7 @@ class TcpPeers:
         self._drop(connection, now_s, refused.reason)
 
     def _lose(self, connection: Connection, reason: str) -> None:
-        """A connection that was as it should be has ended."""
+        """Ends a connection without a refusal."""
         if connection.phase is Phase.OPEN:
             _log.info(
                 "peers.disconnected",

@@ -1,9 +1,9 @@
 """Joins waiting calls of a group into one log entry, fairly among the groups.
 
-Groups with waiting calls stand in a line. A turn takes one entry from each in turn until its
-bytes are used up; a group that has more goes to the end of the line, one that was not reached
-keeps its place. So a turn is bounded, an entry is bounded, and no group waits for more than one
-entry of each other.
+Groups with waiting calls are in a wait queue. A turn takes one entry from each in order until its
+bytes are used up. A group with more calls goes to the end of the wait queue; a group that was not
+reached keeps its place. So a turn is bounded, an entry is bounded, and no group waits for more than
+one entry of each other group.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ class Batcher:
         self._queue(call.group).append(call)
 
     def add_first(self, calls: list[Call]) -> None:
-        """Puts a group's own calls before those of clients, so that load cannot hold them back."""
+        """Puts a group's own calls before those of clients, so that load cannot delay them."""
         for call in reversed(calls):
             self._queue(call.group).appendleft(call)
 
@@ -50,7 +50,8 @@ class Batcher:
     def take(self) -> Iterator[tuple[GroupId, list[Call]]]:
         """The entries of one turn: at most one per group, `TURN_BYTES_MAX` together.
 
-        A call that is larger than an entry may be goes alone, when its group is first in the line.
+        A call that exceeds the size of an entry gets its own entry, when its group is first in the
+        queue.
         """
         left = TURN_BYTES_MAX
         for _ in range(len(self._line)):

@@ -1,4 +1,4 @@
-"""Groups that are being deleted, in bounded steps over many turns."""
+"""Deletion of groups, in bounded steps over many turns."""
 
 from querator.model.ids import GroupId
 from querator.model.limits import DELETE_ROWS_TURN_MAX, TURN_BYTES_MAX
@@ -10,7 +10,7 @@ from querator.storage.tables import MEMBERS
 
 
 class Deletions:
-    """Of one node. A crash in between leaves groups that can only be deleted further."""
+    """Deletions of one node. After a crash, a partly deleted group can only be deleted further."""
 
     def __init__(self) -> None:
         self._requests: dict[GroupId, list[Remove]] = {}
@@ -27,7 +27,7 @@ class Deletions:
         requests.setdefault(request.group, []).append(request)
 
     def go_on(self, txn: WriteTransaction) -> list[Remove]:
-        """Deletes rows; requests that are fulfilled with this transaction.
+        """Deletes rows; returns the requests that are fulfilled with this transaction.
 
         A group that loses its first rows is marked in the same transaction.
         """

@@ -1,13 +1,12 @@
 """One heartbeat for all groups between two nodes.
 
 Every `PERIOD_S` a node sends each other node one message with a beat for each group that it leads
-and the other follows, and one reply answers them all but for the few that are refused. A follower
-whose log the leader does not know yet gets a message of its own instead
-(`raft.consensus.replication`).
+and the other follows. One reply answers all beats except the few that it refuses. A follower whose
+log the leader does not know yet gets a message of its own instead (`raft.consensus.replication`).
 
-A reply is worth what its round says: beats of the term in which they were sent. It tells the
-leader that the followers hear it (a leader that no majority hears steps down); it confirms no
-reads, and acknowledges no entries.
+A reply counts for the beats of its round, in the term in which they were sent. It shows the leader
+that the followers hear it (a leader that no majority hears steps down). It confirms no reads, and
+acknowledges no entries.
 """
 
 from collections import defaultdict
@@ -23,12 +22,12 @@ from querator.raft.requests import Outcome
 
 PERIOD_S: Final = 0.35
 _ROUNDS_MAX: Final = 8
-"""Rounds whose replies are still waited for."""
+"""Most rounds with outstanding replies."""
 
 
 class Heartbeats:
     def __init__(self, groups: dict[GroupId, Group], *, clock: Clock, mail: Mail) -> None:
-        """`groups` are those of the node, kept up to date by their owner."""
+        """`groups` are those of the node; their owner keeps the dict up to date."""
         self._groups = groups
         self._clock = clock
         self._mail = mail
@@ -40,11 +39,11 @@ class Heartbeats:
 
     @property
     def due_s(self) -> float | None:
-        """When the next heartbeat goes, by the monotonic clock."""
+        """When the next heartbeat is due, by the monotonic clock."""
         return self._due_s if self.led else None
 
     def look(self, group: Group) -> None:
-        """Whether the group has a leader here that must be heard."""
+        """Checks whether the group needs heartbeats of a leader here."""
         if group.member.leads and len(group.journal.replicas) > 1 and group.quarantined is None:
             if not self.led:
                 self._due_s = self._clock.monotonic_s() + PERIOD_S
@@ -56,7 +55,7 @@ class Heartbeats:
         self.led.pop(group, None)
 
     def forget_node(self, node: NodeKey) -> None:
-        """The connection to the node changed: nothing on its way arrives."""
+        """The connection to the node changed: messages on their way are lost."""
         self._sent.pop(node, None)
 
     def send(self, now_s: float, outcome: Outcome) -> None:
@@ -83,7 +82,7 @@ class Heartbeats:
     def on_heartbeat(
         self, node: NodeKey, heartbeat: Heartbeat, outcome: Outcome
     ) -> dict[GroupId, Group]:
-        """Follows the leaders; the groups that have to be looked at in this turn."""
+        """Follows the leaders; returns the groups that must be checked in this turn."""
         now_s = self._clock.monotonic_s()
         changed = {}
         stale = []

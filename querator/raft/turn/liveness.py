@@ -1,8 +1,9 @@
-"""Whether the raft thread goes on: since when it owes the end of a turn, or of a wait.
+"""Liveness of the raft thread: the instant since which the end of a turn or a wait is overdue.
 
-The raft thread marks what it begins; any thread asks. A turn that hangs (in a disk that answers no
-more, in a defect) and a wait that does not end when it should look alike from outside: nothing is
-answered any more, while the event loop, and with it the port, goes on as if nothing were wrong.
+The raft thread marks the begin of each turn and wait; any thread may read. A turn that hangs (in a
+disk that does not answer, or by a defect) and a wait that does not end in time have the same
+effect: calls are not answered any more, while the event loop, and with it the port, continues as if
+nothing were wrong.
 """
 
 import math
@@ -11,14 +12,16 @@ from typing import Final
 from querator.raft.clock import Clock
 
 HANGS_S: Final = 1.0
-"""In one turn for longer than this, the thread hangs: a node of several ends what others can do
-instead. Longer than it takes the other nodes to choose other leaders, which is in vain otherwise.
+"""The thread hangs when one turn takes longer than this: a node of several then ends the calls that
+other nodes can execute. It is longer than the other nodes need to elect other leaders, because
+ending the calls is useless before that.
 """
 LOOK_S: Final = 0.1
-"""A thread that hangs is seen by the event loop within this, and so is one that goes on."""
+"""The event loop detects within this that a thread hangs, and that it continues."""
 STALLED_S_MAX: Final = 30.0
-"""In one turn for longer than this, the thread no longer counts as alive. Turns are bounded in work
-and take milliseconds; a disk may be slow for some seconds and come back."""
+"""The thread does not count as alive when one turn takes longer than this. Turns are bounded in
+work and take milliseconds; a disk may be slow for some seconds and recover.
+"""
 
 
 class Liveness:
@@ -35,7 +38,7 @@ class Liveness:
         self._owed_s = self._clock.monotonic_s()
 
     def begin_wait(self, timeout_s: float | None) -> None:
-        """A wait that ends after `timeout_s` at the latest; None: it may last for ever."""
+        """Marks a wait that ends after at most `timeout_s`; None: it may last for ever."""
         self._owed_s = math.inf if timeout_s is None else self._clock.monotonic_s() + timeout_s
 
     def stalled_s(self) -> float:

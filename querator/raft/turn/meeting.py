@@ -1,5 +1,5 @@
-"""What a turn does for the memory of nodes' starts (`raft.starts`): has it on disk in time, marks
-the own start, and tells the others.
+"""The turn's part of the record of nodes' starts (`raft.starts`): writes it to disk in time, marks
+the own start, and sends it to the others.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _MARK_S: Final = START_MARK_MS / 1000
 
 
 class Meeting:
-    """Of a node's turns. Only the raft thread calls it."""
+    """Starts in a node's turns. Only the raft thread calls it."""
 
     def __init__(self, starts: StartMemory, *, clock: Clock, mail: Mail) -> None:
         self._starts = starts
@@ -26,7 +26,7 @@ class Meeting:
         self._mail = mail
         self._connected: dict[NodeKey, None] = {}
         self._new: list[NodeKey] = []
-        """Who has connected and is to be told everything."""
+        """Newly connected nodes, which must get all starts."""
         self._mark_s = 0.0
 
     @property
@@ -36,12 +36,12 @@ class Meeting:
 
     @property
     def due_s(self) -> float | None:
-        """When the own start is to be marked: while somebody is there to see it."""
+        """When to mark the own start, while another node is connected."""
         return self._mark_s if self._connected and self._starts.own else None
 
     def must_be_kept(self, events: Sequence[PeerEvent]) -> bool:
-        """Takes note of who has come and gone; whether something is to be on disk before anything
-        else happens.
+        """Notes connected and disconnected nodes; returns whether starts must be on disk before
+        anything else happens.
         """
         for event in events:
             if isinstance(event, Connected):
@@ -59,7 +59,9 @@ class Meeting:
         self._starts.flush(txn)
 
     def tell(self) -> None:
-        """What is on disk: all of it to who has connected, and what is new of it to the others."""
+        """Sends what is on disk: all starts to newly connected nodes, and new starts to the
+        others.
+        """
         if self._new:
             everything = Meetings(self._starts.all())
             for node in self._new:

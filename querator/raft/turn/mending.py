@@ -1,8 +1,8 @@
-"""Attachments that are damaged on this node's disk, written again with what another replica has.
+"""Rewriting of damaged attachments on this node's disk, with the bytes of another replica.
 
 This changes no state: the bytes are those that the log has had at this place on all replicas. So it
-needs no entry of the log, and each replica does it for itself. One attachment is written in a turn,
-with the turn's synced commit.
+needs no entry of the log, and each replica does it alone. A turn writes one attachment, with the
+turn's synced commit.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _Done = tuple["asyncio.Future[None]", QueratorError | None]
 
 
 class Mending:
-    """Of one node. Only the raft thread calls it."""
+    """Rewriting requests of one node. Only the raft thread calls it."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -32,7 +32,9 @@ class Mending:
         self._requests.append(request)
 
     def go_on(self, txn: WriteTransaction) -> list[_Done]:
-        """Writes the first of them; which are done when the transaction is committed."""
+        """Writes the first one; returns the requests that are done when the transaction is
+        committed.
+        """
         if not self._requests:
             return []
         request = self._requests.popleft()
@@ -48,7 +50,7 @@ class Mending:
         view = generations.write_view(txn, group, current)
         if not request.is_wanted(view):
             return None
-        # Whatever is read here may be what the storage has in memory, not what is on the disk.
+        # Bytes read here may be those in the storage's memory, not those on the disk.
         if not self._space.takes_mending(len(request.data)):
             return self._space.refusal(Tier.FREES)
         attachments.write(view, group, index, part, request.data)

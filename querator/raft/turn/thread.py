@@ -1,8 +1,8 @@
-"""The raft thread: it sleeps until there is something to do, makes a turn, and hands over what came
-of it.
+"""The raft thread: it sleeps until there is something to do, makes a turn, and delivers the
+outcome.
 
-`TurnLoop` is the seam between the host and whatever makes the turns: `RaftThread` is the real form,
-the simulator has another one, whose turns take virtual time.
+`TurnLoop` is the interface between the host and the component that makes the turns: `RaftThread` is
+the real form, and the simulator has another one, whose turns take virtual time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from querator.raft.turn.turn import Turns
 from querator.storage.environment import Environment
 
 REQUESTS_TURN_MAX = 8_192
-"""Requests sorted in one turn, so that taking on never holds the turn up."""
+"""Most requests sorted in one turn, so that accepting them never delays the turn."""
 
 Deliver = Callable[[Outcome], None]
 Failed = Callable[[BaseException], None]
@@ -41,22 +41,24 @@ class TurnLoop(Protocol):
 
     @property
     def watched(self) -> bool:
-        """Whether somebody else can do what is to be done while it hangs: on a node of several."""
+        """Whether other nodes can take over the work while the thread hangs: on a node of
+        several.
+        """
         ...
 
     def start(self, deliver: Deliver, failed: Failed) -> None:
-        """From here on turns are made, until a `Stop` is put. Both functions are called on the
-        running event loop: `deliver` with each outcome, in order; `failed` once, by what ended the
-        turns for good.
+        """Makes turns from here on, until a `Stop` is put. Both functions are called on the running
+        event loop: `deliver` with each outcome, in order; `failed` once, with the error that ended
+        the turns for good.
         """
         ...
 
     def put(self, request: Request) -> None:
-        """Has the next turn take the request on."""
+        """Lets the next turn take the request."""
         ...
 
     async def ended(self) -> None:
-        """Returns when no turn is made any more, and none will be. May be called again."""
+        """Returns when the last turn has ended. May be called again."""
         ...
 
 
@@ -116,7 +118,7 @@ class RaftThread:
         library.bind(self._clock)
         try:
             self._turn_until_stopped()
-        except BaseException as error:  # noqa: BLE001 - the thread's top: nobody else would tell
+        except BaseException as error:  # noqa: BLE001 - the thread's top: no caller would report it
             self._loop.call_soon_threadsafe(self._failed, error)
         finally:
             self.liveness.begin_wait(None)

@@ -1,4 +1,4 @@
-"""When to look at groups in which nothing happens."""
+"""When to check groups in which nothing happens."""
 
 import heapq
 
@@ -6,7 +6,7 @@ from querator.model.ids import GroupId
 
 
 class Alarms:
-    """One of each group at the most, by the monotonic clock."""
+    """Alarms by the monotonic clock, at most one for each group."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, GroupId]] = []
@@ -14,18 +14,20 @@ class Alarms:
 
     @property
     def first_s(self) -> float | None:
-        """When the first one goes off, or before."""
+        """When the first alarm rings, or earlier."""
         return self._heap[0][0] if self._heap else None
 
     def set(self, group: GroupId, at_s: float) -> None:
-        """A later alarm than the one set is not needed: who is looked at early sets it again."""
+        """Sets an alarm, unless an earlier one is set: a group that is checked early sets it
+        again.
+        """
         earlier = self._set.get(group)
         if earlier is None or at_s < earlier:
             self._set[group] = at_s
             heapq.heappush(self._heap, (at_s, group))
 
     def ringing(self, now_s: float) -> list[GroupId]:
-        """Takes those that have gone off."""
+        """Takes the groups whose alarms have rung."""
         groups = []
         while self._heap and self._heap[0][0] <= now_s:
             at_s, group = heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
 """The turn: what the raft thread does for all groups at once, without the thread.
 
-    0 remember  which start of a node that has connected this is, synced, before it counts
-    1 take      requests of the asyncio thread; groups whose time has come propose for themselves
+    0 remember  the starts of connected nodes, synced, before messages of these nodes count
+    1 take      requests of the asyncio thread; groups with due work propose for themselves
     2 deliver   messages of other nodes, each to its group
     3 tick      the library's election and commit rule, for groups that have reason
     4 append    waiting calls, one entry per group, bounded (`raft.turn.batcher`); a lone voter
@@ -9,26 +9,27 @@
     5 send      entries to followers, which write them while this node does
     6 write     journal rows, terms and votes of all groups into one write transaction
     7 apply     committed entries, each group in a child transaction
-    8 commit    synced, once for all groups; nothing that the turn writes is known outside before,
-                but results of entries that an earlier turn has written are told at its begin
+    8 commit    synced, once for all groups; nothing that the turn writes is known outside before;
+                only results of entries that an earlier turn has written are delivered before it
     9 send      acknowledgements, votes, requests for votes
-    10 outcome  results, errors and events, for the caller to hand over
+    10 outcome  results, errors and events, for the caller to deliver
 
-With one voter an entry is appended, committed, applied and answered in one turn and one sync; with
-more in two, the second of which begins when a majority has acknowledged. A turn that has nothing to
-write does not commit, and one of which nobody waits for the commit may leave it to a later one
-(`raft.turn.open_transaction`). A leader counts its own copy of an entry when it is durable, so it
-is then as if it were slow to answer itself. While the commit runs the interpreter is free, and new
-requests gather for the next turn: group commit without a timer.
+With one voter an entry is appended, committed, applied and answered in one turn and one sync. With
+more voters it takes two turns; the second begins when a majority has acknowledged. A turn without
+writes does not commit. A turn whose commit no caller waits for may leave it to a later turn
+(`raft.turn.open_transaction`). A leader counts its own log for an entry when the entry is durable,
+like that of a slow follower. While the commit runs the interpreter is free, and new requests gather
+for the next turn: group commit without a timer.
 
-All groups that this node leads share one heartbeat to each other node (`raft.turn.heartbeats`): a
-group in which nothing happens costs a few bytes, and no tick.
+All groups that this node leads share one heartbeat to each other node (`raft.turn.heartbeats`): an
+idle group costs a few bytes, and no tick.
 
-Space is judged before anything is taken on and, where it is scarce, with each entry that is applied
-(`raft.log.disk_budget`). A transaction that fails all the same is the end of the process, because
-memory has moved on and the disk has not; whatever `turn` raises means that.
+Space is checked before anything is accepted and, where it is scarce, with each entry that is
+applied (`raft.log.disk_budget`). A transaction that fails nevertheless ends the process, because
+memory is then ahead of the disk; any exception from `turn` means that.
 
-Longer than 500 lines: the order of the steps is what keeps the promises, and is read in one place.
+The module is longer than 500 lines: the order of the steps ensures the guarantees, and is read in
+one place.
 """
 
 import asyncio
@@ -100,7 +101,7 @@ _Done = tuple["asyncio.Future[None]", QueratorError | None]
 _SMALL_NEED = Need(Tier.FREES, 0)
 _NONE: Mapping[GroupId, Group] = {}
 _TRIM_GROUPS_MAX = 16
-"""Logs that give way in one turn, the largest first."""
+"""Most logs that shrink in one turn, the largest first."""
 
 
 class Turns:
@@ -118,8 +119,9 @@ class Turns:
         early: Callable[[Outcome], None] | None = None,
         starts: StartMemory | None = None,
     ) -> None:
-        """`early` is told, just before a turn's sync, what may be known without it; None: that is
-        told with the rest. `starts` is what the transport judges nodes by; None: nothing.
+        """`early` receives, just before a turn's sync, the results that may be known without it;
+        None: they come with the rest. `starts` is the record by which the transport judges nodes;
+        None: empty.
         """
         self._environment = environment
         self._tell_early = early
@@ -135,7 +137,7 @@ class Turns:
         self._heartbeats = Heartbeats(self._groups, clock=clock, mail=self._mail)
         self.skew = Skew(clock)
         self.loop_watch = LoopWatch()
-        """Looked at by whoever makes the turns, if there are other nodes."""
+        """Checked by the component that makes the turns, if there are other nodes."""
         self._opening: dict[GroupId, Open] = {}
         self._deletions = Deletions()
         self._batcher = Batcher()
@@ -147,10 +149,12 @@ class Turns:
         self._transaction = OpenTransaction(environment, clock)
         self.stats = TurnGatherer()
         self.traffic = Traffic()
-        """Of snapshots."""
+        """Traffic of snapshots."""
 
     def turn(self, requests: Sequence[Request], events: Sequence[PeerEvent] = ()) -> Outcome:
-        """Raises StorageError or AssertionError: the process must stop and recover from disk."""
+        """Makes a turn. Raises StorageError or AssertionError: the process must then stop and
+        recover from disk.
+        """
         outcome = Outcome()
         clock = self._clock.monotonic_s
         started = clock()
@@ -162,7 +166,7 @@ class Turns:
             self._deliver(event, outcome)
         self._ring(started, outcome)
         if self.loop_watch.hangs:
-            # They have something to hand over.
+            # The led groups must hand over their leaderships.
             self._dirty.update(self._heartbeats.led)
         self._call()
         taken = clock()
@@ -199,7 +203,7 @@ class Turns:
         return outcome
 
     def _remember(self, events: Sequence[PeerEvent], outcome: Outcome) -> None:
-        """Nothing of a node counts before it is on disk which start of it this is."""
+        """Writes the starts of connected nodes to disk before anything of these nodes counts."""
         if self._meetings.must_be_kept(events):
             txn = self._transaction.begin()
             try:
@@ -226,7 +230,7 @@ class Turns:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is to be done before a request, a message or an alarm."""
+        """Whether there is nothing to do before a request, a message or an alarm."""
         if self._batcher or self._dirty or self._deletions or self._mending:
             return False
         if self._meetings.pending:
@@ -235,8 +239,8 @@ class Turns:
 
     @property
     def answered(self) -> bool:
-        """Whether every call that was taken on is answered, or waits for a majority that nobody
-        hears. Groups may still be on their way out; that goes on whenever it is asked for again.
+        """Whether every accepted call is answered, or waits for a majority that is not heard.
+        Groups may still be being deleted; a later request continues that.
         """
         if self._batcher or self._dirty or self._transaction:
             return False
@@ -360,13 +364,13 @@ class Turns:
         self._deletions.add(request)
 
     def _ring(self, now_s: float, outcome: Outcome) -> None:
-        """Looks at the groups whose alarm has gone off, which may propose what is due."""
+        """Checks the groups whose alarm has rung, which may propose due commands."""
         for group_id in self._alarms.ringing(now_s):
             group = self._groups.get(group_id)
             if group is None:
                 continue
             if (at_s := group.wake_s()) is not None and at_s > self._clock.monotonic_s():
-                # The leader has been heard meanwhile, or the majority has.
+                # The leader, or the majority, has been heard meanwhile.
                 self._alarms.set(group_id, at_s)
                 continue
             if group.in_office and not group.transferring:
@@ -374,14 +378,15 @@ class Turns:
             self._dirty[group_id] = group
 
     def _call(self) -> None:
-        """Lets those go on who have waited until a snapshot may begin, or for room."""
+        """Lets groups continue that have waited for a snapshot to begin, or for space to send."""
         for group_id in self.traffic.called() if self.traffic.calls else ():
             group = self._groups.get(group_id)
             if group is not None and group.copies is not None:
                 group.copies.called()
                 self._dirty[group_id] = group
         if self._mail.calls:
-            # They go first, or those that fill the room up again would always be before them.
+            # They go first. Otherwise the groups that fill the space again would always be before
+            # them.
             called = {id_: self._groups[id_] for id_ in self._mail.called() if id_ in self._groups}
             self._dirty = {**called, **self._dirty}
 
@@ -418,14 +423,14 @@ class Turns:
                 self._touch(lambda group: group.on_connection(node, up=up))
 
     def _touch(self, concerns: Callable[[Group], bool]) -> None:
-        """Looks at the groups that something concerns in this turn."""
+        """Marks the groups that an event concerns for this turn."""
         self._dirty.update({id_: group for id_, group in self._groups.items() if concerns(group)})
 
     def _hear_clock(self, node: NodeKey, wall_ms: int) -> None:
         if wall_ms:
             self.skew.heard(node, wall_ms)
         if self.skew.beyond:
-            # They have something to hand over.
+            # The led groups must hand over their leaderships.
             self._dirty.update(self._heartbeats.led)
 
     def _deliver_envelope(self, envelope: Envelope, node: NodeKey, outcome: Outcome) -> None:
@@ -438,7 +443,7 @@ class Turns:
             and message.entries
             and not self._space.takes_entries(message)
         ):
-            # It is acknowledged without them; the leader comes again.
+            # The message is acknowledged without its entries; the leader sends them again.
             bare = msgspec.structs.replace(message, entries=())
             envelope = msgspec.structs.replace(envelope, message=bare)
         group.receive(envelope, node, outcome)
@@ -447,7 +452,7 @@ class Turns:
     # --- 4 append -----------------------------------------------------------------
 
     def _append(self, outcome: Outcome) -> tuple[int, int, int]:
-        """Entries, calls and bytes appended."""
+        """Appends entries; returns the number of entries, calls and bytes."""
         if not self._batcher:
             return 0, 0, 0
         entries = commands = size = 0
@@ -479,8 +484,8 @@ class Turns:
         return self._space.takes_calls(packed.stamped.entry, len(packed.calls), need)
 
     def _with_space(self, group: Group, waiting: list[Call], outcome: Outcome) -> list[Call]:
-        """Calls of an entry that has no space, which may be taken on. Those that only this turn has
-        no space for wait for the next one, in their order; the others are refused.
+        """The calls of an entry without space that may be accepted. Calls that lack space only in
+        this turn wait for the next one, in their order; the others are refused.
         """
         calls: list[Call] = []
         later: list[Call] = []
@@ -544,8 +549,8 @@ class Turns:
     def _apply(
         self, groups: Sequence[Group], txn: WriteTransaction, outcome: Outcome, early: Outcome
     ) -> Mapping[GroupId, Group]:
-        """Lets groups apply what is committed; those that are left to the next turn, because this
-        one has written much.
+        """Lets groups apply committed entries; returns the groups that are left to the next turn,
+        because this turn has written much.
         """
         waiting = [group for group in groups if group.unapplied]
         room = self._space.room(txn) if waiting else None
@@ -556,7 +561,7 @@ class Turns:
         return {}
 
     def _stored(self, groups: Mapping[GroupId, Group], outcome: Outcome) -> None:
-        """What the groups have written is durable."""
+        """The writes of the groups are durable."""
         for group_id, group in groups.items():
             if not self._is_here(group):
                 continue
@@ -569,7 +574,7 @@ class Turns:
                 group.settled(outcome)
 
     def _may_wait(self, txn: WriteTransaction, outcome: Outcome) -> bool:
-        """Whether the commit may be left to a later turn; then the transaction is kept."""
+        """Whether the commit may be left to a later turn; if so, the transaction is kept."""
         if outcome or self._opening or self.traffic.sending or not self._space.ample:
             return False
         return self._transaction.keep(txn)
@@ -581,7 +586,7 @@ class Turns:
         trimmed: Sequence[Group],
         outcome: Outcome,
     ) -> list[_Done]:
-        """What else is to be written before the commit; which requests that fulfils."""
+        """Does the other writes before the commit; returns the requests that they fulfil."""
         for group in groups:
             group.truncate(txn, outcome)
             if group.arrival.busy and group.quarantined is None:
@@ -594,14 +599,16 @@ class Turns:
         return done
 
     def _to_trim(self) -> list[Group]:
-        """Groups whose logs give way, when the last look at the storage found it short."""
+        """Groups whose logs shrink, when the last check found the storage short."""
         if not self._space.was_short():
             return []
         spare = [group for group in self._groups.values() if group.log_spare]
         return heapq.nlargest(_TRIM_GROUPS_MAX, spare, key=lambda group: group.journal.bytes_kept)
 
     def _giving_way(self, groups: Sequence[Group]) -> list[Group]:
-        """Says what groups keep of their logs; the groups beside `groups` that give way."""
+        """Sets what groups keep of their logs; returns the groups beside `groups` whose logs
+        shrink.
+        """
         for group in groups:
             group.measure()
         self._window.look(self._clock.monotonic_s())
@@ -609,8 +616,8 @@ class Turns:
         return [group for group in giving if group not in groups and group.log_spare]
 
     def _settle(self, outcome: Outcome, first: Mapping[GroupId, Group] = _NONE) -> None:
-        """After the sync: who is done, who goes on with the next turn (`first` before the others),
-        and who wakes when.
+        """After the sync: ends what is done, collects the groups of the next turn (`first` before
+        the others), and sets alarms.
         """
         dirty = dict(first)
         for group_id, group in self._dirty.items():
@@ -628,8 +635,8 @@ class Turns:
         self.traffic.damaged.clear()
 
     def _is_here(self, group: Group) -> bool:
-        """Whether this is the node's replica of the group. One that was removed may have written
-        into the transaction that is still open: it has no turns after that.
+        """Whether this is the node's replica of the group. A removed replica may have written into
+        the transaction that is still open; it takes part in no turn after that.
         """
         return self._groups.get(group.group) is group
 
@@ -644,7 +651,7 @@ class Turns:
 
 
 def refusal(group_id: GroupId, group: Group | None) -> QueratorError:
-    """Why a call for this group is not taken on."""
+    """The reason why a call for this group is not accepted."""
     return call_errors.absent(group_id) if group is None else group.refusal()
 
 
