@@ -149,7 +149,7 @@ class Host:
         self._waiting: Shares[GroupId] = Shares(
             calls_max=PROPOSALS_WAITING_MAX, bytes_max=PROPOSAL_BYTES_WAITING_MAX
         )
-        """Space for calls that are not answered."""
+        """Calls that are not answered, counted against their limits."""
         self._opened: dict[GroupId, asyncio.Future[None]] = {}
         self._removed: dict[GroupId, asyncio.Future[None]] = {}
         self._unreadable: dict[GroupId, QueratorError] = {}

@@ -241,7 +241,7 @@ class Voter(Stock):
     def _ask_before_election(self) -> None:
         """The election timeout is over: asks the voters whether they would vote (pre-vote)."""
         if not self.votes:
-            # A replica that is no voter asks no one. The next leader will send it messages.
+            # A replica that is no voter does not ask. The next leader will send it messages.
             self._SyncObj__raftLeader = None
             return
         if self.alone and not self._clock_allows():

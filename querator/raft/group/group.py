@@ -1,9 +1,9 @@
 """One Raft group on this node: its member, its log, its machine, and the calls in between.
 
 Life cycle: opened → following or leading, any number of times → closed. Opening recovers the log
-and the applied index, and applies committed entries that were not applied. A leader is *in office*
-when the no-op of its own term is applied: from then on it accepts calls, and asks the machine for
-its due time.
+and the applied index, and applies committed entries that were not applied. A leader is ready
+(`in_office`) when the no-op of its own term is applied: from then on it accepts calls, and asks the
+machine for its due time.
 
 An exception from the machine, or a leader that contradicts a committed entry, ends this early. The
 entry's child transaction is aborted, the applied index stays, and the group is *quarantined* until
@@ -300,8 +300,9 @@ class Group:
             self.office.end_changes(self._unknown("its time is over"), outcome)
 
     def _look_at_copies(self) -> None:
-        """Begins and ends the sending of snapshots. A leader sends them before it is in office: the
-        no-op may wait for the acknowledgement of a follower that needs a snapshot.
+        """Begins and ends the sending of snapshots. A leader sends them before it is ready
+        (`in_office`): its no-op may wait for the acknowledgement of a follower that needs a
+        snapshot.
         """
         member = self.member
         if self.copies is not None and (not member.leads or self.copies.term != member.term):

@@ -14,8 +14,8 @@ for all groups and all sources.
     an incoming snapshot                 an eighth of it
     committed entries that are applied   a sixteenth of it, by what they actually write
 
-A full node may have to delete items that were completed elsewhere, and only a snapshot may tell it:
-so some space is reserved for snapshots.
+A full node may have to delete items that were completed elsewhere, and may learn of them only from
+a snapshot: so some space is reserved for snapshots.
 
 While much is free (`roomy`), calls count by their size alone. Otherwise the machine returns the
 most that each call may need (`Machine.need`), and a call that lacks space only in this turn waits

@@ -80,7 +80,7 @@ class SnapshotSender:
     ) -> None:
         """`position` reads the position of the applied index, in a transaction on the generation.
 
-        The leader is in office: it has applied everything that was committed before its term.
+        The leader has applied everything that was committed before its term.
         """
         self._environment = environment
         self._group = group

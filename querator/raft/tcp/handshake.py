@@ -11,9 +11,9 @@ never sent, and describe themselves.
 A proof is HMAC-SHA256 under the token over: the protocol's label and version, the role of the
 proving side, both nonces, the dialer's payload and the acceptor's (none yet in the dialer's proof).
 The roles make a reflected proof useless, and each side's proof useless to the other side. Fresh
-nonces of both prevent replay. Both payloads are covered, so that no one in between can change the
-identities. The dialer proves first: a node that only connects learns nothing from which to guess
-the token. Payloads are opaque here (`raft.tcp.hello`).
+nonces of both prevent replay. The proof covers both payloads, so that an intermediary cannot change
+the identities. The dialer proves first: a node that only connects learns nothing from which to
+guess the token. Payloads are opaque here (`raft.tcp.hello`).
 
 Frames after the handshake have checksums, not authentication: a network where others can change
 packets needs TLS (`raft.tcp.channel`) or a tunnel. Inside TLS a proof also covers the binding of
