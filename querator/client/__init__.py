@@ -1,7 +1,23 @@
-"""The Python SDK: `Client` for asyncio, `SyncClient` for everybody else.
+"""The Python SDK: `Client` for asyncio, `SyncClient` for programs without an event loop.
 
-Importing it loads neither the storage nor the Raft engine. Names load on first use: who needs the
-errors alone does not load gRPC. See docs/sdk.md.
+Importing the package loads neither the storage nor the Raft engine. Names load on first use: a
+program that needs only the errors does not load gRPC. Parsing of requests on the server side does
+not belong here (`querator.wire`). See docs/sdk.md.
+
+    client        Client: the entry point of the SDK for asyncio
+    sync          SyncClient and its producer, consumer and leased items
+    producing     the producer: batches, its stream, unanswered requests
+    consuming     the consumer: lease streams, leases, settling
+    readers       readers: named batches that can be read again
+    transactions  staged batches: list and abort
+    admin         calls about queues: create, list, update, delete, peek
+    cluster       ClusterAdmin: state of the cluster, calls about nodes
+    values        values that callers pass and get back
+    errors        the exceptions, one class for each ErrorCode
+    items         encoding and decoding of items
+    results       conversion of protocol answers to the SDK's values
+    checks        range checks of options
+    transport     connections, repeated calls, streams, gRPC errors
 """
 
 from importlib import import_module
@@ -88,7 +104,7 @@ _HOMES = {
     "Tls": "wire.tls",
     "TlsError": "wire.tls",
 }
-"""Where names are that are not in `client.values`."""
+"""Modules of the names that are not in `client.values`."""
 
 
 def __getattr__(name: str) -> Any:

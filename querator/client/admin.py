@@ -1,4 +1,4 @@
-"""Queues: made, listed, changed, looked into."""
+"""Calls about queues: create, list, update, delete, inspect and repair."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
 
 
 def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
-    """Raises TypeError for a setting that does not exist. None: unset."""
+    """Settings as a message; None: unset. Raises TypeError for a setting that does not exist."""
     unknown = changes.keys() - _SETTINGS
     if unknown:
         raise TypeError(
@@ -46,7 +46,7 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
 
 
 class Admin:
-    """The administrative calls of one client, in its namespace."""
+    """The administrative calls of one client, in its namespace. `Client` documents them."""
 
     def __init__(self, nodes: Nodes, namespace: str) -> None:
         self._nodes = nodes
@@ -93,7 +93,7 @@ class Admin:
         request.update_mask.paths.extend(sorted(changes))
         response = await self._nodes.call(
             lambda node, left: node.admin.UpdateQueue(request, timeout=left),
-            # A repeat of one that was executed would meet its own change as a conflict.
+            # A repeat of an executed update would find its own change as a conflict.
             repeatable=expected_version == 0,
         )
         return queue_info(response.queue)
@@ -111,7 +111,7 @@ class Admin:
                     telling=(QueueNotFound, QueueDeleting),
                 )
             except (QueueNotFound, QueueDeleting):
-                # The first attempt has done it.
+                # The first attempt has deleted the queue.
                 return
 
     async def stats(self, name: str, *, stale: bool) -> QueueStats:

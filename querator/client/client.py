@@ -1,4 +1,4 @@
-"""`querator.Client`: everything a program does with Querator, from one nodes."""
+"""`querator.Client`: all calls of a program to a cluster, on one event loop."""
 
 import asyncio
 import os
@@ -59,16 +59,18 @@ class Client:
             await client.create_queue("mail")
             await client.produce("mail", b"hello")
 
-    `address` is `host:port`, or several of them: separated by commas, or an iterable. One that
-    answers is enough, for the client learns the other nodes from it; several are for the case that
-    just this one is down. When a node fails, the client goes on with another one.
+    `address` is `host:port`, or several of them: separated by commas, or an iterable. One address
+    that answers is enough, because the client learns the other nodes from it. Several addresses
+    cover the case that one of these nodes is down. When a node fails, the client uses another one.
 
-    Calls are repeated with their identity until they have an answer or `request_timeout` has
-    passed. When no node has ever answered, that is given up after `connect_timeout` already.
-    `client_id` names this consumer of leases, for people; by default made of host, process and
-    chance. `tls`: whom to trust, and what to show the nodes (`querator.Tls`); None: in the clear.
+    The client repeats a call with its identity until it has an answer or `request_timeout` (default
+    30 s, at most 15 min) has passed. If no node has ever answered, the client gives up after
+    `connect_timeout` (default 5 s). `client_id` names this client as an owner of leases, for
+    people; the default is made of the host name, the process id and a random part. `tls` holds the
+    trusted authorities and the client's certificate (`querator.Tls`); None: no encryption.
 
-    Errors: `querator.client.errors`. Not for use from several threads: see `SyncClient`.
+    Calls raise the errors of `querator.client.errors`. One client must not be used from several
+    threads: see `SyncClient`.
     """
 
     def __init__(
@@ -111,7 +113,9 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Ends all calls. Producers and consumers are closed before, by leaving their blocks."""
+        """Ends all calls and closes the connections. Waits at most 5 s a queue for settles of items
+        from `lease`. Leave the blocks of producers and consumers before.
+        """
         self._closed = True
         for holder in self._holders.values():
             await holder.close(patience=CLOSE_SECONDS)
@@ -119,7 +123,9 @@ class Client:
             await self._open.close()
 
     def _nodes(self) -> Nodes:
-        """The connections; made at the first use, because they belong to the running event loop."""
+        """Returns the connections. They are made at the first use, because they belong to the
+        running event loop.
+        """
         if self._open is None:
             if self._closed:
                 raise RuntimeError("the client is closed")
@@ -152,8 +158,13 @@ class Client:
         description: str = "",
         replicas: int = 0,
     ) -> QueueInfo:
-        """Returns when the queue can be used. One with the same settings may exist already
-        (`created` is False then); with others: `QueueExists`. None and 0: the defaults.
+        """Creates a queue; returns when it can be used. None and 0 mean the defaults.
+
+        If the queue exists with the same settings, `created` is False. Raises `QueueExists` when it
+        exists with other settings. `lease_timeout`: 1 s to 24 h, default 30 s. `expire_timeout`: at
+        most 10 years, default never. `max_attempts`: 0 means no limit. `dead_queue`: the queue that
+        gets the dead letters; empty: they are dropped and counted. `dedup_window`: at most 7 days,
+        default 1 h. `partition_items_max`: 0 means no limit. `replicas`: 1, 3 or 5.
         """
         settings = {
             "partitions": partitions,
@@ -169,31 +180,32 @@ class Client:
         return await self._admin().create(name, settings)
 
     async def get_queue(self, name: str) -> QueueInfo:
+        """Returns the queue with its settings. Raises `QueueNotFound`."""
         return await self._admin().get(name)
 
     def list_queues(self) -> AsyncIterator[QueueInfo]:
-        """The namespace's queues, by name."""
+        """Yields the queues of the namespace, ordered by name."""
         return self._admin().list()
 
     async def update_queue(
         self, name: str, *, expected_version: int = 0, **changes: Any
     ) -> QueueInfo:
-        """Changes the settings named (as in `create_queue`; None: the default) and no others;
-        returns when all partitions have them. Raises `VersionConflict` when the settings' version
-        is not `expected_version` (0: any).
+        """Changes only the settings that are named (as in `create_queue`; None: the default).
+        Returns when all partitions have them. Raises `VersionConflict` when the version of the
+        settings is not `expected_version` (0: any), and TypeError for an unknown setting.
         """
         return await self._admin().update(name, changes, expected_version=expected_version)
 
     async def delete_queue(self, name: str) -> None:
-        """Deletes the queue with all its items. When it returns no node stores anything in it any
-        more. Raises `OutcomeUnknown` when nodes that might have not answered in time: it is being
-        deleted all the same.
+        """Deletes the queue with all its items. When the call returns, no node stores anything in
+        it. Raises `OutcomeUnknown` when nodes that might still store something have not answered in
+        time; the queue is being deleted all the same.
         """
         await self._admin().delete(name)
 
     async def stats(self, name: str, *, stale: bool = False) -> QueueStats:
-        """Exact counts, of everything that was acknowledged before. `stale`: they may be behind,
-        and are there also while a partition has no leader.
+        """Returns exact counts that include every change acknowledged before the call. `stale`: the
+        counts may be behind, and are available while a partition has no leader.
         """
         return await self._admin().stats(name, stale=stale)
 
@@ -205,56 +217,63 @@ class Client:
         limit: int | None = None,
         stale: bool = False,
     ) -> AsyncIterator[PeekedItem]:
-        """Items without leasing them, by partition and sequence. `stale` as of `stats`."""
+        """Yields items without leasing them, ordered by partition and sequence: at most `limit`,
+        only those in `state` if it is given. `stale` as in `stats`.
+        """
         return self._admin().peek(name, state=state, limit=limit, stale=stale)
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> AsyncIterator[PeekedItem]:
-        """The dead letters of a queue (or of all queues of a dead queue), as items of the dead
-        queue.
+        """Yields the dead letters of a queue (or of all queues of a dead queue) as items of the
+        dead queue, at most `limit`.
         """
         return self._admin().dead_letters(name, limit=limit)
 
     async def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
-        """Sends dead letters back to the queue `name` in which they died: those named (ids in the
-        dead queue), or all. Returns how many are on their way.
+        """Moves dead letters back to the queue `name` in which they died: those with `item_ids`
+        (ids in the dead queue), or all. Returns how many are being moved.
         """
         return await self._admin().redrive(name, item_ids)
 
     async def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
-        """Puts time in the partitions of a queue back to the clock, where a wrong clock had moved
-        it ahead; `dry_run`: only tells. Returns those partitions. Refused (Unavailable) while the
+        """Resets the time of a queue's partitions to the clock, where a wrong clock had moved it
+        ahead. Returns these partitions; `dry_run`: changes nothing. Raises `Unavailable` while the
         clocks of a majority do not agree.
         """
         return await self._admin().repair_time(name, dry_run=dry_run)
 
     async def give_up_damaged(self, name: str, *, dry_run: bool = False) -> GivenUp:
-        """Gives up the items of the queue `name` whose payload is damaged and on no replica whole;
-        `dry_run`: only tells. They are dropped and counted (`PartitionStats.given_up`). Items that
-        are leased or in a reader's batch stay, and what a replica may have whole that does not
-        answer.
+        """Drops the items of the queue `name` whose payload is damaged on all replicas, and counts
+        them (`PartitionStats.given_up`). `dry_run`: changes nothing. Keeps items that are leased or
+        in a reader's batch, and items that a replica which does not answer may have undamaged.
         """
         return await self._admin().give_up_damaged(name, dry_run=dry_run)
 
     async def staged_batches(self, name: str) -> StagedBatches:
-        """What is staged for the queue `name` by transactions, and not visible yet, by batch."""
+        """Returns the batches that transactions have staged for the queue `name`. Their items are
+        not visible yet.
+        """
         return await Transactions(self._nodes(), self.namespace).list(name)
 
     async def abort_batch(self, name: str, producer: str, batch: int) -> Aborted:
-        """Drops what is staged of a batch, unless it is committed."""
+        """Drops the staged items of a batch, unless it is committed."""
         calls = Transactions(self._nodes(), self.namespace)
         return await calls.abort(name, producer, batch)
 
     @property
     def readers(self) -> Readers:
-        """Items in named batches, for those who must be able to read them again."""
+        """Calls of readers: items in named batches, for programs that must be able to read the same
+        items again.
+        """
         return Readers(self._nodes(), self.namespace)
 
     # Single calls.
 
     async def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
-        """Returns when all items are durable: one request, stored once however often it is tried.
+        """Stores items with one request; returns when all are durable. The items are stored once,
+        also when the request is repeated.
 
-        For many items use a producer.
+        Raises `OutcomeUnknown` when the items may be stored, TypeError for a value that is not an
+        item. For many items use a producer.
         """
         nodes = self._nodes()
         encoded = encode_items(items)
@@ -290,8 +309,11 @@ class Client:
         lease_timeout: timedelta | None = None,
         max_bytes: int = 0,
     ) -> list[LeasedItem]:
-        """Leases up to `max_items` ready items; waits up to `wait` for the first. Empty when none
-        became ready. Nobody extends these leases but `extend`.
+        """Leases up to `max_items` ready items; waits up to `wait` for the first one. Returns an
+        empty list when no item became ready. Only `extend` extends these leases.
+
+        `lease_timeout`: 1 s to 24 h; None: the items' own, or the queue's. `max_bytes` limits the
+        answer; 0: 3 MiB.
         """
         batches = await self._holder(queue).lease(
             client_id=self.client_id,
@@ -310,10 +332,11 @@ class Client:
         return holder
 
     async def complete(self, queue: str, *held: Held, check: bool = True) -> list[SettleOutcome]:
-        """Completes leased items, named by themselves, by `LeaseRef` or by lease id.
+        """Completes leased items. Each of `held` is a leased item or batch, a `LeaseRef`, or a
+        lease id (all items of the lease).
 
-        One outcome for each. With `check`, raises `LeaseLost` when any item was lost; what was not
-        lost is completed nevertheless.
+        Returns one outcome for each of `held`. With `check`, raises `LeaseLost` when any item was
+        lost; the other items are completed nevertheless.
         """
         outcomes = await settle_held(self._nodes(), self.namespace, queue, COMPLETE, held)
         if check:
@@ -333,8 +356,8 @@ class Client:
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
 
-        `count_attempt=False` without a time is a release: to their places, as if never leased.
-        Otherwise as `complete`.
+        `count_attempt=False` without a time is a release: the items go back to their places, as if
+        they had not been leased. Arguments, outcomes and errors are otherwise as in `complete`.
         """
         verb = retry_verb(
             delay=delay, retry_at=retry_at, error=error, dead=dead, count_attempt=count_attempt
@@ -352,11 +375,11 @@ class Client:
         client_id: str = "",
         check: bool = True,
     ) -> list[ExtendOutcome]:
-        """Lets leases end `lease_timeout` from now (None: the items' own, or the queue's), never
-        earlier than before.
+        """Extends leases so that they end `lease_timeout` from now (None: the items' own, or the
+        queue's), never earlier than before.
 
-        Without `leases`: all leases of `client_id` (default: this client's) in the queue. A lost
-        lease raises `LeaseLost`, or with `check=False` has no time `remaining`.
+        Without `leases`, extends all leases of `client_id` (default: this client's) in the queue.
+        Raises `LeaseLost` for a lost lease; with `check=False` its `remaining` is zero instead.
         """
         ids = [lease if isinstance(lease, str) else lease.lease_id for lease in leases]
         outcomes = await extend(
@@ -384,11 +407,14 @@ class Client:
         ordered: bool = True,
         max_in_flight: int = producers.IN_FLIGHT_DEFAULT,
     ) -> Producer:
-        """For many items, one by one or in bulk: `async with client.producer("mail") as producer`.
+        """A producer for many items, one by one or in bulk: `async with client.producer("mail") as
+        producer`.
 
-        `ordered`: the items keep their order, and go to one partition of the queue. To load all
-        partitions use `ordered=False`, or several producers. `max_in_flight` requests of at most
-        `batch_items` and `batch_bytes` are unanswered at a time; that bounds the memory as well.
+        `ordered`: the items keep their order and go to one partition of the queue. To load all
+        partitions use `ordered=False`, or several producers. At most `max_in_flight` requests of at
+        most `batch_items` and `batch_bytes` are unanswered at a time, which also bounds the memory.
+        `linger`: how long a batch gathers while requests are unanswered; None: about as long as
+        answers take, 2 to 10 ms. Raises ValueError for an option out of range.
         """
         return Producer(
             self._nodes(),
@@ -415,14 +441,16 @@ class Client:
         release_on_disconnect: bool = False,
         idle_timeout: timedelta | None = None,
     ) -> Consumer:
-        """Leases items as fast as they are settled: `async with client.consumer("mail") as c`.
+        """A consumer that leases items as fast as they are settled: `async with
+        client.consumer("mail") as c`.
 
-        At most `prefetch_items`, together `prefetch_bytes`, are held and not settled, in deliveries
-        of at most `batch_items` and `batch_bytes` (0: 3 MiB). `auto_extend`: leases last as long as
-        the consumer lives.
-        `release_on_disconnect`: a broken connection gives the items back at once; otherwise they
-        stay leased here, and lapse if nobody comes back. `idle_timeout` ends the iteration when
-        nothing came for that long. `concurrency` is that of `Consumer.run`.
+        The consumer holds at most `prefetch_items` unsettled items, together at most
+        `prefetch_bytes`. A delivery has at most `batch_items` items and `batch_bytes` bytes (0: 3
+        MiB). `auto_extend`: leases last as long as the consumer lives. `release_on_disconnect`: a
+        broken connection gives the items back at once. Otherwise they stay leased to this consumer,
+        and lapse if it does not connect again. `idle_timeout` ends the iteration when no item came
+        for that long. `concurrency` is the default of `Consumer.run`. Raises ValueError for an
+        option out of range.
         """
 
         async def extend_leases(
@@ -450,5 +478,5 @@ class Client:
 
 def _own_name() -> str:
     host = socket.gethostname()[: limits.CLIENT_ID_CHARS_MAX // 2]
-    # The end of a UUIDv7 is chance; its beginning is the time.
+    # The end of a UUIDv7 is random; its beginning is the time.
     return f"{host}-{os.getpid()}-{uuid_utils.uuid7().hex[-12:]}"

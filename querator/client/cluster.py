@@ -1,5 +1,5 @@
-"""What operators ask of a cluster: its state, put together from what all nodes say, and the few
-things that are done to nodes.
+"""Calls of operators to a cluster: its state, merged from the answers of all nodes, and the changes
+of nodes.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ M = TypeVar("M")
 R = TypeVar("R")
 
 NODE_SECONDS = 2.0
-"""How long a node is waited for when all are asked."""
+"""How long one node may take when all nodes are asked for their state."""
 
 
 class SeenNode(msgspec.Struct, frozen=True):
-    """A node, and why it does not answer; empty: it does. `clock_ahead_ms` and `scrub` are what it
-    says as the node that tells (`ClusterStatus`). `old_copy`: why some node has refused a process
-    of its name.
+    """A node. `silent`: why it does not answer; empty: it answers. `clock_ahead_ms` (ms) and
+    `scrub` are from its own `ClusterStatus`. `old_copy`: why another node has refused a process
+    with its name.
     """
 
     node: ClusterNode
@@ -50,7 +50,7 @@ class SeenNode(msgspec.Struct, frozen=True):
 
 
 class SeenDamage(msgspec.Struct, frozen=True):
-    """What a node cannot read of a partition: so many items in so many blocks."""
+    """The part of a partition that a node cannot read: numbers of blocks and items."""
 
     node: str
     namespace: str
@@ -61,17 +61,17 @@ class SeenDamage(msgspec.Struct, frozen=True):
 
 
 class SeenCondition(msgspec.Struct, frozen=True):
-    """What a node says is wrong."""
+    """A condition that a node reports."""
 
     node: str
     condition: ClusterCondition
 
 
 class ClusterPicture(msgspec.Struct, frozen=True):
-    """The cluster as all nodes that answer see it together.
+    """The state of the cluster, merged from all nodes that answer.
 
-    `groups` have each what its leader says of it, or of those that do not lead the one whose term
-    is the highest; then `leads` is False.
+    Each of `groups` is as its leader reports it. If no leader answers, it is the report with the
+    highest term, and `leads` is False.
     """
 
     cluster_id: str
@@ -84,8 +84,9 @@ class ClusterPicture(msgspec.Struct, frozen=True):
 
 
 class ClusterAdmin:
-    """Talks to the nodes of one cluster. `address` is that of any node, or of several, separated by
-    commas: the first that answers is asked.
+    """Administrative calls to the nodes of one cluster. `address` is that of any node, or of
+    several, separated by commas: the first node that can be reached is asked. Every method may
+    raise `RequestError`.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class ClusterAdmin:
         connect_timeout: float,
         tls: Tls | None = None,
     ) -> None:
-        """Times in seconds. Raises ValueError."""
+        """`request_timeout` and `connect_timeout` are in seconds. Raises ValueError for an empty
+        address.
+        """
         self._addresses = split_addresses(address)
         self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
@@ -116,7 +119,9 @@ class ClusterAdmin:
             await connection.close()
 
     def _connection(self, address: str) -> Connection:
-        """Belongs to the running event loop, so it is made at the first use."""
+        """Returns the connection to a node. It belongs to the running event loop, so it is made at
+        the first use.
+        """
         if address not in self._open:
             self._open[address] = Connection(
                 address,
@@ -127,8 +132,8 @@ class ClusterAdmin:
         return self._open[address]
 
     async def picture(self) -> ClusterPicture:
-        """Asks one node, then all others that it knows. Raises what the client's calls raise when
-        the first does not answer; of the others that is part of the picture.
+        """Asks one node, then all other nodes that it knows. Raises `RequestError` when the first
+        node does not answer. For the other nodes `SeenNode.silent` reports it.
         """
         first = await self._first(lambda address: self._status(address, None))
         others = [node for node in first.nodes if node.name != first.node]
@@ -177,8 +182,8 @@ class ClusterAdmin:
         )
 
     async def _ask(self, node: ClusterNode) -> ClusterStatus | str:
-        """The node's view, or why there is none. One that the first node has no connection to is
-        likely to be down, and asked only once.
+        """Returns the status that the node reports, or why there is none. A node to which the first
+        node has no connection is probably down, and is asked only once.
         """
         if not node.client_address:
             return "its address is not known"
@@ -207,7 +212,7 @@ class ClusterAdmin:
         return wire.cluster_status(answer)
 
     async def _first(self, ask: Callable[[str], Awaitable[R]]) -> R:
-        """The answer of the first node that can be reached."""
+        """Returns the answer of the first node that can be reached."""
         for address in self._addresses[:-1]:
             try:
                 return await ask(address)
@@ -222,7 +227,9 @@ class ClusterAdmin:
         *,
         changes: bool = True,
     ) -> R:
-        """What the first node that can be reached answers to what is sent, read."""
+        """Sends a request to the first node that can be reached; returns its answer, read by
+        `read`.
+        """
 
         async def ask(address: str) -> R:
             connection = self._connection(address)
@@ -231,7 +238,7 @@ class ClusterAdmin:
         return await self._first(ask)
 
     async def plan(self) -> ClusterPlan:
-        """Which replicas are on their way to other nodes, and which will be, and why."""
+        """Returns which replicas are being moved to other nodes, which will be moved, and why."""
         request = pb.GetClusterPlanRequest()
         return await self._call(
             lambda to, left: to.cluster.GetClusterPlan(request, timeout=left),
@@ -240,8 +247,8 @@ class ClusterAdmin:
         )
 
     async def hand_off(self, node: str) -> NodeHandedOff:
-        """Of the node at the address, which must have this name unless it is empty. Raises
-        ValueError when there are several addresses.
+        """Makes the node at the address hand off its leaderships. The node must have the name
+        `node`, unless that is empty. Raises ValueError when there are several addresses.
         """
         if len(self._addresses) > 1:
             raise ValueError("give the address of the node that is to hand off, and no other")
@@ -251,21 +258,21 @@ class ClusterAdmin:
         return wire.node_handed_off(await connection.call(lambda left: stub(request, timeout=left)))
 
     async def replace(self, node: str) -> NodeReplaced:
-        """Lets the node that waits under this name take the place of the one that lost its data."""
+        """Lets the waiting node with this name take the place of the node that lost its data."""
         request = pb.ReplaceNodeRequest(node=node)
         return await self._call(
             lambda to, left: to.cluster.ReplaceNode(request, timeout=left), wire.node_replaced
         )
 
     async def drain(self, node: str, *, undo: bool = False) -> NodeRetired:
-        """Has the replicas of the node moved to others; `undo`: lets it have some again."""
+        """Moves the replicas of the node to other nodes. `undo`: lets it have replicas again."""
         request = pb.DrainNodeRequest(node=node, undo=undo)
         return await self._call(
             lambda to, left: to.cluster.DrainNode(request, timeout=left), wire.node_retired
         )
 
     async def remove(self, node: str) -> NodeRetired:
-        """Removes the node for ever."""
+        """Removes the node permanently."""
         request = pb.RemoveNodeRequest(node=node)
         return await self._call(
             lambda to, left: to.cluster.RemoveNode(request, timeout=left), wire.node_retired
@@ -280,7 +287,9 @@ class ClusterAdmin:
 
 
 def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterPending, ...]:
-    """With what each waits for, which the leader of the map alone may know."""
+    """The pending changes of the newest map. Only the leader of the map may know what a change
+    waits for, so that is taken from any report.
+    """
     waits_for = {
         (one.namespace, one.queue, one.doing): one.waits_for
         for view in views
@@ -296,7 +305,8 @@ def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[Clu
 
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
-    """Of each group of the newest map what the view says that knows most."""
+    """The groups of the newest map, each from the report of its leader or else of the highest term.
+    """
     best: dict[int, ClusterGroup] = {}
     for view in views:
         for group in view.groups:

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions: one class for each `ErrorCode`, in one small tree.
+"""The exceptions of the SDK: one class for each `ErrorCode`, in one small tree.
 
     QueratorError                     querator.model.errors; catch this for "anything of Querator"
     └─ RequestError                   a request of this client was refused or failed
@@ -7,7 +7,7 @@
        ├─ NotFound                    ├─ QueueNotFound  ├─ NamespaceNotFound
        │                              ├─ ReaderNotFound  └─ BatchNotFound
        ├─ QueueExists, QueueDeleting, QueueInUse, VersionConflict
-       ├─ LeaseLost                   somebody else may have the item by now; drop the work
+       ├─ LeaseLost                   another consumer may have the item by now; drop the work
        │  └─ LeaseEnded
        ├─ ProducerFailed              ├─ SequenceGap  ├─ ProducerExpired  └─ TooManyProducers
        ├─ ReaderFailed                ├─ ReaderFenced  ├─ AckMismatch  ├─ BatchReleased
@@ -16,7 +16,7 @@
        │                              └─ TooManyDedupKeys
        ├─ TransactionAborted          nothing of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
-       │  ├─ ConnectionFailed         nobody answers at the address
+       │  ├─ ConnectionFailed         no node answers at the address
        │  ├─ NotLeader
        │  ├─ RoutingChanged           the queue has other partitions
        │  ├─ Overloaded
@@ -25,8 +25,8 @@
        ├─ ItemTooLarge
        └─ ServerFailed                └─ StorageFailed
 
-The client repeats what `retriable` allows until the request's timeout has passed; what it raises
-then is the last refusal, or `OutcomeUnknown` if any attempt may have been executed.
+The client repeats a request while `retriable` allows it and the request's timeout has not passed.
+Then it raises the last refusal, or `OutcomeUnknown` if any attempt may have been executed.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ __all__ = [
 class RequestError(QueratorError):
     """A request of this client was refused or failed.
 
-    `code`, `message`, `field`, `limit`, `value`, `retriable`: as in `QueratorError`.
-    `request_id` finds the request in the node's log; empty when the node never saw it.
+    `code`, `message`, `field`, `limit`, `value`, `retriable`: as in `QueratorError`. `request_id`
+    finds the request in the node's log; empty when the node never saw it.
     """
 
     def __init__(
@@ -113,158 +113,162 @@ class RequestError(QueratorError):
 
 
 class InvalidArgument(RequestError):
-    pass
+    """A field of the request is malformed, missing or unknown; `field` names it."""
 
 
 class LimitExceeded(InvalidArgument):
-    pass
+    """A field is outside its limits; `limit` and `value` are texts with units."""
 
 
 class NotFound(RequestError):
-    pass
+    """Base of the errors for a queue, namespace, reader or batch that does not exist."""
 
 
 class QueueNotFound(NotFound):
-    pass
+    """The namespace has no queue of this name."""
 
 
 class NamespaceNotFound(NotFound):
-    pass
+    """There is no namespace of this name."""
 
 
 class ReaderNotFound(NotFound):
-    pass
+    """The queue has no reader of this name."""
 
 
 class BatchNotFound(NotFound):
-    """The batch is acknowledged, or was never given out."""
+    """The batch is acknowledged, or was never handed out."""
 
 
 class QueueExists(RequestError):
-    pass
+    """The queue exists with other settings."""
 
 
 class QueueDeleting(RequestError):
-    pass
+    """The queue is being deleted."""
 
 
 class QueueInUse(RequestError):
-    pass
+    """Another queue depends on this one."""
 
 
 class VersionConflict(RequestError):
-    pass
+    """The settings were changed since they were read."""
 
 
 class LeaseLost(RequestError):
-    """The lease has ended or does not hold the items: `items` are those that were lost."""
+    """The lease has ended or does not hold the items; another consumer may have them. `items` are
+    the lost items; empty when they are not known.
+    """
 
     items: tuple[ItemId, ...] = ()
     lease_id: str = ""
 
 
 class LeaseEnded(LeaseLost):
-    pass
+    """The lease that the repeated lease request had made has ended."""
 
 
 class ProducerFailed(RequestError):
-    pass
+    """Base of the errors about a producer's identity and sequence."""
 
 
 class SequenceGap(ProducerFailed):
-    pass
+    """An ordered producer skipped a sequence."""
 
 
 class ProducerExpired(ProducerFailed):
-    pass
+    """The partition no longer remembers the outcome of the producer's request."""
 
 
 class TooManyProducers(ProducerFailed):
-    pass
+    """The partition remembers as many producers as it may."""
 
 
 class ReaderFailed(RequestError):
-    pass
+    """Base of the errors about a reader's run and batches."""
 
 
 class ReaderFenced(ReaderFailed):
-    """A later epoch of the reader was opened."""
+    """A later epoch of the reader has been opened."""
 
 
 class AckMismatch(ReaderFailed):
-    """The reader's memory of what it has read is not the queue's."""
+    """The acknowledgement is behind what is acknowledged, or ahead of what was handed out."""
 
 
 class BatchReleased(ReaderFailed):
-    """The items of the batch have gone back to the queue."""
+    """The items of the batch have gone back to the queue, or became dead letters."""
 
 
 class TooManyReaders(ReaderFailed):
-    pass
+    """The partition knows as many readers as it may."""
 
 
 class Full(RequestError):
-    pass
+    """Base of the errors for a limit of space or number that is reached; retriable."""
 
 
 class QueueFull(Full):
-    pass
+    """The partition is full by its queue's settings."""
 
 
 class TooManyDedupKeys(Full):
-    """The partition remembers as many dedup keys as it may: each for the queue's dedup window."""
+    """The partition remembers as many dedup keys as it may. It remembers each one for the queue's
+    dedup window.
+    """
 
 
 class StageFull(Full):
-    pass
+    """The partition holds as much staged data as it may."""
 
 
 class StorageFull(Full):
-    pass
+    """The disk or the storage quota is full."""
 
 
 class TransactionAborted(RequestError):
-    """Nothing of the batch is visible, and nothing will be; its tasks are to be staged again."""
+    """No item of the batch is or will be visible; its tasks must be staged again."""
 
 
 class Unavailable(RequestError):
-    """Certainly not executed."""
+    """The request was certainly not executed; it may be sent again."""
 
 
 class ConnectionFailed(Unavailable):
-    """Nobody answers at the address; nothing was sent."""
+    """No node answers at the address; nothing was sent."""
 
 
 class NotLeader(Unavailable):
-    pass
+    """The node does not lead the partition; not executed."""
 
 
 class RoutingChanged(Unavailable):
-    pass
+    """The queue's partitions have changed; not executed."""
 
 
 class Overloaded(Unavailable):
-    pass
+    """The node has as much unanswered work as it may take; not executed."""
 
 
 class DeadlineExceeded(Unavailable):
-    pass
+    """The deadline passed before a node accepted the request; not executed."""
 
 
 class OutcomeUnknown(RequestError):
-    """The request may have been executed, or may yet be."""
+    """The request may have been executed, or may still be executed."""
 
 
 class ItemTooLarge(RequestError):
-    pass
+    """The next item is larger than the reply may be."""
 
 
 class ServerFailed(RequestError):
-    pass
+    """A defect in Querator or a failure of its storage; the node's log has the request."""
 
 
 class StorageFailed(ServerFailed):
-    pass
+    """The storage of a node failed."""
 
 
 _CLASSES: dict[ErrorCode, type[RequestError]] = {
@@ -316,7 +320,7 @@ def make_error(
     retry_delay_ms: int | None = None,
     request_id: str = "",
 ) -> RequestError:
-    """The exception for `code`, of its own class."""
+    """Returns the exception for `code`, an instance of its class."""
     return _CLASSES[code](
         code,
         message,
@@ -329,8 +333,8 @@ def make_error(
 
 
 def copy_error(error: RequestError) -> RequestError:
-    """The same error as another object: one refusal fails many calls, and an exception that is
-    raised in several places would collect the tracebacks of all of them.
+    """Returns the same error as another object. One refusal fails many calls, and an exception that
+    is raised in several places would collect the tracebacks of all of them.
     """
     other = make_error(
         error.code,

@@ -1,12 +1,12 @@
-"""Items and bytes.
+"""Encoding and decoding of items.
 
-An item travels as its protobuf bytes behind its tag, field 15 of `ProduceRequest`. The bytes of a
-request are the bytes of its small fields followed by those of its items (a message is the
-concatenation of its fields), so an item is encoded once, when it is given to the client, and the
-payload is copied once, when the request's frame is joined.
+An item is sent as its protobuf bytes behind its tag, field 15 of `ProduceRequest`. A protobuf
+message is the concatenation of its fields, so the bytes of a request are its small fields followed
+by its items. An item is encoded once, when it is given to the client. The payload is copied once,
+when the request's frame is joined.
 
-A bare payload costs a table look-up: what stands before it depends on its length alone. Anything
-more is encoded by the protobuf library, 1-3 µs an item.
+A bare payload costs a table look-up, because the bytes before it depend on its length alone. The
+protobuf library encodes all other items, 1-3 µs an item.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ AnyItem = values.Item | bytes | str
 
 
 class Encoded(NamedTuple):
-    """Items as pieces of bytes to be joined, the length of all of them, and their number."""
+    """Encoded items: pieces of bytes to be joined, their length in bytes, and number of items."""
 
     pieces: list[bytes]
     size: int
@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
 
 
 def _head(payload_size: int) -> bytes:
-    """What stands before a payload of this size in an item that has nothing else."""
+    """The bytes before a payload of this size in an item without other fields."""
     inner = fields.prefix(_PAYLOAD_FIELD, payload_size) if payload_size else b""
     head = fields.prefix(ITEMS_FIELD, len(inner) + payload_size) + inner
     if len(_heads) < _HEADS_MAX:
@@ -51,7 +51,9 @@ def _head(payload_size: int) -> bytes:
 
 
 def encode_items(items: Iterable[AnyItem]) -> Encoded:
-    """Raises TypeError for what is not an item, ValueError for a naive datetime."""
+    """Encodes items in their order. Raises TypeError for a value that is not an item, ValueError
+    for a naive datetime or for both `enqueue_at` and `delay`.
+    """
     pieces: list[bytes] = []
     add = pieces.append
     size = count = 0
@@ -79,8 +81,8 @@ def encode_items(items: Iterable[AnyItem]) -> Encoded:
 
 
 def cut(items: list[AnyItem], bytes_max: int) -> Iterable[Encoded]:
-    """The items in parts of at most so many bytes; a larger one is a part of its own. Raises as
-    `encode_items` does.
+    """Yields the items encoded in parts of at most `bytes_max` bytes; a larger item is a part of
+    its own. Raises as `encode_items`.
     """
     encoded = encode_items(items)
     if encoded.size <= bytes_max or encoded.items == 1:
@@ -91,7 +93,7 @@ def cut(items: list[AnyItem], bytes_max: int) -> Iterable[Encoded]:
 
 
 def has_key(item: AnyItem) -> bool:
-    """Whether a key decides on the partition of the item."""
+    """Whether a key determines the partition of the item."""
     return isinstance(item, values.Item) and bool(item.key or item.dedup_key)
 
 
@@ -99,7 +101,7 @@ _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]
 
 
 def _is_bare(item: AnyItem) -> bool:
-    """Whether the item is a payload and nothing else."""
+    """Whether the item has only a payload."""
     if not isinstance(item, values.Item):
         raise TypeError(f"an item is an Item, bytes or str, not {type(item).__name__}")
     return msgspec.structs.astuple(item)[1:] == _NOTHING_MORE
@@ -114,10 +116,10 @@ def _payload(item: values.Item) -> bytes:
 
 
 def encode_item(item: AnyItem) -> bytes:
-    """One item with its tag and length."""
+    """Encodes one item with its tag and length."""
     if not isinstance(item, values.Item):
         return b"".join(encode_items((item,)).pieces)
-    # Setting what is there costs half of naming all fields in the constructor.
+    # Setting only the given fields costs half of naming all fields in the constructor.
     message = items_pb2.Item(payload=_payload(item))
     if item.kind:
         message.kind = item.kind
@@ -166,7 +168,7 @@ def produce_frame(
     pieces: list[bytes],
     size: int,
 ) -> bytes:
-    """A `ProduceStreamRequest`: the head without items, then the pieces, `size` bytes together."""
+    """Encodes a `ProduceStreamRequest`: the head without items, then the pieces (`size` bytes)."""
     head.request_timeout.FromMilliseconds(max(1, int(seconds_left * 1000)))
     start = head.SerializeToString()
     return b"".join(
@@ -181,7 +183,7 @@ def produce_frame(
 
 
 def decode_item(message: items_pb2.Item) -> values.Item:
-    """The item as it was produced."""
+    """Returns the item as it was produced."""
     return values.Item(
         payload=message.payload,
         kind=message.kind,
@@ -213,7 +215,7 @@ def decode_dead_letter(message: items_pb2.DeadLetter) -> values.DeadLetter:
 
 
 def timestamp(value: datetime) -> Timestamp:
-    """Raises ValueError for a naive datetime: it would mean another instant on another machine."""
+    """Raises ValueError for a naive datetime: its instant would depend on the machine."""
     if value.tzinfo is None:
         raise ValueError("an instant needs a time zone: datetime(..., tzinfo=UTC)")
     message = Timestamp()
@@ -222,6 +224,7 @@ def timestamp(value: datetime) -> Timestamp:
 
 
 def duration(value: timedelta) -> Duration:
+    """Raises `InvalidArgument` for a negative duration."""
     if value < timedelta(0):
         raise make_error(
             ErrorCode.INVALID_ARGUMENT, f"a duration is negative: {value}", value=str(value)

@@ -1,8 +1,8 @@
 """Readers: items in named batches, for programs that must be able to read the same items again.
 
-A reader begins a run (`open`), then again and again advances: it acknowledges what it has made
-safe, and gets the next batches, one for each partition. Whatever becomes of a call, it may be made
-again; what is open stays open until it is acknowledged.
+A reader begins a run (`open`) and then advances repeatedly: it acknowledges the batches that it has
+made safe, and gets the next batches, one for each partition. A call may be repeated whatever its
+outcome was. An open batch stays open until it is acknowledged.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ _NOTHING: Mapping[int, int] = {}
 
 
 class NamedBatch(msgspec.Struct, frozen=True):
-    """Items of one partition under a number. `replays`: how many runs of the reader have begun
-    since it was given out.
+    """A numbered batch of items of one partition. `bytes`: size of the items. `replays`: how many
+    runs of the reader have begun since the batch was handed out.
     """
 
     seq: int
@@ -33,8 +33,9 @@ class NamedBatch(msgspec.Struct, frozen=True):
 
 
 class ReaderPosition(msgspec.Struct, frozen=True):
-    """How far a reader has come in a partition. `batch` None: nothing is open. `dead_seq`: the last
-    batch whose items were made dead letters; 0: none was.
+    """Position of a reader in a partition when its run begins. `acked_seq`: the last acknowledged
+    batch. `batch`: the open batch, if there is one. `dead_seq`: the last batch whose items were
+    made dead letters; 0: there is none. `ready_upto`: for `Readers.advance`.
     """
 
     partition: int
@@ -45,13 +46,16 @@ class ReaderPosition(msgspec.Struct, frozen=True):
 
 
 class ReaderRun(msgspec.Struct, frozen=True):
+    """A run of a reader: its epoch, which fences earlier runs, and where it begins."""
+
     epoch: int
     partitions: tuple[ReaderPosition, ...]
 
 
 class ReaderProgress(msgspec.Struct, frozen=True):
-    """`error`: why the partition is as it was, as far as is known; the next call may do better.
-    `gone`: it is not the queue's any more.
+    """Result of an advance in one partition. `batch`: the open batch, if there is one. `error`: why
+    the partition did not advance, as far as is known; the next call may succeed. `gone`: the
+    partition does not belong to the queue any more.
     """
 
     partition: int
@@ -62,7 +66,7 @@ class ReaderProgress(msgspec.Struct, frozen=True):
 
 
 class ReaderPartition(msgspec.Struct, frozen=True):
-    """`ready`: items that wait in the partition."""
+    """State of a reader in one partition. `ready`: number of items that wait there."""
 
     partition: int
     epoch: int
@@ -72,7 +76,9 @@ class ReaderPartition(msgspec.Struct, frozen=True):
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """`opened_at` is when its last run began; `advanced_at` None: it was never advanced."""
+    """State of a reader. `opened_at`: start of its last run. `advanced_at` None: it has never
+    advanced.
+    """
 
     reader_id: str
     epoch: int
@@ -82,20 +88,22 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class Released(msgspec.Struct, frozen=True):
+    """Numbers of the batches and items that `Readers.release` has released."""
+
     batches: int
     items: int
 
 
 class Readers:
-    """The readers of the queues of one client's namespace. Every method raises `RequestError`."""
+    """Calls about the readers of one client's namespace. Every method may raise `RequestError`."""
 
     def __init__(self, nodes: Nodes, namespace: str) -> None:
         self._nodes = nodes
         self._namespace = namespace
 
     async def open(self, queue: str, reader_id: str) -> ReaderRun:
-        """Begins a run: what is left of earlier ones is refused from then on (`ReaderFenced`). The
-        reader is made if the queue does not know it.
+        """Begins a run. From then on the calls of earlier runs are refused (`ReaderFenced`). The
+        reader is created if the queue does not know it.
         """
         request = pb.OpenReaderRequest(
             namespace=self._namespace,
@@ -122,10 +130,12 @@ class Readers:
         acknowledge_only: bool = False,
         skip_released: bool = False,
     ) -> tuple[ReaderProgress, ...]:
-        """Acknowledges batches (`acks`: by partition, 0 where none is named) and returns what is
-        open then, by partition. `max_items` (0: 50,000) and `max_bytes` (0: 64 MiB) hold for all
-        partitions together. `wait`: for the first item, when there is none. `ready_upto`: only
-        items that were in line when `open` has said so.
+        """Acknowledges batches and returns the open batches by partition.
+
+        `acks`: batch to acknowledge, by partition; 0 for a partition that is not named. `max_items`
+        (0: 50,000) and `max_bytes` (0: 64 MiB) hold for all partitions together. `wait`: how long
+        to wait for the first item. `ready_upto`: by partition, from the position that `open` has
+        returned; takes only items that were waiting then. `acknowledge_only`: opens no batches.
 
         Raises `ReaderFenced`, `AckMismatch`, `BatchReleased` (not with `skip_released`).
         """
@@ -157,7 +167,7 @@ class Readers:
         return tuple(map(_progress, response.partitions))
 
     async def list(self, queue: str, *, stale: bool = False) -> tuple[Reader, ...]:
-        """By name. `stale` as of `Client.stats`."""
+        """Returns the readers of a queue, ordered by name. `stale` as in `Client.stats`."""
         request = pb.ListReadersRequest(namespace=self._namespace, queue=queue, stale=stale)
         response = await self._nodes.call(
             lambda node, left: node.readers.ListReaders(request, timeout=left), changes=False
@@ -173,10 +183,11 @@ class Readers:
         remove: bool = False,
         dead_letters: bool = False,
     ) -> Released:
-        """Gives the items of open batches (of one `partition`, or of all) back to the queue, their
-        attempt counted. `remove`: and forgets the reader, with what it has acknowledged.
-        `dead_letters`: they become dead letters instead (dropped and counted if the queue has no
-        dead queue), and the reader goes on behind them.
+        """Gives the items of open batches (of one `partition`, or of all) back to the queue; their
+        attempt counts. `remove`: also removes the reader with its acknowledgements. `dead_letters`:
+        the items become dead letters instead (dropped and counted if the queue has no dead queue),
+        and the reader continues behind them. The call is not repeated when its outcome is unknown
+        (`OutcomeUnknown`).
         """
         request = pb.ReleaseReaderRequest(
             namespace=self._namespace,
@@ -188,7 +199,7 @@ class Readers:
         )
         response = await self._nodes.call(
             lambda node, left: node.readers.ReleaseReader(request, timeout=left),
-            # A repeat might release what was given out since.
+            # A repeat might release batches that were handed out since.
             repeatable=False,
         )
         return Released(response.batches, response.items)

@@ -1,4 +1,4 @@
-"""Answers of the protocol as the SDK's values."""
+"""Conversion of protocol answers to the SDK's values."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Batches that are staged for a queue, as operators see them."""
+"""Batches that transactions have staged for a queue: calls of operators."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from querator.v1 import transaction_service_pb2 as pb
 
 
 class TxnState(IntEnum):
-    """How far a batch is; the wire's numbers. Only STAGED ones expire."""
+    """State of a batch; the numbers are those of the protocol. Only STAGED batches expire."""
 
     STAGED = 1
     PREPARING = 2
@@ -21,7 +21,9 @@ class TxnState(IntEnum):
 
 
 class StagedBatch(msgspec.Struct, frozen=True):
-    """Batch `batch` of `producer`: `items` of `bytes` bytes that are not visible, in `stages`."""
+    """Batch `batch` of `producer`: number of its stages, of its items, which are not visible, and
+    of their bytes.
+    """
 
     producer: str
     batch: int
@@ -34,21 +36,23 @@ class StagedBatch(msgspec.Struct, frozen=True):
 
 
 class StagedBatches(msgspec.Struct, frozen=True):
-    """The oldest first; `more`: there are others behind them."""
+    """Staged batches, the oldest first. `more`: there are further batches behind them."""
 
     batches: tuple[StagedBatch, ...]
     more: bool
 
 
 class Aborted(msgspec.Struct, frozen=True):
-    """`committed`: the batch is, and nothing was dropped. `stages`: how many were."""
+    """Result of an abort. `committed`: the batch was committed, so nothing was dropped. `stages`:
+    number of dropped stages.
+    """
 
     committed: bool
     stages: int
 
 
 class Transactions:
-    """The calls of one client about transactions, in its namespace."""
+    """The calls of one client about transactions, in its namespace. `Client` documents them."""
 
     def __init__(self, nodes: Nodes, namespace: str) -> None:
         self._nodes = nodes

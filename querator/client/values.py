@@ -1,4 +1,4 @@
-"""The values at the SDK's door: what callers give, and what they get back.
+"""The values of the SDK's API: what callers pass, and what they get back.
 
 Durations are `timedelta`, instants are aware `datetime`s in UTC.
 """
@@ -15,7 +15,9 @@ from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_
 
 
 def split_addresses(address: str | Iterable[str]) -> tuple[str, ...]:
-    """`host:port`, several of them separated by commas, or an iterable. Raises ValueError."""
+    """Splits `host:port`, several of them separated by commas, or an iterable. Raises ValueError
+    for an empty address.
+    """
     parts = address.split(",") if isinstance(address, str) else list(address)
     addresses = tuple(dict.fromkeys(part.strip() for part in parts))
     if not addresses or not all(addresses):
@@ -24,7 +26,7 @@ def split_addresses(address: str | Iterable[str]) -> tuple[str, ...]:
 
 
 class Priority(IntEnum):
-    """A wish for earlier leasing; plain queues only carry it."""
+    """Wish for earlier leasing. Plain queues store and deliver it, but do not use it."""
 
     LOWEST = 1
     LOW = 2
@@ -34,7 +36,9 @@ class Priority(IntEnum):
 
 
 class ItemState(IntEnum):
-    """Where an item is in its life."""
+    """State of an item. MOVING: on its way to another queue; RESERVED: in an open batch of a
+    reader; HELD: waits for earlier items of its key in another partition.
+    """
 
     READY = 1
     LEASED = 2
@@ -45,7 +49,9 @@ class ItemState(IntEnum):
 
 
 class DeadReason(IntEnum):
-    """Why an item became a dead letter."""
+    """Why an item became a dead letter: its attempts were used up, it was not leased in time, or a
+    consumer rejected it (or a reader's batch was given up).
+    """
 
     ATTEMPTS = 1
     EXPIRED = 2
@@ -53,13 +59,14 @@ class DeadReason(IntEnum):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One unit of work. Only the payload is needed; a text payload is stored as UTF-8.
+    """One unit of work. All fields are optional; a text payload is stored as UTF-8.
 
-    `enqueue_at` (aware) or `delay`, counted from when the item is given to the client: not leased
-    before. `expire_timeout`: dead when not leased within it. `key`: items with the same one go to
-    one partition, in the order in which they are produced. `dedup_key`: a second item with this key
-    (and the same `key`, if it has one) within the queue's dedup window is not stored. Limits are
-    checked by the server.
+    The item is not leased before `enqueue_at` (aware), or before `delay` has passed since the item
+    was given to the client. `expire_timeout`: the item dies when it is not leased within this time.
+    `lease_timeout`: how long a lease of this item lasts; None: the queue's. `key`: items with the
+    same key go to one partition, in the order in which they are produced. `dedup_key`: a second
+    item with this key (and the same `key`, if it has one) within the queue's dedup window is not
+    stored. The server checks the limits.
     """
 
     payload: bytes | str = b""
@@ -78,7 +85,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class ItemId(NamedTuple):
-    """Where an item is: stable for its life in its queue. Its text form is `partition-seq`."""
+    """Id of an item: stable for its life in its queue. The text form is `partition-seq`."""
 
     partition: int
     seq: int
@@ -88,14 +95,14 @@ class ItemId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, field: str = "item_id") -> "ItemId":
-        """Raises `QueratorError` (INVALID_ARGUMENT) naming `field`."""
+        """Parses `partition-seq`. Raises `QueratorError` (INVALID_ARGUMENT) that names `field`."""
         return cls(*parse_item_id(text, field=field))
 
 
 class ProducedItem(msgspec.Struct, frozen=True, gc=False):
-    """Where an item was stored, durably. `duplicate`: it was not stored, for its `dedup_key` was
-    known; the id is that of the first item. `repeated`: this repeats the answer to an attempt whose
-    first answer was lost.
+    """Place where an item was stored. `duplicate`: the item was not stored, because its `dedup_key`
+    was known; the id is that of the first item. `repeated`: this repeats the answer to an earlier
+    attempt, whose answer was lost.
     """
 
     partition: int
@@ -112,8 +119,10 @@ class ProducedItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducedRun(msgspec.Struct, frozen=True, gc=False):
-    """A part of a request that went to one partition: item i of the part has sequence `first_seq` +
-    i. `indexes`: its positions in the request, empty when it is the whole request.
+    """The part of a request that went to one partition. Item i of the part has the sequence
+    `first_seq` + i. `indexes`: positions of the items in the request; empty when the part is the
+    whole request. `duplicates`: (index, partition, sequence of the first item) of items that were
+    not stored.
     """
 
     partition: int
@@ -125,9 +134,10 @@ class ProducedRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducedItems(Sequence[ProducedItem]):
-    """What became of the items of one call, in the order in which they were given.
+    """Outcomes of the items of one call, in the order in which the items were given.
 
-    Kept as runs (a few numbers for each request); single values are made when they are asked for.
+    The outcomes are kept as runs (a few numbers for each request). A `ProducedItem` is made when it
+    is read.
     """
 
     __slots__ = ("_count", "_flat", "_requests", "durable")
@@ -137,7 +147,7 @@ class ProducedItems(Sequence[ProducedItem]):
         self._count = sum(count for count, _ in requests)
         self._flat: list[ProducedItem] | None = None
         self.durable = durable
-        """False when the node runs on memory only: the items do not survive a restart."""
+        """False when the node stores in memory only: the items do not survive a restart."""
 
     def __len__(self) -> int:
         return self._count
@@ -171,7 +181,9 @@ def _spread(count: int, runs: Sequence[ProducedRun]) -> list[ProducedItem]:
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Where an item in a dead queue came from. `errors`: the consumers' words, newest last."""
+    """Origin of an item in a dead queue. `attempts`: how many times it had been leased; `errors`:
+    the error texts of its last retries, newest last.
+    """
 
     origin_queue: str
     origin_id: ItemId
@@ -183,8 +195,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class LeaseRef(msgspec.Struct, frozen=True):
-    """Items under one lease, by name; no `items`: all that the lease still holds. An item is given
-    as `ItemId`, as its text (`partition-seq`) or as its bare sequence.
+    """Reference to items of one lease. `items` empty: all items that the lease still holds. An item
+    is given as `ItemId`, as its text (`partition-seq`) or as its sequence alone.
     """
 
     lease_id: str
@@ -192,10 +204,10 @@ class LeaseRef(msgspec.Struct, frozen=True):
 
 
 class SettleOutcome(msgspec.Struct, frozen=True):
-    """What became of the items named for one lease, as sequences of its partition. `repeated`: the
-    same had been done before. `error`: LEASE_LOST when the lease is not known any more (then it may
-    not be known which items are `lost`) or does not hold all of them; another code when the
-    partition could not answer in time; None: all is well.
+    """Outcome for the items of one lease, as sequences in its partition. `done`: settled by this
+    call; `repeated`: settled in the same way before; `lost`: not held by the lease. `error`: None
+    when no item was lost. LEASE_LOST when the lease does not hold all items, or is not known; then
+    `lost` may be incomplete. Another code when the partition could not answer in time.
     """
 
     lease_id: str
@@ -206,7 +218,9 @@ class SettleOutcome(msgspec.Struct, frozen=True):
 
 
 class ExtendOutcome(msgspec.Struct, frozen=True):
-    """`deadline` is the leader's instant; `remaining` counts from when the answer was made."""
+    """Outcome for one lease. `deadline` is by the leader's clock; `remaining` counts from when the
+    answer was made, and is zero for a lost lease.
+    """
 
     lease_id: str
     deadline: datetime
@@ -214,9 +228,10 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
-    """A queue with its settings, defaults filled in; None: none. `created`: whether the call that
-    returned this made it. `partitions_opening` of the `partitions` do not take items yet;
-    `partitions_closing` are there besides them, and go when they are empty.
+    """A queue with its settings, with the defaults filled in. `expire_timeout` None: items do not
+    expire. `created`: whether the call that returned this value created the queue.
+    `partitions_opening`: how many of the `partitions` do not take items yet. `partitions_closing`:
+    number of further partitions, which take no items and are deleted when they are empty.
     """
 
     namespace: str
@@ -240,8 +255,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class PartitionTime(msgspec.Struct, frozen=True):
-    """A partition whose time is `ahead` of the clock, or far behind it (less than 0), or was, when
-    it is `repaired`; with its live leases, its scheduled items, and how many have ever expired.
+    """A partition whose time is `ahead` of the clock, or far behind it (`ahead` is negative). When
+    it is `repaired`, `ahead` is the value before. `leases`: its live leases; `scheduled`: its
+    scheduled items; `expired`: how many items have ever expired in it.
     """
 
     partition: int
@@ -253,9 +269,9 @@ class PartitionTime(msgspec.Struct, frozen=True):
 
 
 class DamagedBlock(msgspec.Struct, frozen=True):
-    """Items with one payload that `node`, which leads the partition, cannot read; `kept` of them
-    are leased or in a reader's batch. `lost`: no replica has it whole; `reason`: why it is not
-    mended.
+    """A stored block of items that `node`, which leads the partition, cannot read. `kept`: how many
+    of the `items` are leased or in a reader's batch. `lost`: no replica has the block undamaged;
+    `reason`: why it is not repaired.
     """
 
     partition: int
@@ -268,7 +284,7 @@ class DamagedBlock(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """The damaged blocks as they were before, and how many items were given up."""
+    """The damaged blocks as they were before the call, and how many items were given up."""
 
     blocks: tuple[DamagedBlock, ...]
     items: int
@@ -277,15 +293,17 @@ class GivenUp(msgspec.Struct, frozen=True):
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts at one point of a partition's log (or their sums over all partitions).
 
-    Now: `ready`, `leased`, `scheduled`, `moving`, `reserved`, `held` items, `leases`, `bytes` of
-    all items. Ever: the rest. `oldest_ready_at` None: nothing is ready; `oldest_batch_at` None: no
-    reader has an open batch. `staged` items of `staged_bytes` bytes wait in `stages` for
-    transactions, the oldest begun at `oldest_stage_at`; they are in no other count. `waits_for` are
-    the numbers of the partitions in which earlier items of keys are, for which others are held. Of
-    one partition: `first_seq`, the sequence of the oldest item that is there (0: none is), and
-    `head_seq`, the last one that was given. `damaged` items are not delivered, for their payload is
-    damaged on the leader's node; they are in the other counts as well. Items that were `given_up`
-    are among the `dropped`.
+    Current values: `ready`, `leased`, `scheduled`, `moving`, `reserved` and `held` items, `leases`,
+    and `bytes` of all items. The other counts are totals over the life of the partition.
+
+    `oldest_ready_at` None: no item is ready. `oldest_batch_at` None: no reader has an open batch.
+    `staged`: items that wait for the commit of a transaction, of `staged_bytes` bytes, in `stages`
+    stages, the oldest begun at `oldest_stage_at`; no other count includes them. `waits_for`: the
+    partitions with the earlier items of keys for which items are held here. `first_seq` (of one
+    partition): sequence of the oldest stored item, 0 if there is none; `head_seq` (of one
+    partition): the last assigned sequence. `damaged`: items that are not delivered, because their
+    payload is damaged on the leader's node; the other counts include them. `dropped` includes the
+    `given_up` items.
     """
 
     partition: int
@@ -325,7 +343,9 @@ class PartitionStats(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """`durable` False: the node runs on memory only."""
+    """Counts of a queue: in total and by partition. `durable` False: the node stores in memory
+    only.
+    """
 
     queue: QueueInfo
     total: PartitionStats
@@ -334,8 +354,9 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class PeekedItem(msgspec.Struct, frozen=True):
-    """An item with what its queue knows about it. `due_at`: when a scheduled item becomes ready.
-    `lease_id`: empty when it is not leased. `item` is as it was produced.
+    """An item with its state in the queue. `due_at`: when a scheduled item becomes ready.
+    `lease_id`: empty when the item is not leased. `errors`: the error texts of its last retries,
+    newest last. `item`: the item as it was produced.
     """
 
     id: ItemId

@@ -1,1 +1,11 @@
-"""The consumer: lease streams, leases, and settling them."""
+"""The consumer of the SDK: lease streams, leases, and settling.
+
+Programs import its public names from `querator.client`. The modules:
+
+    consumer      Consumer, which programs use
+    lease_stream  credit, deliveries and settles of a consumer's lease stream
+    leases        LeasedItem, LeasedBatch and the lease that they share
+    settling      gathering of completes and retries into request frames
+    single        lease, settle and extend as unary calls, without a stream
+    subscribing   the first frame of a lease stream
+"""

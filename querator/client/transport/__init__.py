@@ -1,1 +1,11 @@
-"""Connections to nodes: calls that are repeated, streams that are opened again, errors."""
+"""Connections to nodes: calls that are repeated, streams that are opened again, gRPC errors. What
+the calls and frames contain does not belong here.
+
+    nodes       the known nodes of the cluster, and choice of one for a call
+    channel     Connection: one gRPC connection to one node
+    stream      a bidirectional stream that is opened again when it breaks
+    attempts    repetition of one request within its timeout
+    backoff     exponential backoff with jitter
+    rpc_errors  conversion of gRPC and protocol errors to exceptions
+    wait_queue  wait queue of tasks on one event loop
+"""
