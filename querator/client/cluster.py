@@ -305,8 +305,7 @@ def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[Clu
 
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
-    """The groups of the newest map, each from the report of its leader or else of the highest term.
-    """
+    """The groups of the newest map, each as its leader or else the highest term reports it."""
     best: dict[int, ClusterGroup] = {}
     for view in views:
         for group in view.groups:

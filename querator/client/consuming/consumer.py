@@ -1,13 +1,13 @@
 """A consumer: leases items over a stream, hands them out, settles them.
 
-The consumer grants the server credit for as many items as it is ready to hold (`prefetch_items`);
-an item counts until it is settled, so what a consumer holds is bounded, and one that works slowly
-takes no more than that from others.
+The consumer grants the server credit for as many items as it is ready to hold (`prefetch_items`).
+An item counts until it is settled. So the number of held items is bounded, and a slow consumer
+takes no more than that from other consumers.
 
-When the stream breaks, the leases live on: what was handed out or waits here can still be settled,
-over the next stream, and settles that were not answered are repeated there. The server extends
-leases only while the stream lives on which they were made, so the consumer extends those of earlier
-streams itself.
+When the stream breaks, the leases live on. Items that were handed out or wait here can be settled
+over the next stream, and unanswered settles are repeated there. The server extends leases only
+while the stream lives on which they were made, so the consumer itself extends the leases of earlier
+streams.
 """
 
 import asyncio
@@ -46,9 +46,10 @@ class Consumer:
                 await item.complete()
 
     Several tasks may iterate over one consumer; each item goes to one of them, also when one
-    delivery brings many. Iteration ends when nothing came for `idle_timeout` (None: never), to none
-    of them, or after `stop`. Leaving the block waits for the
-    answers to what was settled; items that are not settled go back to their places.
+    delivery brings many. Iteration ends after `stop`, or when no item came to any of the tasks for
+    `idle_timeout` (None: never). It raises `RequestError` when the subscription is refused, or when
+    no node has answered within the client's `connect_timeout`. Leaving the block waits at most 5 s
+    for the answers to settles; items that are not settled go back to their places.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Consumer:
             release_on_disconnect=release_on_disconnect,
         )
         self.lost = 0
-        """Settles that `run` did and that were refused with LEASE_LOST."""
+        """Number of settles by `run` that were refused with LEASE_LOST."""
 
     async def __aenter__(self) -> Self:
         self._nodes.check_open()
@@ -109,20 +110,20 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Waits for the answers to what was settled, gives the rest back, ends the stream."""
+        """Waits for the answers to settles, gives the other items back, and ends the stream."""
         await self._talker.close(patience=CLOSE_SECONDS)
 
     def stop(self) -> None:
-        """Ends all iterations, and `run`, after the items that they are at."""
+        """Ends all iterations, and `run`, after their current items."""
         self._talker.stop()
 
     @property
     def held(self) -> int:
-        """Items that are leased here and not settled."""
+        """Number of items that are leased here and not settled."""
         return self._talker.held
 
     async def flush(self) -> None:
-        """Returns when everything settled so far is answered; each future tells its own outcome."""
+        """Returns when all settles so far are answered. Each future has its own outcome."""
         await self._talker.flush(patience=None)
 
     def __aiter__(self) -> AsyncIterator[LeasedItem]:
@@ -135,9 +136,9 @@ class Consumer:
         return item
 
     async def batches(self) -> AsyncIterator[LeasedBatch]:
-        """Whole runs of items, as they were produced together: the cheapest way to consume.
+        """Yields whole runs of items, as they were produced together: the cheapest way to consume.
 
-        A RuntimeError when a run is being handed out item by item.
+        Raises RuntimeError when a run is being handed out item by item.
         """
         if self._talker.parts:
             raise RuntimeError("a batch is being handed out item by item: use another consumer")
@@ -158,11 +159,12 @@ class Consumer:
     ) -> None:
         """Calls `handler` with each item, `concurrency` at a time, until iteration ends.
 
-        What the handler returns from is completed, unless it has settled the item itself. When it
-        raises, the item is retried after `retry_first`, doubled with each attempt up to
-        `retry_most`, less up to half by chance; the exception is the retry's error text, which
-        `peek` shows, and `on_error` gets it. A lost lease is counted in `lost`: somebody else has
-        the item. When the handler is cancelled, its item goes back to its place.
+        When the handler returns, the item is completed, unless the handler has settled it. When the
+        handler raises, the item is retried after `retry_first`, doubled with each attempt up to
+        `retry_most`, minus a random part of up to half. The exception is the retry's error text,
+        which `peek` shows, and `on_error` is called with it. A lost lease is counted in `lost`:
+        another consumer may have the item. When the handler is cancelled, its item goes back to its
+        place.
         """
         workers = self._concurrency if concurrency is None else concurrency
         check("concurrency", workers, 1, 100_000)
@@ -176,7 +178,7 @@ class Consumer:
                 for _ in range(workers):
                     tasks.create_task(work())
         except BaseExceptionGroup as failed:
-            # All workers meet the same end of the stream; one of them tells enough.
+            # The same end of the stream fails all workers; one of the errors is enough.
             raise failed.exceptions[0] from None
 
     async def _handle(

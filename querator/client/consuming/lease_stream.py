@@ -1,9 +1,9 @@
 """The consumer's side of a lease stream: credit, deliveries, settles, leases of earlier streams.
 
-Credit is counted in items and in bytes. `held` items are those delivered and not settled; the
-server may send `prefetch_items - held - outstanding credit` more, and is told so in portions, so
-that deliveries stay whole and most of them need no frame of credit. Bytes likewise, but those of a
-batch are held until the last of its items is settled: that is how long their memory is.
+Credit is counted in items and in bytes. `held` items are delivered and not settled. The server may
+send `prefetch_items - held - outstanding credit` more. The consumer grants this credit in portions,
+so that deliveries stay whole and most of them need no credit frame. Bytes are counted in the same
+way, but the bytes of a batch are held until its last item is settled, as its memory is.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from querator.client.values import ExtendOutcome
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 
-# Several times within the shortest lease there is (LEASE_TIMEOUT_MS_MIN, 1 s).
+# Several rounds within the shortest lease (LEASE_TIMEOUT_MS_MIN, 1 s).
 UPKEEP_SECONDS = 0.25
-# A lease that ended this long ago by our clock is not waited for any more.
+# A lease that ended this long ago by this process's clock is forgotten.
 LAPSED_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class LeaseTalker:
-    """`stream.Talker` for leases, and `leases.Holder` for what it delivers."""
+    """`stream.Talker` for leases, and `leases.Holder` for the delivered batches."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LeaseTalker:
         self._settler = Settler(self._send, lambda: bool(self._frames))
         self._upkeep: asyncio.Task[None] | None = None
         self._ready: deque[LeasedBatch] = deque()
-        self.parts: deque[LeasedItem] = deque()  # Of a run that is handed out item by item.
+        self.parts: deque[LeasedItem] = deque()  # The run handed out item by item.
         self._came = 0.0
         self._batches: set[LeasedBatch] = set()
         self.held = 0
@@ -100,11 +100,11 @@ class LeaseTalker:
         self.stopping = False
         self._closing = False
 
-    # What the consumer uses.
+    # Calls of the consumer.
 
     def start(self) -> None:
         self._stream.start()
-        # Owned: `close` ends and awaits it, `_upkeep_done` takes what it fails with.
+        # Owned: `close` ends and awaits it, `_upkeep_done` takes its exception.
         self._upkeep = self._loop.create_task(self._keep_up())
         self._upkeep.add_done_callback(self._upkeep_done)
 
@@ -113,11 +113,11 @@ class LeaseTalker:
         self._readers.wake_all()
 
     async def next_batch(self, idle_seconds: float | None) -> LeasedBatch | None:
-        """The next run of items; None after `stop`, or when nothing came for so long."""
+        """The next run of items; None after `stop`, or when nothing came for `idle_seconds`."""
         return await self._next(self._pick_batch, idle_seconds)
 
     async def next_item(self, idle_seconds: float | None) -> LeasedItem | None:
-        """As `next_batch`, but of a run that several readers share, item by item."""
+        """As `next_batch`, but the next item of a run that several tasks share."""
         return await self._next(self._pick_item, idle_seconds)
 
     async def _next(self, pick: Callable[[], T | None], idle_seconds: float | None) -> T | None:
@@ -132,7 +132,7 @@ class LeaseTalker:
                 raise self._end_error()
             until = None
             if idle_seconds is not None:
-                # What went to another reader counts as well: the queue is not idle.
+                # A delivery to another task counts as well: the queue is not idle.
                 until = max(began, self._came) + idle_seconds
                 if until <= self._loop.time():
                     return None
@@ -167,13 +167,13 @@ class LeaseTalker:
         await self._readers.wait()
 
     def still_leased(self, batch: LeasedBatch) -> bool:
-        """Whether the batch may be handed out: its lease has not ended, as far as is known."""
+        """Whether the batch may be handed out: its lease has not ended, as far as known here."""
         lease = batch.lease
         return lease.kept or lease.ends > self._loop.time()
 
     def give_back(self, batch: LeasedBatch, mask: int) -> None:
-        """Releases what is not handed out. Its lease has ended by our clock; but the server's
-        decides, and would keep a lease that is extended for nobody.
+        """Releases items that are not handed out. Their lease has ended by this process's clock,
+        but the server's clock decides, and the server might extend the unused lease.
         """
         if batch.counted and self._end is None:
             batch.settle(RELEASE, mask).add_done_callback(_look)
@@ -201,7 +201,7 @@ class LeaseTalker:
             self._finish(make_error(ErrorCode.UNAVAILABLE, "the consumer is closed"))
 
     def _release_earlier(self) -> None:
-        """Gives back what came on earlier streams; this stream's end does that for its own."""
+        """Gives back the items of earlier streams. The end of this stream does it for its own."""
         if self._release_on_disconnect:
             return
         for batch in list(self._batches):
@@ -230,7 +230,7 @@ class LeaseTalker:
         lease.extended(outcomes[0], now=self._loop.time())
 
     def _free(self, batch: LeasedBatch, items: int) -> None:
-        """These items are not held any more."""
+        """Subtracts items that are not held any more."""
         self.held -= items
         if not batch.left:
             self._batches.discard(batch)
@@ -249,7 +249,7 @@ class LeaseTalker:
         self._unsent.append(frame)
         self._stream.wake()
 
-    # What the stream asks and tells (`stream.Talker`).
+    # Calls of the stream (`stream.Talker`).
 
     def wanted(self) -> bool:
         return self._end is None
@@ -278,8 +278,8 @@ class LeaseTalker:
         return None
 
     def _worth_granting(self, *, reader_comes: bool = False) -> bool:
-        """Whether the server may be told of so much more that it is worth a frame: enough for a
-        whole delivery, or anything at all if somebody waits for it.
+        """Whether the credit that can be granted is worth a frame: enough for a whole delivery, or
+        any credit if a task waits for items.
         """
         items = self._prefetch - self.held - self._credit
         size = self._prefetch_bytes - self._held_bytes - self._credit_bytes
@@ -291,7 +291,7 @@ class LeaseTalker:
 
     def _grant(self) -> bytes:
         items = max(0, self._prefetch - self.held - self._credit)
-        # No bytes at all would mean: as many as the items have.
+        # 0 would mean: as many bytes as the items have.
         size = max(1, self._prefetch_bytes - self._held_bytes - self._credit_bytes)
         self._credit += items
         self._credit_bytes += size
@@ -337,7 +337,7 @@ class LeaseTalker:
             self._batches.add(batch)
             self._ready.append(batch)
         self._came = now
-        # As many as may find something; who reads whole runs may find that they are gone.
+        # One task for each item; a task that reads whole runs may then find none.
         self._readers.wake(sum(len(message.items) for message in leased.batches))
 
     def _answered(
@@ -370,7 +370,7 @@ class LeaseTalker:
 
     def _refused(self, number: int, error: RequestError) -> None:
         if number == 0:
-            # It is about the subscription, and no other one would fare better.
+            # The subscription is refused, and a repeat would be refused as well.
             if not error.retriable:
                 self._finish(error)
             return
@@ -410,7 +410,7 @@ class LeaseTalker:
             self._finish(error or make_error(ErrorCode.UNAVAILABLE, "the client is closed"))
 
     def _finish(self, error: Exception) -> None:
-        """Nothing is sent any more; whoever waits is told."""
+        """Ends sending; fails the waiting futures and wakes the waiting tasks."""
         if self._end is None:
             self._end = error
         self._settler.flush()
@@ -425,7 +425,7 @@ class LeaseTalker:
             return copy_error(self._end)
         return make_error(ErrorCode.INTERNAL, f"the client failed: {self._end!r}")
 
-    # Leases that nobody else looks after.
+    # Upkeep: frames past their deadline, lapsed leases, leases of earlier streams.
 
     async def _keep_up(self) -> None:
         while True:
@@ -455,7 +455,7 @@ class LeaseTalker:
                 self._forget(batch)
 
     def _forget(self, batch: LeasedBatch) -> None:
-        """The items are no longer ours: they do not count, whatever is still said about them."""
+        """The items may belong to another consumer: they do not count here any more."""
         batch.counted = False
         batch.lease.kept, batch.lease.ends = False, 0.0
         self._batches.discard(batch)
@@ -464,7 +464,7 @@ class LeaseTalker:
         self._stream.wake()
 
     async def _extend_earlier(self, now: float) -> None:
-        """Extends the leases of earlier streams that are past a third of their time."""
+        """Extends the leases of earlier streams of which a third of the time has passed."""
         if not self._auto_extend or self._release_on_disconnect:
             return
         due = {
@@ -479,7 +479,7 @@ class LeaseTalker:
         try:
             outcomes = await self._extend([lease.id for lease in leases], timeout)
         except RequestError:
-            # Out of reach for the moment: the next round tries again, while there is time.
+            # No node answers at the moment: the next round tries again, while there is time.
             return
         for lease, outcome in zip(leases, outcomes, strict=True):
             if outcome.remaining:
@@ -489,6 +489,6 @@ class LeaseTalker:
 
 
 def _look(future: "asyncio.Future[None]") -> None:
-    """Nobody is left to hear that the lease had ended."""
+    """Retrieves the exception, which no caller waits for: the lease may have ended."""
     if not future.cancelled():
         future.exception()

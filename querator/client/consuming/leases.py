@@ -1,11 +1,11 @@
 """Leased items as a consumer sees them.
 
-A batch is a run of items as the server sent it; its message is parsed once, by the protobuf
-library, and fields are read from it when they are asked for. What has been settled is a bit mask.
+A batch is a run of items as the server sent it. The protobuf library parses its message once, and
+fields are read from the message on access. A bit mask holds which items are settled.
 
-`complete`, `retry`, `reject`, `release` act at once and return a future: it is done when the effect
-is durable, and fails with `LeaseLost` when the lease had ended. Settles of one round of the event
-loop share a frame. Each item is settled once; a second time is a RuntimeError.
+`complete`, `retry`, `reject` and `release` act at once and return a future. The future is done when
+the effect is durable, and fails with `LeaseLost` when the lease had ended. Settles of one round of
+the event loop share a frame. An item can be settled once; a second settle raises RuntimeError.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from querator.v1 import items_pb2
 
 
 class Verb(NamedTuple):
-    """How a lease is ended. `retry_at` None: now. A release has `count_attempt` False."""
+    """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False."""
 
     completes: bool
     retry_at: datetime | None = None
@@ -41,7 +41,9 @@ def retry_verb(
     dead: bool = False,
     count_attempt: bool = True,
 ) -> Verb:
-    """`error` is cut to what is kept of it. Raises ValueError for both a delay and an instant."""
+    """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
+    ValueError for both `delay` and `retry_at`, and for a negative `delay`.
+    """
     if delay is not None:
         if retry_at is not None:
             raise ValueError("give either delay or retry_at")
@@ -49,16 +51,17 @@ def retry_verb(
             raise ValueError(f"delay is {delay}; it must not be negative")
         retry_at = datetime.now(UTC) + delay if delay else None
     if retry_at is not None:
-        # As fine as the server counts, so that retries of the same moment share a request.
+        # The server's precision is 1 ms; so retries of the same ms share a request.
         retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
     return Verb(False, retry_at, dead, error[: limits.ERROR_CHARS_MAX], count_attempt)
 
 
 class Lease:
-    """What is known of one lease. `ends` is an instant of the loop's clock, `timeout` seconds.
+    """The known state of one lease. `ends` is an instant of the loop's clock; `timeout` is in
+    seconds.
 
-    `kept`: the server extends it as long as its stream lives, so that only the server knows its
-    end. `stream` numbers the stream it came on, 0 for a single call.
+    `kept`: the server extends the lease as long as its stream lives, so that only the server knows
+    its end. `stream`: number of the stream that delivered it, 0 for a single call.
     """
 
     __slots__ = ("deadline", "ends", "id", "kept", "stream", "timeout")
@@ -77,8 +80,8 @@ class Lease:
         self.deadline = outcome.deadline
 
     def left_alone(self, now: float) -> None:
-        """The stream that kept it is gone. How far it was extended is not known: take it to last
-        for a third of its time, in which the consumer extends it itself.
+        """The stream that kept the lease is gone, and its end is not known. Assumes that the lease
+        lasts for another third of its time, in which the consumer extends it.
         """
         if self.kept:
             self.kept = False
@@ -86,7 +89,7 @@ class Lease:
 
 
 class Holder(Protocol):
-    """Carries what is said about leases to the server."""
+    """Sends settles and extends of leases to the server."""
 
     def settle(self, verb: Verb, batch: "LeasedBatch", mask: int) -> "asyncio.Future[None]": ...
     def settled_elsewhere(self, batch: "LeasedBatch", mask: int) -> None: ...
@@ -95,7 +98,12 @@ class Holder(Protocol):
 
 
 class LeasedBatch:
-    """A run of leased items that were produced together; a sequence of `LeasedItem`."""
+    """A run of leased items that were produced together; a sequence of `LeasedItem`.
+
+    `complete`, `retry`, `reject` and `release` act on all items that are not settled, at once. Each
+    returns a future that is done when the effect is durable, and fails with `LeaseLost` when the
+    lease had ended. They raise RuntimeError when all items are settled.
+    """
 
     __slots__ = ("_holder", "_items", "_message", "_settled", "count", "counted", "lease", "size")
 
@@ -107,7 +115,7 @@ class LeasedBatch:
         self.lease = lease
         self.count = len(self._items)
         self.size = sum(map(_wire_size, self._items))
-        """Bytes of the items as the server counts them."""
+        """Size of the items in bytes, as the server counts it."""
         self.counted = True
         """Whether the consumer counts these items as held."""
 
@@ -125,7 +133,7 @@ class LeasedBatch:
 
     @property
     def attempt(self) -> int:
-        """How many times these items have been leased; 1 at the first."""
+        """How many times these items have been leased; 1 at the first lease."""
         return self._message.attempt
 
     @property
@@ -134,14 +142,14 @@ class LeasedBatch:
 
     @property
     def deadline(self) -> datetime:
-        """When the lease ends by the leader's clock, as far as it is known here; a consumer with
-        `auto_extend` moves it on without telling.
+        """When the lease ends by the leader's clock, as far as it is known here. With `auto_extend`
+        the server extends the lease, and this value does not change.
         """
         return self.lease.deadline
 
     @property
     def remaining(self) -> timedelta:
-        """How long the lease still lasts, counted on this process's monotonic clock."""
+        """How long the lease still lasts by this process's monotonic clock; at least zero."""
         return timedelta(seconds=max(0.0, self.lease.ends - self._holder.now()))
 
     @property
@@ -163,7 +171,7 @@ class LeasedBatch:
         return f"<LeasedBatch of {self.count} in {self.queue!r}, lease {self.lease_id}>"
 
     def payloads(self) -> list[bytes]:
-        """All payloads, cheaply."""
+        """Returns all payloads, without making a `LeasedItem` of each."""
         return [item.payload for item in self._items]
 
     def seq(self, index: int) -> int:
@@ -172,11 +180,11 @@ class LeasedBatch:
 
     @property
     def left(self) -> int:
-        """Bit i: item i is not settled."""
+        """Mask of the items that are not settled; bit i is item i."""
         return ((1 << self.count) - 1) & ~self._settled
 
     def complete(self) -> "asyncio.Future[None]":
-        """Ends the lease of all items not settled yet; their work is done."""
+        """Completes all items that are not settled: their work is done, and they are removed."""
         return self.settle(COMPLETE, self.left)
 
     def retry(
@@ -187,21 +195,23 @@ class LeasedBatch:
         error: str = "",
         count_attempt: bool = True,
     ) -> "asyncio.Future[None]":
-        """Gives back all items not settled yet, to be leased again after `delay` or at once."""
+        """Gives back all items that are not settled, to be leased again after `delay`, at
+        `retry_at`, or at once. Raises ValueError for both, or for a negative `delay`.
+        """
         verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
         return self.settle(verb, self.left)
 
     def reject(self, error: str = "") -> "asyncio.Future[None]":
-        """Makes dead letters of all items not settled yet."""
+        """Makes dead letters of all items that are not settled."""
         return self.settle(retry_verb(error=error, dead=True), self.left)
 
     def release(self) -> "asyncio.Future[None]":
-        """Gives back all items not settled yet, to their places, as if they had not been leased."""
+        """Gives all items that are not settled back to their places, as if not leased."""
         return self.settle(RELEASE, self.left)
 
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
-        """Lets the lease end `lease_timeout` from now (None: the items' own, or the queue's), never
-        earlier than it would have. Raises `LeaseLost`.
+        """Extends the lease so that it ends `lease_timeout` from now (None: the items' own, or the
+        queue's), never earlier than before. Raises `LeaseLost`.
         """
         await self._holder.extend(self.lease, lease_timeout)
 
@@ -212,7 +222,7 @@ class LeasedBatch:
         return self._holder.settle(verb, self, mask)
 
     def settled_elsewhere(self, mask: int) -> None:
-        """These items were settled by a call of their own."""
+        """Marks items that were settled by a separate call."""
         mask &= self.left
         if mask:
             self._settled |= mask
@@ -222,7 +232,7 @@ class LeasedBatch:
         return bool(self._settled >> index & 1)
 
     def ranges(self, mask: int) -> list[items_pb2.SeqRange]:
-        """The sequences of the masked items, as runs."""
+        """The sequences of the items in `mask`, as runs."""
         if mask == (1 << self.count) - 1 and not self._message.ordinals:
             return [items_pb2.SeqRange(first_seq=self._message.first_seq, count=self.count)]
         runs: list[items_pb2.SeqRange] = []
@@ -237,7 +247,7 @@ class LeasedBatch:
         return runs
 
     def lost_items(self, mask: int, lost: frozenset[int]) -> tuple[ItemId, ...]:
-        """Those of the masked items whose sequences are in `lost`."""
+        """The items in `mask` whose sequences are in `lost`."""
         seqs = (self.seq(index) for index in _bits(mask))
         return tuple(ItemId(self.partition, seq) for seq in seqs if seq in lost)
 
@@ -249,7 +259,7 @@ class LeasedBatch:
 
 
 def _wire_size(item: items_pb2.Item) -> int:
-    """Bytes of an item with its tag (one byte) and its length."""
+    """Size in bytes of an item with its tag (one byte) and its length."""
     size = item.ByteSize()
     if size < 0x4000:
         return size + (2 if size < 0x80 else 3)
@@ -265,7 +275,12 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class LeasedItem:
-    """One leased item. The item's own fields, and what the lease adds."""
+    """One leased item: the item's own fields, and those of its lease.
+
+    `complete`, `retry`, `reject` and `release` act at once. Each returns a future that is done when
+    the effect is durable, and fails with `LeaseLost` when the lease had ended. They raise
+    RuntimeError when the item is settled.
+    """
 
     __slots__ = ("_batch", "_index", "_message")
 
@@ -321,10 +336,12 @@ class LeasedItem:
 
     @property
     def batch(self) -> LeasedBatch:
+        """The batch that the item was delivered in."""
         return self._batch
 
     @property
     def lease_id(self) -> str:
+        """Id of the lease, which the batch shares. It may settle items from another process."""
         return self._batch.lease.id
 
     @property
@@ -333,7 +350,7 @@ class LeasedItem:
 
     @property
     def attempt(self) -> int:
-        """How many times the item has been leased; 1 at the first."""
+        """How many times the item has been leased; 1 at the first lease."""
         return self._batch.attempt
 
     @property
@@ -342,15 +359,17 @@ class LeasedItem:
 
     @property
     def deadline(self) -> datetime:
+        """When the lease ends by the leader's clock; see `LeasedBatch.deadline`."""
         return self._batch.deadline
 
     @property
     def remaining(self) -> timedelta:
+        """How long the lease still lasts by this process's monotonic clock; at least zero."""
         return self._batch.remaining
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Where the item came from, when it is a dead letter."""
+        """Origin of the item if it is a dead letter; else None."""
         overlay = self._batch.overlay(self._index)
         if overlay is None or not overlay.HasField("dead_letter"):
             return None
@@ -358,24 +377,25 @@ class LeasedItem:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """The consumers' words from its last retries, newest last."""
+        """Error texts of the item's last retries, newest last."""
         overlay = self._batch.overlay(self._index)
         return () if overlay is None else tuple(overlay.errors)
 
     @property
     def index(self) -> int:
-        """Position in its batch."""
+        """Position of the item in its batch."""
         return self._index
 
     @property
     def settled(self) -> bool:
+        """Whether the item was completed, retried, rejected or released here."""
         return self._batch.is_settled(self._index)
 
     def __repr__(self) -> str:
         return f"<LeasedItem {self.id} of {self.queue!r}, attempt {self.attempt}>"
 
     def complete(self) -> "asyncio.Future[None]":
-        """Ends the lease; the work is done, the item goes."""
+        """Completes the item: its work is done, and it is removed."""
         return self._batch.settle(COMPLETE, 1 << self._index)
 
     def retry(
@@ -386,12 +406,14 @@ class LeasedItem:
         error: str = "",
         count_attempt: bool = True,
     ) -> "asyncio.Future[None]":
-        """Gives the item back, to be leased again after `delay`, or not before `retry_at`."""
+        """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
+        stays with the item. Raises ValueError for both, or for a negative `delay`.
+        """
         verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
         return self._batch.settle(verb, 1 << self._index)
 
     def reject(self, error: str = "") -> "asyncio.Future[None]":
-        """Makes a dead letter of the item."""
+        """Makes the item a dead letter, with the text `error`."""
         return self._batch.settle(retry_verb(error=error, dead=True), 1 << self._index)
 
     def release(self) -> "asyncio.Future[None]":
@@ -399,5 +421,5 @@ class LeasedItem:
         return self._batch.settle(RELEASE, 1 << self._index)
 
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
-        """As `LeasedBatch.extend`: the lease is of the whole batch."""
+        """Extends the lease of the whole batch; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         await self._batch.extend(lease_timeout)

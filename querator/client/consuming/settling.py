@@ -1,8 +1,8 @@
-"""Completes and retries, gathered: all of one round of the event loop share a frame, and while
-another frame is on its way, all of LINGER_SECONDS do.
+"""Gathering of completes and retries into frames. Settles of one round of the event loop share a
+frame. While another frame is unanswered, settles of LINGER_SECONDS share one.
 
-A frame is one complete or retry request. It is kept until it is answered; repeating it is safe,
-because the partition remembers what became of a lease's items.
+A frame is one complete or retry request. It is kept until it is answered. A repeat is safe, because
+the partition remembers the outcome of a lease's items.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from querator.v1 import queue_service_pb2
 LINGER_SECONDS = 0.002
 
 AGAIN_SECONDS = 0.05
-"""Before parts of a frame that could not be settled are sent again."""
+"""Pause before unsettled parts of a frame are sent again."""
 
 Waiter = tuple[int, "asyncio.Future[None]"]
 
 
 class _Part:
-    """What one frame says about one batch: the union of its waiters' masks."""
+    """The part of a frame for one batch. `mask` is the union of the waiters' masks."""
 
     __slots__ = ("batch", "mask", "waiters")
 
@@ -36,7 +36,7 @@ class _Part:
 
 
 class SettleFrame:
-    """One request. `deadline`: instant of the loop's clock after which it is given up."""
+    """One request. `deadline`: instant of the loop's clock at which it is given up."""
 
     __slots__ = ("deadline", "maybe_executed", "number", "parts", "verb")
 
@@ -76,8 +76,8 @@ class SettleFrame:
         )
 
     def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> RequestError | None:
-        """Tells the waiters; outcome i is that of part i. Parts whose partition could not answer
-        stay in the frame, to be sent again; returns why.
+        """Resolves the waiters' futures; outcome i is that of part i. Parts whose partition could
+        not answer stay in the frame, to be sent again; returns the reason.
         """
         left: list[_Part] = []
         reason: RequestError | None = None
@@ -106,8 +106,8 @@ class SettleFrame:
 
 
 class Settler:
-    """Gathers settles and gives them to `send` as frames. `busy` tells whether frames are on their
-    way; when none is any more, `flush` need not wait for the time to pass.
+    """Gathers settles and passes them to `send` as frames. `busy` returns whether frames are
+    unanswered; when none is, the owner calls `flush` before the linger has passed.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Settler:
         return future
 
     def lease_ids(self) -> list[str]:
-        """Of what has been gathered."""
+        """Ids of the leases of gathered settles."""
         return [batch.lease.id for by_batch in self._gathered.values() for batch in by_batch]
 
     def _round_over(self) -> None:
@@ -142,7 +142,7 @@ class Settler:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what has been gathered."""
+        """Sends the gathered settles."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -154,7 +154,7 @@ class Settler:
 
 
 def is_unsettled(outcome: queue_service_pb2.LeaseOutcome) -> bool:
-    """Whether the partition could not say what became of the lease: to be asked again."""
+    """Whether the partition could not report the outcome of the lease, and must be asked again."""
     return outcome.error != 0 and code_of(outcome.error) is not ErrorCode.LEASE_LOST
 
 

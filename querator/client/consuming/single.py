@@ -1,6 +1,6 @@
-"""Single calls that lease and settle, without a stream.
+"""Unary calls that lease, settle and extend, without a stream.
 
-`SingleHolder` carries the settles of items leased by `Client.lease`; those of one round of the
+`SingleHolder` sends the settles of items leased by `Client.lease`. Settles of one round of the
 event loop share a call.
 """
 
@@ -29,7 +29,7 @@ from querator.model import limits
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 
 Held = LeasedItem | LeasedBatch | LeaseRef | str
-"""Items under a lease: as they were leased, by name, or (text) all that a lease still holds."""
+"""Items of a lease: as they were leased, by reference, or by lease id (all its items)."""
 
 
 class SingleHolder:
@@ -72,7 +72,7 @@ class SingleHolder:
                     telling=(LeaseEnded,),
                 )
             except LeaseEnded:
-                # A first attempt's lease, never seen here, has ended: its items are free again.
+                # The lease of an unanswered attempt has ended: its items are free again.
                 continue
             return self._batches(response)
 
@@ -107,7 +107,7 @@ class SingleHolder:
         return self._settler.settle(verb, batch, mask)
 
     def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
-        """Nothing is counted here."""
+        """Does nothing: single calls do not count held items."""
 
     async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
         outcomes = await extend(
@@ -118,7 +118,7 @@ class SingleHolder:
         lease.extended(outcomes[0], now=self._loop.time())
 
     def _send(self, frame: SettleFrame) -> None:
-        # Owned: `close` awaits it, and what it fails with goes to the frame's waiters.
+        # Owned: `close` awaits it, and its errors go to the frame's waiters.
         task = self._loop.create_task(self._call(frame))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -139,7 +139,7 @@ class SingleHolder:
             raise
 
     async def close(self, *, patience: float) -> None:
-        """Waits for settles that are on their way, at most `patience` seconds."""
+        """Waits for unanswered settles, at most `patience` seconds."""
         self._settler.flush()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience)
@@ -155,8 +155,8 @@ async def settle(
     verb: Verb,
     leases: list[queue_service_pb2.LeaseItems],
 ) -> list[queue_service_pb2.LeaseOutcome]:
-    """A complete or retry; one outcome for each lease, in their order. Those whose partition could
-    not answer are asked again, within the client's request timeout.
+    """Completes or retries; returns one outcome for each lease, in their order. Asks again for
+    leases whose partition could not answer, within the client's request timeout.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + nodes.request_timeout
@@ -177,7 +177,7 @@ async def settle(
         try:
             answers = await _settle_once(nodes, namespace, queue, verb, part)
         except RequestError as error:
-            # What is known of the others stays.
+            # The known outcomes of the other leases stay.
             answers = [_outcome_of(lease, error) for lease in part]
             refused = not error.retriable
         for place, outcome in zip(again, answers, strict=True):
@@ -221,7 +221,7 @@ async def _settle_once(
 async def settle_held(
     nodes: Nodes, namespace: str, queue: str, verb: Verb, held: Iterable[Held]
 ) -> list[SettleOutcome]:
-    """One outcome for each of `held`; lost items are in the outcomes, not raised."""
+    """Returns one outcome for each of `held`. Lost items do not raise; the outcomes have them."""
     named = list(held)
     outcomes: list[queue_service_pb2.LeaseOutcome] = []
     for start in range(0, len(named), limits.REQUEST_LEASES_MAX):
@@ -232,7 +232,7 @@ async def settle_held(
         except RequestError as error:
             if not outcomes:
                 raise
-            # Those before are settled, whatever becomes of these.
+            # The parts before are settled; their outcomes are returned.
             outcomes += [_outcome_of(lease, error) for lease in leases]
             continue
         for thing in part:
@@ -251,14 +251,14 @@ def _outcome_of(
 
 
 def _is_unknown(outcome: queue_service_pb2.LeaseOutcome) -> bool:
-    """Whether an attempt may have settled the lease: a repeat that is refused changes nothing."""
+    """Whether an attempt may have settled the lease; the refusal of a repeat does not change it."""
     return outcome.error == errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN
 
 
 def raise_lost(outcomes: list[SettleOutcome]) -> None:
-    """Raises `LeaseLost` for the first outcome that has lost items, or of whose lease nothing is
-    known, or nothing that could be done: then it was ended in another way before. Raises what else
-    an outcome has for its error.
+    """Raises `LeaseLost` for the first outcome that has lost items, whose lease is not known, or
+    that has no settled items (the lease was ended in another way before). Raises the outcome's own
+    error if it is another one.
     """
     for outcome in outcomes:
         if outcome.error not in (None, ErrorCode.LEASE_LOST):
@@ -282,7 +282,7 @@ def _lease_items(held: Held) -> queue_service_pb2.LeaseItems:
         ranges = held.batch.ranges(1 << held.index)
         return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
     if isinstance(held, LeasedBatch):
-        # No ranges would mean the whole lease, and that may have more batches than this one.
+        # No ranges would mean the whole lease, which may have more batches than this one.
         ranges = held.ranges(held.left or (1 << held.count) - 1)
         return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
     seqs = sorted({_seq(item) for item in held.items})
@@ -310,7 +310,7 @@ async def extend(
     *,
     client_id: str = "",
 ) -> list[ExtendOutcome]:
-    """One outcome for each lease; `remaining` is zero for a lost one."""
+    """Returns one outcome for each lease; `remaining` is zero for a lost lease."""
     request = queue_service_pb2.ExtendRequest(
         namespace=namespace,
         queue=queue,

@@ -1,7 +1,8 @@
-"""The first frame of a lease stream: what the consumer wants, and which of its streams this is.
+"""The first frame of a lease stream: the consumer's options, and the number of the stream.
 
-A consumer has a name of its own and numbers its streams. When one breaks, the next one says which
-leases from those before it keeps; the node has the others released, for their items did not come.
+A consumer has an id and numbers its streams. When a stream breaks, the next one names the leases of
+earlier streams that the consumer keeps. The node releases the other leases, because their items did
+not arrive.
 """
 
 from collections.abc import Collection
@@ -13,17 +14,17 @@ from querator.v1 import queue_service_pb2
 
 
 class Subscribing:
-    """Of one consumer; `subscribe` is all that its streams have in common."""
+    """First frames of one consumer. `subscribe` has the fields that all its streams share."""
 
     def __init__(self, subscribe: queue_service_pb2.Subscribe) -> None:
         self._subscribe = subscribe
         self._consumer_id = uuid_utils.uuid7().hex[-16:]
 
     def frame(self, number: int, held: Collection[str]) -> bytes:
-        """Opens stream `number`, from 1 on. `held`: leases from earlier streams that have items
-        here, or settles that are not confirmed.
+        """Returns the frame that opens stream `number` (the first is 1). `held`: leases of earlier
+        streams that have items or unconfirmed settles here.
         """
-        # With more than can be said nothing is released, for what is held must not be.
+        # With too many leases to name, no consumer id is sent: then the node releases none.
         named = len(held) <= limits.STREAM_LEASES_MAX
         subscribe = self._subscribe
         subscribe.consumer_id = self._consumer_id if named else ""
