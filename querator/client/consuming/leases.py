@@ -142,14 +142,16 @@ class LeasedBatch:
 
     @property
     def deadline(self) -> datetime:
-        """When the lease ends by the leader's clock, as far as it is known here. With `auto_extend`
-        the server extends the lease, and this value does not change.
+        """When the lease ends by the leader's clock, as far as it is known here. Extensions that
+        the server makes (`auto_extend`) do not change this value.
         """
         return self.lease.deadline
 
     @property
     def remaining(self) -> timedelta:
-        """How long the lease still lasts by this process's monotonic clock; at least zero."""
+        """How long the lease still lasts by this process's monotonic clock, at least zero. As
+        `deadline`, it does not include extensions by the server.
+        """
         return timedelta(seconds=max(0.0, self.lease.ends - self._holder.now()))
 
     @property
@@ -196,7 +198,8 @@ class LeasedBatch:
         count_attempt: bool = True,
     ) -> "asyncio.Future[None]":
         """Gives back all items that are not settled, to be leased again after `delay`, at
-        `retry_at`, or at once. Raises ValueError for both, or for a negative `delay`.
+        `retry_at`, or at once. Raises ValueError for `delay` with `retry_at`, or a negative
+        `delay`.
         """
         verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
         return self.settle(verb, self.left)
@@ -364,7 +367,7 @@ class LeasedItem:
 
     @property
     def remaining(self) -> timedelta:
-        """How long the lease still lasts by this process's monotonic clock; at least zero."""
+        """How long the lease still lasts; see `LeasedBatch.remaining`."""
         return self._batch.remaining
 
     @property
@@ -407,7 +410,7 @@ class LeasedItem:
         count_attempt: bool = True,
     ) -> "asyncio.Future[None]":
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
-        stays with the item. Raises ValueError for both, or for a negative `delay`.
+        stays with the item. Raises ValueError for `delay` with `retry_at`, or a negative `delay`.
         """
         verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
         return self._batch.settle(verb, 1 << self._index)

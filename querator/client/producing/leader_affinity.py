@@ -1,5 +1,5 @@
-"""Which node an ordered producer's stream goes to: the one that leads its partition, so that its
-requests need not be passed on.
+"""Choice of the node for an ordered producer's stream: the leader of the producer's partition, so
+that no other node has to forward its requests.
 """
 
 import asyncio
@@ -8,11 +8,13 @@ from querator.client.transport.nodes import Nodes
 from querator.model.routing import partition_of_producer
 
 MOVE_SECONDS = 1.0
-"""A producer does not change nodes more often, unless its own one fails."""
+"""Least time between two moves of a producer to another leader, unless its node fails."""
 
 
 class Home:
-    """Of one producer. `moving`: its stream is to be opened anew, elsewhere."""
+    """The node of one producer's stream. `moving`: the stream is to be opened again on another
+    node.
+    """
 
     def __init__(self, nodes: Nodes, namespace: str, queue: str) -> None:
         self._nodes = nodes
@@ -20,12 +22,13 @@ class Home:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self._leader = ""
-        """Address to which the next stream goes; empty: it is asked for."""
+        """Address for the next stream; empty: the leader is looked up."""
         self.moving = False
         self._move_after = 0.0
 
     async def place(self, producer_id: bytes) -> str:
-        """Address for the next stream; empty: any will do, as for a producer without order."""
+        """Returns the address for the next stream; empty: any node, as for an unordered producer.
+        """
         address, self._leader = self._leader, ""
         if address or not producer_id:
             return address
@@ -36,7 +39,7 @@ class Home:
         )
 
     def follows(self, leader: str, *, now_at: str) -> bool:
-        """Whether to move to this address, which leads. Not before it is connected."""
+        """Whether the stream moves to the address of this leader. False until it is connected."""
         now = self._loop.time()
         if (
             self.moving
@@ -50,10 +53,10 @@ class Home:
         return True
 
     def leave(self) -> None:
-        """The node of the stream is left for any other one."""
+        """Makes the next stream go to any other node."""
         self._leader, self.moving = "", True
 
     def arrived(self) -> bool:
-        """There is a stream, or another reason to open one; whether it was moving."""
+        """A stream is open, or broke for another reason. Returns whether it was moving."""
         moving, self.moving = self.moving, False
         return moving

@@ -1,11 +1,11 @@
-"""A lane of a producer: gathers items, sends them as requests on a stream of its own, and sees each
-request through until it is answered for good.
+"""A lane of a producer: gathers items, sends them as requests on its own stream, and repeats each
+request until it has a final answer.
 
-While nothing is on its way, a batch leaves at the end of the event loop's round: a lone item never
-waits. While something is, a batch leaves when it is full, when the linger has passed, or when the
-wire is quiet again. So under load batches grow by themselves.
+While no request is unanswered, a batch leaves at the end of the event loop's round: a lone item
+never waits. Otherwise a batch leaves when it is full, when the linger has passed, or when all
+requests are answered. So batches grow under load.
 
-`Window` keeps the requests until they are answered; `Stream` carries them.
+`Window` keeps the requests until they are answered; `Stream` sends them.
 """
 
 import asyncio
@@ -35,16 +35,17 @@ from querator.v1 import queue_service_pb2
 
 LINGER_SECONDS_MIN = 0.002
 LINGER_SECONDS_MAX = 0.01
-"""Of a linger that follows the answers."""
+"""Bounds of a linger that is derived from the time of answers."""
 CLOSE_SECONDS = 5.0
 PATIENCE_SECONDS_MIN = 1.0
 PATIENCE_ANSWERS = 4
-"""A node that has said nothing for so many times as long as answers take is left for another one,
-if there is one: a node that hangs, or a cut in the network, is noticed by gRPC much later."""
+"""A node that is silent for this multiple of the time of answers is left for another one, if there
+is one. gRPC notices a node that hangs, or a network partition, much later.
+"""
 
 
 class Lane:
-    """One window and one stream. Its owner has checked the numbers; `linger` is in seconds, None:
+    """One window and one stream. The owner has checked the options. `linger` is in seconds; None:
     about as long as answers take.
     """
 
@@ -67,7 +68,7 @@ class Lane:
         self._batch_bytes = batch_bytes
         self._linger = linger
         self._answer_seconds = 0.0
-        """How long answers take, smoothed."""
+        """Smoothed time of answers, in seconds."""
         self._max_in_flight = max_in_flight
         self._loop = asyncio.get_running_loop()
         self._window = Window(ordered, self._loop.time)
@@ -80,7 +81,7 @@ class Lane:
         self._resume_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0
-        """When the stream brought something last, or began to be waited for."""
+        """When the last frame came, or when the first unanswered request was sent."""
         self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
         self._last_break: RequestError | None = None
@@ -93,18 +94,20 @@ class Lane:
         self._stream.start()
 
     async def close(self) -> None:
-        """Ends the stream. What is unanswered gets an error: `OutcomeUnknown` where it was sent."""
+        """Ends the stream. Unanswered requests fail, with `OutcomeUnknown` if they were sent."""
         waiting = CLOSE_SECONDS if not len(self._window) else 0.0
         await self._stream.close(patience=waiting)
         self._finish(make_error(ErrorCode.UNAVAILABLE, "the producer is closed"))
 
     @property
     def address(self) -> str:
-        """Of the node that the stream is with."""
+        """Address of the stream's node; empty while there is none."""
         return self._stream.address
 
     def push(self) -> int:
-        """Lets what has been gathered leave; the number of the last request that was given."""
+        """Sends the gathered batch as soon as the window allows. Returns the number of the last
+        request.
+        """
         # The open batch, if there is one, gets the next number.
         last = self._next_number - (0 if self._open.futures else 1)
         self._open.due = True
@@ -122,7 +125,7 @@ class Lane:
 
     @property
     def has_room(self) -> bool:
-        """Whether the open batch takes an item at once."""
+        """Whether the open batch accepts an item at once."""
         return not self._room and not self._is_full
 
     @property
@@ -131,11 +134,11 @@ class Lane:
 
     @property
     def gathers(self) -> bool:
-        """Whether items wait for the batch to leave."""
+        """Whether the open batch has items."""
         return bool(self._open.futures)
 
     def add(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
-        """Puts the item into the open batch, which has room."""
+        """Puts the item into the open batch, which must have space."""
         self.check_usable()
         encoded = encode_items((item,))
         batch = self._open
@@ -151,7 +154,7 @@ class Lane:
         return future
 
     async def join(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
-        """As `add`, when there is room."""
+        """As `add`, but first waits until the open batch has space."""
         again = False
         while self._is_full or not (again or not self._room):
             await self._room.wait(first=again)
@@ -187,7 +190,7 @@ class Lane:
     # The window.
 
     async def slot(self) -> None:
-        """Waits for a place in the window, behind what was given before."""
+        """Waits for a place in the window, behind all items given before."""
         again = False
         while True:
             self.check_usable()
@@ -204,7 +207,7 @@ class Lane:
             again = True
 
     def send(self, pieces: list[bytes], size: int, count: int, sink: Sink) -> None:
-        """Sends encoded items as one request; `slot` has been waited for."""
+        """Sends encoded items as one request. The caller has awaited `slot`."""
         request = Request(
             number=self._next_number,
             pieces=pieces,
@@ -244,7 +247,7 @@ class Lane:
             self._deadline_timer.cancel()
         for request, error in self._window.expired(self._loop.time()):
             self._fail(request, error or self._last_break or _too_late(self._nodes))
-            # Whoever comes next has not been refused yet, and need not wait as long.
+            # The next request has not been refused yet, and need not wait as long.
             self._backoff.reset()
             if self._resume_timer is not None:
                 self._resume_timer.cancel()
@@ -260,7 +263,7 @@ class Lane:
         return max(PATIENCE_SECONDS_MIN, PATIENCE_ANSWERS * self._answer_seconds)
 
     def _look_at_node(self) -> None:
-        """Whether the node that is waited for has been silent for too long."""
+        """Leaves the node if it has been silent for too long while requests are unanswered."""
         self._patience_timer = None
         if self._window.quiet:
             return
@@ -272,8 +275,8 @@ class Lane:
         self._patience_timer = self._loop.call_at(due, self._look_at_node)
 
     def _follow(self, leader: str) -> None:
-        """An answer says that another node leads the partition: the stream moves there, when what
-        is on its way is answered.
+        """An answer reports the leader of the partition. The stream moves there when all sent
+        requests are answered.
         """
         if self._window.ordered and self._home.follows(leader, now_at=self._stream.address):
             self._window.pause()
@@ -297,7 +300,7 @@ class Lane:
             self._fail(request, error)
             self._settled()
 
-    # What the stream asks and tells (`stream.Talker`).
+    # Calls of the stream (`stream.Talker`).
 
     def wanted(self) -> bool:
         return len(self._window) > 0
@@ -369,14 +372,14 @@ class Lane:
             return
         self._window.remove(request)
         if request.maybe_executed and not is_malformed(error):
-            # The repeat is refused: that does not say what became of the attempt before.
+            # The repeat is refused: the outcome of the attempt before stays unknown.
             request.reason = error
             error = self._window.unknown(request)
         self._fail(request, error)
         self._settled()
 
     def _drop_one(self, request: Request, error: RequestError) -> bool:
-        """One bad item among gathered ones fails alone; the others are sent again without it."""
+        """Fails one bad item of a gathered batch. The other items are sent again without it."""
         found = ITEM_FIELD.match(error.field)
         sink = request.sink
         if found is None or not isinstance(sink, Gathered) or len(sink.futures) < 2:
@@ -416,7 +419,7 @@ class Lane:
             self._settled()
 
     def _finish(self, error: Exception) -> None:
-        """Nothing is sent any more; whoever waits is told."""
+        """Ends sending; fails the waiting requests and wakes the waiting tasks."""
         if self._end is None:
             self._end = error
         reason = error if isinstance(error, RequestError) else _defect(error)
@@ -435,7 +438,7 @@ class Lane:
                 idle.set_result(None)
 
     def check_usable(self) -> None:
-        """Raises what has ended it, or RuntimeError when it has not been started."""
+        """Raises the error that has ended the lane, or RuntimeError if it was not started."""
         if self._end is not None:
             if isinstance(self._end, RequestError):
                 raise copy_error(self._end)

@@ -1,12 +1,13 @@
 """A producer: many single calls become few requests, each stored once and acknowledged durably.
 
-Items that are given at about the same time travel together (`client.producing.produce_stream`).
-Unless it is given, `linger` is about as long as answers take: one batch gathers while the one
-before it is being stored, and the nodes have fewer of them to store.
+Items that are given at about the same time share a request (`client.producing.produce_stream`). By
+default `linger` is about as long as answers take: one batch gathers while the one before it is
+being stored, and the nodes have fewer batches to store.
 
-Keys decide on the partition of an item, while an ordered producer stays in one. So an ordered
-producer has a second lane for its items with keys: that sends one request at a time, so that
-nothing can overtake, and items of one key are stored in the order in which they were given.
+A key determines the partition of its items, while an ordered producer uses one partition. So an
+ordered producer has a second lane for its items with keys. This lane sends one request at a time,
+so that no request can overtake another one. Items of one key are stored in the order in which they
+were given.
 """
 
 import asyncio
@@ -35,8 +36,9 @@ IN_FLIGHT_DEFAULT = 32
 class Producer:
     """Puts items into one queue. Made by `Client.producer`; used in an `async with` block.
 
-    Leaving the block waits for what was given, and raises the first failure of a `submit`. Leaving
-    it by an exception does not wait: what is unanswered then has an unknown outcome.
+    Leaving the block waits until all items are answered, and raises the first failure of a
+    `submit`. Leaving it by an exception does not wait: the outcome of unanswered requests is then
+    unknown.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Producer:
         )
         self._lane = self._make_lane(ordered=ordered, max_in_flight=max_in_flight)
         self._keyed: Lane | None = None
-        """What takes the items with keys of an ordered producer; None before the first."""
+        """Lane of an ordered producer for items with keys; None before the first such item."""
         self._submit_failures: list[RequestError] = []
 
     async def __aenter__(self) -> Self:
@@ -92,30 +94,34 @@ class Producer:
             await self.close()
 
     async def produce(self, item: AnyItem) -> ProducedItem:
-        """Returns when the item is durable. Many of these at a time share requests."""
+        """Stores one item; returns when it is durable. Calls at about the same time share requests.
+
+        Raises `RequestError`, for a refused item without effect on the others; `OutcomeUnknown`
+        when the item may be stored.
+        """
         lane = self._lane_of(item)
         return await (lane.add(item) if lane.has_room else await lane.join(item))
 
     async def submit(self, item: AnyItem) -> "asyncio.Future[ProducedItem]":
-        """Returns when the item is on its way, with a future for when it is durable.
+        """Returns when the item is in a batch, with a future that is done when it is durable.
 
-        Waits while the window is full: that is the back-pressure. `flush` raises the first failure,
-        whether or not the futures are looked at.
+        Waits while the window is full, which is the back-pressure. `flush` raises the first
+        failure, whether or not the futures are awaited.
         """
         lane = self._lane_of(item)
         future = lane.add(item) if lane.has_room else await lane.join(item)
         future.add_done_callback(self._note_failure)
         if not lane.gathers:
-            # A batch is full: let it leave, for a caller who only submits would never wait.
+            # A batch is full: let it leave, because a loop of submits alone would never wait.
             await asyncio.sleep(0)
         return future
 
     async def produce_many(self, items: Iterable[AnyItem]) -> ProducedItems:
-        """Returns when all items are durable. The cheapest way: the cost is per batch.
+        """Stores items; returns when all are durable. The cheapest way: the cost is per batch.
 
-        Items are taken as room comes free, so they may come from a generator of any length. When a
-        part fails, the rest is still seen through, and the first failure is raised; a note on it
-        says which items it is about. Others may be stored.
+        Items are taken as space becomes free, so they may come from a generator of any length. When
+        a request fails, the other requests are still completed, and the first failure is raised. A
+        note on it names its items; the other items may be stored.
         """
         sinks: list[tuple[int, FutureSink]] = []
         source = iter(items)
@@ -130,7 +136,7 @@ class Producer:
         return await collect(sinks)
 
     async def flush(self) -> None:
-        """Returns when everything given so far is answered. Raises the first failure of a `submit`
+        """Returns when all items given so far are answered. Raises the first failure of a `submit`
         since the last flush.
         """
         for lane, last in [(lane, lane.push()) for lane in self._lanes]:
@@ -142,9 +148,7 @@ class Producer:
             raise failures[0]
 
     async def close(self) -> None:
-        """Ends the streams. What is unanswered gets an error: `OutcomeUnknown` where it was
-        sent.
-        """
+        """Ends the streams. Unanswered requests fail, with `OutcomeUnknown` if they were sent."""
         for lane in reversed(self._lanes):
             await lane.close()
 
@@ -153,7 +157,7 @@ class Producer:
         return (self._lane,) if self._keyed is None else (self._lane, self._keyed)
 
     def _lane_of(self, item: AnyItem) -> Lane:
-        """Who sends the item."""
+        """The lane that sends the item."""
         if not self._ordered or not has_key(item):
             return self._lane
         if self._keyed is None:

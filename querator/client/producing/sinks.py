@@ -1,4 +1,5 @@
-"""Who waits for a produce request: `window.Sink` for many single items, and for one bulk call."""
+"""Receivers of a produce request's outcome (`window.Sink`): for single items, and for a bulk call.
+"""
 
 import asyncio
 import re
@@ -7,11 +8,11 @@ from querator.client.errors import RequestError, copy_error
 from querator.client.values import ProducedItem, ProducedItems, ProducedRun
 
 ITEM_FIELD = re.compile(r"items\[(\d+)\]")
-"""How a refusal names the item that is at fault, by its position in the request."""
+"""How a refusal names the invalid item, by its position in the request."""
 
 
 class Gathered:
-    """A batch of single items, each with its own waiter. It is the `Sink` of its request."""
+    """A batch of single items, each with its own future. It is the `Sink` of its request."""
 
     __slots__ = ("due", "futures", "pieces", "size", "timer")
 
@@ -38,12 +39,12 @@ class Gathered:
     def fail_one(future: asyncio.Future[ProducedItem], error: RequestError) -> None:
         if not future.done():
             future.set_exception(copy_error(error))
-            # `flush` raises what nobody asked a future for: asyncio need not complain as well.
+            # `flush` raises the error of a future that is not awaited: asyncio need not warn.
             future.exception()
 
 
 class FutureSink:
-    """Whoever waits for a whole request: one future for all of its items."""
+    """The `Sink` of a whole request: one future for all its items."""
 
     __slots__ = ("future",)
 
@@ -57,7 +58,7 @@ class FutureSink:
     def failed(self, error: RequestError) -> None:
         if not self.future.done():
             self.future.set_exception(error)
-            # The call that made the request looks at all of its futures, unless it was cancelled.
+            # The call that made the request awaits all its futures, unless it was cancelled.
             self.future.exception()
 
 
@@ -83,7 +84,7 @@ async def collect(sinks: list[tuple[int, FutureSink]]) -> ProducedItems:
 
 
 def _name_items(error: RequestError, start: int, count: int) -> None:
-    """Says of which items of the whole call one request's error speaks."""
+    """Names in the error of one request the items by their positions in the whole call."""
 
     def shifted(found: re.Match[str]) -> str:
         return f"items[{start + int(found[1])}]"

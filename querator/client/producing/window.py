@@ -1,21 +1,21 @@
-"""The requests that a producer has unanswered: what to send next, and what an answer means.
+"""The unanswered requests of a producer: which one to send next, and what an answer means.
 
-A request is numbered when it is made (`number`, for this stream) and sequenced when it is first
-sent (`sequence`, for the producer's identity). It is
+A request is numbered when it is made (`number`, for this stream) and gets a sequence when it is
+first sent (`sequence`, for the producer's identity). Its states are
 
-    queued ──sent──► on the wire ──answered──► done, or failed for good
-      ▲                  │  refused for the time being, or the stream broke
+    queued ──sent──► on the wire ──answered──► done, or failed permanently
+      ▲                  │  refused temporarily, or the stream broke
       └──────────────────┘  queued again, in the order of the numbers
 
-*Refusals stop the window*: nothing is sent until every request on the wire is answered; then all
-that are not done are queued again. In an ordered producer the requests behind a refused one are
+*Refusals stop the window*: nothing is sent until every request on the wire is answered. Then all
+unfinished requests are queued again. In an ordered producer the requests behind a refused one are
 refused as well (SEQUENCE_GAP), so this is also the rewind.
 
-*A new identity* is taken when the oldest request, sent as the oldest, is told SEQUENCE_GAP (what
-came before it failed for good, or the node has forgotten), or PRODUCER_EXPIRED, or when the
-identity grows old. The requests get new sequences then. One that may have been executed under its
-old sequence cannot be repeated under a new one: its outcome stays unknown, and its caller is told
-so.
+*A new identity* is taken in three cases. The oldest request, sent as the oldest, is answered with
+SEQUENCE_GAP (an earlier request failed permanently, or the node has forgotten it). A request is
+answered with PRODUCER_EXPIRED. Or the identity is too old. The requests then get new sequences. A
+request that may have been executed under its old sequence cannot be repeated under a new one: it
+fails with `OutcomeUnknown`.
 """
 
 from collections import deque
@@ -40,12 +40,12 @@ from querator.client.values import ProducedRun
 # Well under the time for which a node remembers a producer (PRODUCER_RETENTION_MS, 7 days).
 IDENTITY_SECONDS_MAX = 24 * 3600.0
 # How long after its deadline a request that is on the wire may still be answered. The node knows
-# the deadline too, and says whether it took the request on.
+# the deadline too, and reports whether it accepted the request.
 ANSWER_SECONDS = 1.0
 
 
 class Sink(Protocol):
-    """Whoever waits for a request."""
+    """The receiver of a request's outcome. Exactly one of the methods is called, once."""
 
     def done(self, runs: tuple[ProducedRun, ...], durable: bool) -> None: ...
     def failed(self, error: RequestError) -> None: ...
@@ -53,7 +53,9 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`pieces` joined are the items' bytes. `deadline` is an instant of the loop's clock."""
+    """A produce request. `pieces`, joined, are the bytes of its items. `deadline` is an instant of
+    the loop's clock.
+    """
 
     number: int
     pieces: list[bytes]
@@ -64,16 +66,16 @@ class Request:
     sequence: int = 0
     maybe_executed: bool = False
     sent_first: bool = False
-    """Whether it was the oldest when it was last sent: nothing before it could be missing."""
+    """Whether it was the oldest request when it was last sent: no earlier one could be missing."""
     refusal: RequestError | None = None
-    """What the last attempt was told; None while one is on its way."""
+    """The refusal of the last attempt; None while an attempt is on the wire."""
     reason: RequestError | None = None
-    """The last refusal that says something about the request itself."""
+    """The last refusal that is about the request itself."""
 
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """A producer as the partitions know it; `born` is an instant of the loop's clock."""
+    """A producer's identity at the partitions. `born` is an instant of the loop's clock."""
 
     id: bytes
     born: float
@@ -95,7 +97,7 @@ class Window:
     _on_wire: set[int] = field(default_factory=set)
     _last_sequence: int = 0
     _missing: bool = False
-    """Whether a sequence of this identity will never be stored, so that those behind cannot be."""
+    """Whether a sequence of this identity will never be stored, so that later ones cannot be."""
 
     def __post_init__(self) -> None:
         self.identity = Identity.new(self.clock())
@@ -108,7 +110,7 @@ class Window:
 
     @property
     def quiet(self) -> bool:
-        """Nothing is on the wire."""
+        """Whether no request is on the wire."""
         return not self._on_wire
 
     def add(self, request: Request) -> None:
@@ -116,7 +118,7 @@ class Window:
         self._queued.append(request)
 
     def take(self) -> Request | None:
-        """The next request to send; it counts as sent."""
+        """Returns the next request to send, and marks it as sent; None if there is none."""
         if self.paused:
             return None
         while self._queued:
@@ -140,13 +142,13 @@ class Window:
         return self.clock() - self.identity.born > IDENTITY_SECONDS_MAX
 
     def pause(self, error: RequestError | None = None) -> None:
-        """Sends nothing more until `requeue`, which is due when the window is quiet."""
+        """Stops sending until `requeue`, which is due when the window is quiet."""
         self.paused = True
         if error is not None:
             self.retry_delay_ms = max(self.retry_delay_ms, error.retry_delay_ms or 0)
 
     def answered(self, number: int) -> Request | None:
-        """The request that an answer is for; None when its caller was told already."""
+        """Returns the request that an answer belongs to; None if it has already failed."""
         self._on_wire.discard(number)
         return self._requests.get(number)
 
@@ -154,7 +156,7 @@ class Window:
         del self._requests[request.number]
 
     def refused(self, request: Request, error: RequestError) -> bool:
-        """Takes in a refusal. Returns whether the request stays, to be sent again."""
+        """Records a refusal. Returns whether the request stays in the window, to be sent again."""
         if isinstance(error, OutcomeUnknown):
             request.maybe_executed = True
         elif isinstance(error, ProducerExpired) and request.maybe_executed:
@@ -172,15 +174,15 @@ class Window:
         return True
 
     def broken(self) -> None:
-        """The stream is gone: what was on the wire may have been executed."""
+        """The stream is gone: requests on the wire may have been executed."""
         for number in self._on_wire:
             if number in self._requests:
                 self._requests[number].maybe_executed = True
         self._on_wire.clear()
 
     def requeue(self) -> list[tuple[Request, RequestError]]:
-        """Queues everything again, in order. Returns the requests that failed over this, with why;
-        they are removed.
+        """Queues all requests again, in order. Removes and returns the requests that fail by a
+        change of identity, with their errors.
         """
         assert not self._on_wire
         failed: list[tuple[Request, RequestError]] = []
@@ -205,14 +207,15 @@ class Window:
             if isinstance(request.refusal, ProducerExpired):
                 return True
             if self.ordered and not self._missing:
-                # Only the oldest tells: those behind it have a gap as long as it is missing. So has
-                # one that overtook it on its way to another leader.
+                # Only the oldest request counts. Later ones have a gap as long as it is missing,
+                # also one that overtook it on the way to another leader.
                 return request.sent_first and isinstance(request.refusal, SequenceGap)
         return self._missing
 
     def expired(self, now: float) -> list[tuple[Request, RequestError | None]]:
-        """Removes the requests whose time is up. Each with its last refusal, with `OutcomeUnknown`
-        when it may have been executed, or with None when it never was on the wire.
+        """Removes and returns the requests whose time has passed. Each is paired with
+        `OutcomeUnknown` if it may have been executed, else with its last refusal, or with None if
+        there was none.
         """
         over: list[tuple[Request, RequestError | None]] = []
         for request in list(self._requests.values()):
@@ -228,7 +231,7 @@ class Window:
         return over
 
     def next_expiry(self) -> float | None:
-        """When to ask for what has expired; None when nothing can."""
+        """When to call `expired` next; None if there are no requests."""
         return min(map(self._given_up_at, self._requests.values()), default=None)
 
     def _given_up_at(self, request: Request) -> float:
