@@ -27,7 +27,8 @@ class Home:
         self._move_after = 0.0
 
     async def place(self, producer_id: bytes) -> str:
-        """Returns the address for the next stream; empty: any node, as for an unordered producer.
+        """Returns the address for the next stream. Empty: any node, as for a producer without
+        order.
         """
         address, self._leader = self._leader, ""
         if address or not producer_id:

@@ -1,5 +1,4 @@
-"""Receivers of a produce request's outcome (`window.Sink`): for single items, and for a bulk call.
-"""
+"""Receivers of a produce request's outcome (`window.Sink`): for single items and for bulk calls."""
 
 import asyncio
 import re

@@ -45,7 +45,7 @@ ANSWER_SECONDS = 1.0
 
 
 class Sink(Protocol):
-    """The receiver of a request's outcome. Exactly one of the methods is called, once."""
+    """The receiver of a request's outcome."""
 
     def done(self, runs: tuple[ProducedRun, ...], durable: bool) -> None: ...
     def failed(self, error: RequestError) -> None: ...

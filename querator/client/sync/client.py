@@ -1,8 +1,8 @@
 """The client for programs without an event loop.
 
-`SyncClient` runs the async client on a loop of its own in a thread of its own, and waits for it.
-There is no second implementation: every method here says the same as its namesake there. All of it
-may be used from several threads.
+`SyncClient` runs the async client on an event loop in its own thread, and waits for it. There is no
+second implementation: every method has the meaning and the errors of the method of the same name in
+the async client. All objects may be used from several threads.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ SyncHandler = Callable[[SyncLeasedItem], object]
 
 
 class _LoopThread:
-    """An event loop in a thread of its own; `run` waits for a coroutine there."""
+    """An event loop in its own thread; `run` waits for a coroutine there."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -64,7 +64,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns or raises. An interrupt of the caller cancels it."""
+        """Returns or raises what the coroutine does. An interrupt of the caller cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -79,7 +79,7 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Ends what still runs there, then the thread."""
+        """Cancels the tasks that still run on the loop, then ends the thread."""
         if self._loop.is_closed():
             return
         self.run(_cancel_others())
@@ -107,7 +107,9 @@ def _iterate(runner: Runner, source: AsyncIterator[T]) -> Iterator[T]:
 
 
 class SyncProducer:
-    """As `Producer`; made by `SyncClient.producer`, used in a `with` block."""
+    """Puts items into one queue, as `Producer`. Made by `SyncClient.producer`; used in a `with`
+    block, which waits at its end until all items are answered.
+    """
 
     def __init__(self, runner: Runner, producer: Producer) -> None:
         self._runner = runner
@@ -126,11 +128,12 @@ class SyncProducer:
         self._runner.run(self._producer.__aexit__(kind, error, trace))
 
     def produce(self, item: AnyItem) -> ProducedItem:
+        """Stores one item; returns when it is durable. Raises as `Producer.produce`."""
         return self._runner.run(self._producer.produce(item))
 
     def submit(self, item: AnyItem) -> "Future[ProducedItem]":
-        """Returns when the item is on its way, with a future for when it is durable. `flush` raises
-        the first failure.
+        """Returns when the item is in a batch, with a future that is done when it is durable.
+        `flush` raises the first failure.
         """
         done: Future[ProducedItem] = Future()
 
@@ -143,10 +146,15 @@ class SyncProducer:
         return done
 
     def produce_many(self, items: Iterable[AnyItem]) -> ProducedItems:
-        """As `Producer.produce_many`; `items` is run through on the client's thread."""
+        """Stores items; returns when all are durable. See `Producer.produce_many`. `items` is
+        iterated on the client's thread.
+        """
         return self._runner.run(self._producer.produce_many(items))
 
     def flush(self) -> None:
+        """Returns when all items given so far are answered. Raises the first failure of a `submit`
+        since the last flush.
+        """
         self._runner.run(self._producer.flush())
 
 
@@ -162,7 +170,9 @@ def _copy(source: "asyncio.Future[T]", target: "Future[T]") -> None:
 
 
 class SyncConsumer:
-    """As `Consumer`; made by `SyncClient.consumer`, used in a `with` block."""
+    """Leases items of one queue, as `Consumer`. Made by `SyncClient.consumer`; used in a `with`
+    block, at whose end items that are not settled go back to their places.
+    """
 
     def __init__(self, runner: Runner, consumer: Consumer) -> None:
         self._runner = runner
@@ -182,9 +192,11 @@ class SyncConsumer:
 
     @property
     def lost(self) -> int:
+        """Number of settles by `run` that were refused with LEASE_LOST."""
         return self._consumer.lost
 
     def stop(self) -> None:
+        """Ends all iterations, and `run`, after their current items. Does not wait for them."""
         self._runner.call(self._consumer.stop)
 
     def __iter__(self) -> Iterator[SyncLeasedItem]:
@@ -193,6 +205,7 @@ class SyncConsumer:
         )
 
     def batches(self) -> Iterator[SyncLeasedBatch]:
+        """Yields whole runs of items: the cheapest way to consume. See `Consumer.batches`."""
         return (
             SyncLeasedBatch(self._runner, batch)
             for batch in _iterate(self._runner, self._consumer.batches())
@@ -207,7 +220,9 @@ class SyncConsumer:
         retry_most: timedelta = RETRY_MOST,
         on_error: Callable[[SyncLeasedItem, Exception], None] | None = None,
     ) -> None:
-        """As `Consumer.run`, with the handler on `concurrency` threads."""
+        """Calls `handler` with each item on `concurrency` threads until iteration ends. Completes
+        and retries as `Consumer.run`.
+        """
         runner = self._runner
         with ThreadPoolExecutor(concurrency, thread_name_prefix="querator-handler") as threads:
 
@@ -231,11 +246,13 @@ class SyncConsumer:
 
 
 class SyncClient:
-    """`Client` for programs without an event loop, on a thread of its own.
+    """`Client` for programs without an event loop. It may be used from several threads.
 
-    with querator.SyncClient("127.0.0.1:4470") as client:
-        client.create_queue("mail")
-        client.produce("mail", b"hello")
+        with querator.SyncClient("127.0.0.1:4470") as client:
+            client.create_queue("mail")
+            client.produce("mail", b"hello")
+
+    Options, meanings and errors are those of `Client`. The calls wait for their outcome.
     """
 
     def __init__(
@@ -270,6 +287,7 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
+        """Ends all calls, closes the connections and ends the client's thread."""
         try:
             self._runner.run(self._client.close())
         finally:
@@ -277,26 +295,34 @@ class SyncClient:
 
     @property
     def client_id(self) -> str:
+        """The name of this client as an owner of leases."""
         return self._client.client_id
 
     def create_queue(self, name: str, **settings: Any) -> QueueInfo:
+        """Creates a queue; returns when it can be used. `settings` as in `Client.create_queue`."""
         return self._runner.run(self._client.create_queue(name, **settings))
 
     def get_queue(self, name: str) -> QueueInfo:
+        """Returns the queue with its settings. Raises `QueueNotFound`."""
         return self._runner.run(self._client.get_queue(name))
 
     def list_queues(self) -> Iterator[QueueInfo]:
+        """Yields the queues of the namespace, ordered by name."""
         return _iterate(self._runner, self._client.list_queues())
 
     def update_queue(self, name: str, *, expected_version: int = 0, **changes: Any) -> QueueInfo:
+        """Changes the settings that are named. Raises `VersionConflict`; see `Client.update_queue`.
+        """
         return self._runner.run(
             self._client.update_queue(name, expected_version=expected_version, **changes)
         )
 
     def delete_queue(self, name: str) -> None:
+        """Deletes the queue with all its items. See `Client.delete_queue`."""
         self._runner.run(self._client.delete_queue(name))
 
     def stats(self, name: str, *, stale: bool = False) -> QueueStats:
+        """Returns exact counts; with `stale` they may be behind. See `Client.stats`."""
         return self._runner.run(self._client.stats(name, stale=stale))
 
     def peek(
@@ -307,29 +333,38 @@ class SyncClient:
         limit: int | None = None,
         stale: bool = False,
     ) -> Iterator[PeekedItem]:
+        """Yields items without leasing them, ordered by partition and sequence. See `Client.peek`.
+        """
         return _iterate(
             self._runner, self._client.peek(name, state=state, limit=limit, stale=stale)
         )
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> Iterator[PeekedItem]:
+        """Yields the dead letters of a queue, at most `limit`. See `Client.dead_letters`."""
         return _iterate(self._runner, self._client.dead_letters(name, limit=limit))
 
     def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
+        """Resets the time of a queue's partitions to the clock. See `Client.repair_time`."""
         return self._runner.run(self._client.repair_time(name, dry_run=dry_run))
 
     def give_up_damaged(self, name: str, *, dry_run: bool = False) -> GivenUp:
+        """Drops the items that are damaged on all replicas. See `Client.give_up_damaged`."""
         return self._runner.run(self._client.give_up_damaged(name, dry_run=dry_run))
 
     def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
+        """Moves dead letters back to the queue `name`; returns how many. See `Client.redrive`."""
         return self._runner.run(self._client.redrive(name, item_ids))
 
     def staged_batches(self, name: str) -> StagedBatches:
+        """Returns the batches that transactions have staged for the queue `name`."""
         return self._runner.run(self._client.staged_batches(name))
 
     def abort_batch(self, name: str, producer: str, batch: int) -> Aborted:
+        """Drops the staged items of a batch, unless it is committed."""
         return self._runner.run(self._client.abort_batch(name, producer, batch))
 
     def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
+        """Stores items with one request; returns when all are durable. See `Client.produce`."""
         return self._runner.run(self._client.produce(queue, *items))
 
     def lease(
@@ -341,6 +376,9 @@ class SyncClient:
         lease_timeout: timedelta | None = None,
         max_bytes: int = 0,
     ) -> list[SyncLeasedItem]:
+        """Leases up to `max_items` ready items; waits up to `wait` for the first one. See
+        `Client.lease`.
+        """
         items = self._runner.run(
             self._client.lease(
                 queue,
@@ -353,6 +391,9 @@ class SyncClient:
         return [SyncLeasedItem(self._runner, item) for item in items]
 
     def complete(self, queue: str, *held: SyncHeld, check: bool = True) -> list[SettleOutcome]:
+        """Completes leased items. Raises `LeaseLost` unless `check` is False; see
+        `Client.complete`.
+        """
         return self._runner.run(self._client.complete(queue, *map(_bare, held), check=check))
 
     def retry(
@@ -366,6 +407,9 @@ class SyncClient:
         count_attempt: bool = True,
         check: bool = True,
     ) -> list[SettleOutcome]:
+        """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
+        See `Client.retry`.
+        """
         return self._runner.run(
             self._client.retry(
                 queue,
@@ -387,6 +431,7 @@ class SyncClient:
         client_id: str = "",
         check: bool = True,
     ) -> list[ExtendOutcome]:
+        """Extends leases so that they end `lease_timeout` from now. See `Client.extend`."""
         ids = [lease if isinstance(lease, str) else lease.lease_id for lease in leases]
         return self._runner.run(
             self._client.extend(
@@ -395,14 +440,14 @@ class SyncClient:
         )
 
     def producer(self, queue: str, **options: Any) -> SyncProducer:
-        """`options` as those of `Client.producer`."""
+        """A producer for many items. `options` are those of `Client.producer`."""
         return SyncProducer(self._runner, self._runner.run(self._make_producer(queue, options)))
 
     async def _make_producer(self, queue: str, options: dict[str, Any]) -> Producer:
         return self._client.producer(queue, **options)
 
     def consumer(self, queue: str, **options: Any) -> SyncConsumer:
-        """`options` as those of `Client.consumer`."""
+        """A consumer that leases items over a stream. `options` are those of `Client.consumer`."""
         return SyncConsumer(self._runner, self._runner.run(self._make_consumer(queue, options)))
 
     async def _make_consumer(self, queue: str, options: dict[str, Any]) -> Consumer:

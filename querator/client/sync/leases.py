@@ -1,4 +1,4 @@
-"""Leased items for programs without an event loop: the verbs wait until their effect is durable."""
+"""Leased items for programs without an event loop: settles wait until their effect is durable."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Runs what belongs to the client's event loop."""
+    """Runs coroutines and functions on the client's event loop."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
     def call(self, function: Callable[[], None]) -> None: ...
@@ -23,7 +23,11 @@ async def _settled(settle: "Callable[[], asyncio.Future[None]]") -> None:
 
 
 class SyncLeasedItem:
-    """As `LeasedItem`, which `leased` is."""
+    """One leased item: the item's own fields, and those of its lease. `leased` is the `LeasedItem`.
+
+    `complete`, `retry`, `reject` and `release` return when the effect is durable. They raise
+    `LeaseLost` when the lease had ended, and RuntimeError when the item is settled.
+    """
 
     __slots__ = ("_runner", "leased")
 
@@ -69,6 +73,7 @@ class SyncLeasedItem:
 
     @property
     def item(self) -> Item:
+        """The item as it was produced."""
         return self.leased.item
 
     @property
@@ -77,6 +82,7 @@ class SyncLeasedItem:
 
     @property
     def lease_id(self) -> str:
+        """Id of the lease. It may settle items from another process."""
         return self.leased.lease_id
 
     @property
@@ -85,6 +91,7 @@ class SyncLeasedItem:
 
     @property
     def attempt(self) -> int:
+        """How many times the item has been leased; 1 at the first lease."""
         return self.leased.attempt
 
     @property
@@ -93,28 +100,34 @@ class SyncLeasedItem:
 
     @property
     def deadline(self) -> datetime:
+        """When the lease ends by the leader's clock; see `LeasedBatch.deadline`."""
         return self.leased.deadline
 
     @property
     def remaining(self) -> timedelta:
+        """How long the lease still lasts; see `LeasedBatch.remaining`."""
         return self.leased.remaining
 
     @property
     def dead_letter(self) -> DeadLetter | None:
+        """Origin of the item if it is a dead letter; else None."""
         return self.leased.dead_letter
 
     @property
     def errors(self) -> tuple[str, ...]:
+        """Error texts of the item's last retries, newest last."""
         return self.leased.errors
 
     @property
     def settled(self) -> bool:
+        """Whether the item was completed, retried, rejected or released here."""
         return self.leased.settled
 
     def __repr__(self) -> str:
         return repr(self.leased)
 
     def complete(self) -> None:
+        """Completes the item: its work is done, and it is removed."""
         self._runner.run(_settled(self.leased.complete))
 
     def retry(
@@ -125,6 +138,9 @@ class SyncLeasedItem:
         error: str = "",
         count_attempt: bool = True,
     ) -> None:
+        """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. See
+        `LeasedItem.retry`.
+        """
         self._runner.run(
             _settled(
                 lambda: self.leased.retry(
@@ -134,17 +150,25 @@ class SyncLeasedItem:
         )
 
     def reject(self, error: str = "") -> None:
+        """Makes the item a dead letter, with the text `error`."""
         self._runner.run(_settled(lambda: self.leased.reject(error)))
 
     def release(self) -> None:
+        """Gives the item back to its place, as if it had not been leased."""
         self._runner.run(_settled(self.leased.release))
 
     def extend(self, lease_timeout: timedelta | None = None) -> None:
+        """Extends the lease of the whole batch; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         self._runner.run(self.leased.extend(lease_timeout))
 
 
 class SyncLeasedBatch:
-    """As `LeasedBatch`, which `leased` is."""
+    """A run of leased items that were produced together. `leased` is the `LeasedBatch`.
+
+    `complete`, `retry`, `reject` and `release` act on all items that are not settled, and return
+    when the effect is durable. They raise `LeaseLost` when the lease had ended, and RuntimeError
+    when all items are settled.
+    """
 
     __slots__ = ("_runner", "leased")
 
@@ -170,12 +194,15 @@ class SyncLeasedBatch:
 
     @property
     def attempt(self) -> int:
+        """How many times these items have been leased; 1 at the first lease."""
         return self.leased.attempt
 
     def payloads(self) -> list[bytes]:
+        """Returns all payloads, without making a `SyncLeasedItem` of each."""
         return self.leased.payloads()
 
     def complete(self) -> None:
+        """Completes all items that are not settled: their work is done, and they are removed."""
         self._runner.run(_settled(self.leased.complete))
 
     def retry(
@@ -186,6 +213,9 @@ class SyncLeasedBatch:
         error: str = "",
         count_attempt: bool = True,
     ) -> None:
+        """Gives back all items that are not settled, to be leased again after `delay`, at
+        `retry_at`, or at once. See `LeasedBatch.retry`.
+        """
         self._runner.run(
             _settled(
                 lambda: self.leased.retry(
@@ -195,10 +225,13 @@ class SyncLeasedBatch:
         )
 
     def reject(self, error: str = "") -> None:
+        """Makes dead letters of all items that are not settled."""
         self._runner.run(_settled(lambda: self.leased.reject(error)))
 
     def release(self) -> None:
+        """Gives all items that are not settled back to their places, as if not leased."""
         self._runner.run(_settled(self.leased.release))
 
     def extend(self, lease_timeout: timedelta | None = None) -> None:
+        """Extends the lease; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         self._runner.run(self.leased.extend(lease_timeout))

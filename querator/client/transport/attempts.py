@@ -1,4 +1,4 @@
-"""How a request is repeated within its time."""
+"""Repetition of one request within its timeout."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,13 +17,13 @@ from querator.client.transport.backoff import Backoff
 R = TypeVar("R")
 
 LEAST_SECONDS = 0.05
-"""A request is not sent again with less time than this left: it would hardly be answered, and what
-was certainly refused would become an outcome that nobody knows.
+"""A request is not sent again with less than this time left. It would hardly be answered, and a
+certain refusal would become an unknown outcome.
 """
 
 REFUSAL_SECONDS_MOST = 2.5
-"""The same, to a node whose last refusal took its time: as long as that, and this at most. One that
-is cut off from the others waits two seconds before it says so.
+"""Upper bound of the same limit for a node whose last refusal took long: the limit is then that
+duration. A node that is cut off from the others waits two seconds before it refuses.
 """
 
 
@@ -36,14 +36,14 @@ async def repeated(
     repeatable: bool = True,
     telling: tuple[type[RequestError], ...] = (),
 ) -> R:
-    """What `attempt(seconds left)` returns, repeated while that can help and `seconds` have not
-    passed. `hopeless(error, seconds waited)` ends it before; `elsewhere(error)`: another node may
-    do better, without a pause.
+    """Returns what `attempt(seconds left)` returns. Repeats it while the error is retriable and
+    `seconds` have not passed. `hopeless(error, seconds waited)`: whether to give up before.
+    `elsewhere(error)`: whether another node may succeed; then there is no pause.
 
-    Raises the last refusal (that nobody answers, or not in time, says least), or `OutcomeUnknown`
-    when some attempt may have been executed, which tells of the last refusal as well, and has it as
-    its cause. A refusal of a repeat is no answer to the attempt before it, unless it is one of
-    `telling`: those say what became of any attempt. That a request is malformed always does.
+    Raises the last refusal; one by a node takes precedence over a missing answer. If an attempt may
+    have been executed, raises `OutcomeUnknown` with the last refusal in its message and as its
+    cause. The refusal of a repeat is no answer to the attempt before it, unless its class is one of
+    `telling`, which hold for all attempts. A refusal as malformed always does.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -82,12 +82,12 @@ async def repeated(
 
 
 def is_malformed(error: RequestError) -> bool:
-    """Whether the same request is refused at each attempt, before it is carried out."""
+    """Whether the same request is refused at each attempt, before it is executed."""
     return error.code in (ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED)
 
 
 def with_reason(unknown: RequestError, refusal: RequestError | None) -> RequestError:
-    """The error of a request whose outcome is not known, with why other attempts were refused."""
+    """Adds to an unknown outcome the reason why other attempts were refused."""
     if refusal is None or _says_little(refusal):
         return unknown
     return make_error(
@@ -101,6 +101,6 @@ def with_reason(unknown: RequestError, refusal: RequestError | None) -> RequestE
 
 
 def _says_little(error: RequestError) -> bool:
-    """Whether no node has said it."""
+    """Whether the error was made by this client, not by a node."""
     own = isinstance(error, DeadlineExceeded) and not error.request_id
     return own or isinstance(error, ConnectionFailed)

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Exponential backoff with jitter between attempts."""
 
 import random
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ MOST_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Backoff:
-    """Doubles from `first` to `most` seconds, each less up to a half by chance, so that clients
-    which lost the same node do not come back at the same moment.
+    """Delays that double from `first` to `most` seconds, each minus a random part of up to a half.
+    So clients that lost the same node do not come back at the same moment.
     """
 
     first: float = FIRST_SECONDS
@@ -18,10 +18,10 @@ class Backoff:
     _failures: int = 0
 
     def next(self, *, at_least_ms: int | None = None) -> float:
-        """Seconds to wait after one more failure; not less than what the server asked for."""
+        """Returns the seconds to wait after one more failure; at least `at_least_ms`."""
         span: float = min(self.most, self.first * 2 ** min(self._failures, 16))
         self._failures += 1
-        # Not for secrets: chance only spreads the load.
+        # Not for secrets: the random part only spreads the load.
         waiting = span * (1 - random.random() / 2)
         return max(waiting, (at_least_ms or 0) / 1000)
 

@@ -1,8 +1,8 @@
-"""One connection to a node: unary calls that are repeated within their time, and streams.
+"""One connection to a node: unary calls that are repeated within their timeout, and streams.
 
-Nothing is shared between two clients, not even gRPC's connections. Every request that changes
-something carries an identity, so it may be repeated when its outcome is not known; what may not is
-called with `repeatable=False`.
+Two clients share nothing, not even gRPC's connections. Every request that changes something carries
+an identity, so it may be repeated when its outcome is not known. A request that must not be
+repeated is called with `repeatable=False`.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 
 _SERVICE = "/querator.v1.QueueService/"
-# A node that has gone without a word is noticed after the two together, also when gRPC waits for
-# the answer to a ping with which it measures the link: it sends no other one meanwhile.
+# A node that vanished is noticed after the sum of the two. This holds also while gRPC waits for the
+# answer to a ping of its bandwidth estimation, during which it sends no other ping.
 _KEEPALIVE_MS = 1_000
 _KEEPALIVE_TIMEOUT_MS = 2_000
-# A reply holds at most REPLY_BYTES_MAX of items, and the small fields around them.
+# A reply has at most REPLY_BYTES_MAX of items, and small fields around them.
 _RECEIVE_BYTES_MAX = limits.REPLY_BYTES_MAX + limits.MIB
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -48,13 +48,13 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # Pings only while a call is open: an idle client is no load.
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
-    # This client repeats calls itself, and backs off itself: gRPC need not wait up to 2 min.
+    # This client has its own retries and backoff: gRPC need not wait up to 2 min.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    # A node is reached directly; a proxy for browsing that the environment names is not meant.
+    # Nodes are reached directly, not through a web proxy that the environment names.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -64,8 +64,9 @@ def _same(data: bytes) -> bytes:
 
 
 class Connection:
-    """`address` is `host:port`. `connect_timeout`: seconds after which a node that has never
-    answered is given up; once it has answered, calls wait for it as long as they may.
+    """A connection to the node at `address` (`host:port`). `connect_timeout`: seconds after which a
+    node that has never answered is given up. Once it has answered, calls wait for it until their
+    own timeout.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Connection:
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.transactions = transaction_service_pb2_grpc.TransactionServiceStub(self._channel)
         self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
-        # Bytes in, bytes out: the frames are joined from bytes that are already encoded.
+        # Bytes in, bytes out: the frames are joined from encoded bytes.
         self.produce_bytes = self._channel.unary_unary(
             f"{_SERVICE}Produce", request_serializer=_same, response_deserializer=_same
         )
@@ -104,24 +105,28 @@ class Connection:
         return self._closed
 
     async def close(self, grace: float | None = None) -> None:
-        """Ends what still goes on, after `grace` seconds: those who wait get `OutcomeUnknown`."""
+        """Ends open calls after `grace` seconds; their callers get `OutcomeUnknown`."""
         self._closed = True
         await self._channel.close(grace)
 
     @property
     def lost(self) -> bool:
-        """Whether it was connected, and is no more."""
+        """Whether the connection stood and was lost."""
         return self._stood and self._channel.get_state() is not grpc.ChannelConnectivity.READY
 
     @property
     def connected(self) -> bool:
-        """Whether what is sent goes out at once; if not, it is being connected from here on."""
+        """Whether the connection stands, so that frames are sent at once. If not, this call starts
+        connecting.
+        """
         state = self._channel.get_state(try_to_connect=True)
         self._stood = self._stood or state is grpc.ChannelConnectivity.READY
         return state is grpc.ChannelConnectivity.READY
 
     async def connect(self, seconds: float) -> bool:
-        """Whether it is connected, after `seconds` at most, or as soon as that has failed."""
+        """Connects; returns whether that succeeded within `seconds`. Returns False as soon as the
+        attempt has failed.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while not self.connected:
@@ -142,7 +147,7 @@ class Connection:
             raise make(ErrorCode.UNAVAILABLE, "the client is closed")
 
     def hopeless(self, error: RequestError, waited: float) -> bool:
-        """Whether to give up, `waited` seconds after the first try: nobody has ever answered."""
+        """Whether to give up, `waited` seconds after the first try: the node has never answered."""
         return (
             isinstance(error, ConnectionFailed)
             and not self._reached
@@ -157,10 +162,10 @@ class Connection:
         changes: bool = True,
         repeatable: bool = True,
     ) -> R:
-        """What `send(seconds left)` returns, repeated while that can help and `seconds` (default:
-        the client's request timeout) have not passed.
+        """Returns what `send(seconds left)` returns. Repeats it while the error is retriable and
+        `seconds` (default: the client's request timeout) have not passed.
 
-        Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
+        Raises the last refusal, or `OutcomeUnknown` when an attempt may have been executed.
         """
         return await repeated(
             lambda left: self.attempt(send, left, changes),
@@ -172,8 +177,8 @@ class Connection:
     async def attempt(
         self, send: Callable[[float], Awaitable[R]], seconds: float, changes: bool
     ) -> R | RequestError:
-        """What `send(seconds)` returns, or why there is no answer. `changes`: whether the call may
-        have changed something when its outcome is not known. Raises RequestError when this end is
+        """Returns what `send(seconds)` returns, or the error. `changes`: whether the call may have
+        changed something when its outcome is not known. Raises RequestError when this connection is
         closed.
         """
         self.check_open()
@@ -191,8 +196,8 @@ class Connection:
         return answer
 
     def _raise_if_cut(self) -> None:
-        """gRPC tells of a closed channel by cancelling the call; only the task's own cancellation
-        may go on as one.
+        """Raises `OutcomeUnknown` if gRPC has cancelled the call because the channel was closed.
+        Only a cancellation of the task itself may propagate.
         """
         task: asyncio.Task[Any] | None = asyncio.current_task()
         if self._closed and (task is None or not task.cancelling()):

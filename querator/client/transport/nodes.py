@@ -1,10 +1,10 @@
-"""The nodes of a cluster as a client knows them, and which of them it talks to.
+"""The nodes of a cluster that a client knows, and the choice of one for a call.
 
-Any node answers any request, so a client talks to one of them, and to the next one when that does
-not answer. It begins with the addresses it was given, and learns the others from whoever answers
-first. A node that has failed is left alone for a moment, longer each time, as long as there is
-another one; so is one to which no connection comes about, as when its address has changed: gRPC
-would wait for seconds, and goes on trying meanwhile.
+Any node answers any request, so a client uses one node, and another one when that does not answer.
+It begins with the given addresses, and learns the other nodes from the first node that answers. A
+node that has failed is left alone for a while, longer each time, as long as there is another one.
+The same holds for a node that cannot be connected to, for example because its address has changed:
+gRPC would wait for seconds, and continues to try meanwhile.
 
     good ──no connection, no answer, or it stops──► left alone ──its time is over──► good
 """
@@ -38,19 +38,20 @@ from querator.wire.tls import Tls
 R = TypeVar("R")
 
 ATTEMPT_SECONDS = 1.5
-"""A node that has not answered for so long is left for another one, by requests that can be
-repeated and are not meant to wait."""
+"""A request that can be repeated and is not meant to wait goes to another node when one has not
+answered within this time.
+"""
 NEAR_SECONDS = 0.25
-"""A node that is not connected to within this is left for another one."""
+"""A node to which no connection is made within this time is left for another one."""
 LEARN_SECONDS = 30.0
-"""How often the nodes are asked for, while requests are made."""
+"""How often the client asks for the list of nodes while it makes requests."""
 ASK_SECONDS = 1.0
-"""How long such a question may take."""
+"""Timeout of a request for the list of nodes."""
 
 
 _UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
-"""What a node says that does not get through to a partition's leader. It works; but it may be cut
-off from the others, so the next try is another node's.
+"""Errors of a node that does not reach a partition's leader. The node works, but it may be cut off
+from the others, so the next attempt goes to another node.
 """
 
 
@@ -60,16 +61,16 @@ class _Node:
     def __init__(self, connection: Connection, *, name: str, given: bool) -> None:
         self.connection = connection
         self.name = name
-        """Empty: not known yet."""
+        """Empty while it is not known."""
         self.given = given
-        """Whether the program named it; else another node did."""
+        """Whether the program gave the address; else another node did."""
         self.alone_until = 0.0
         self.backoff = Backoff()
 
 
 class Nodes:
-    """`connect_timeout`: seconds after which it is given up when no node has ever answered; once
-    one has, calls wait as long as they may.
+    """The nodes and their connections. `connect_timeout`: seconds after which calls give up when no
+    node has ever answered. Once a node has answered, calls wait until their own timeout.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Nodes:
         return tuple(self._nodes)
 
     async def close(self) -> None:
-        """Ends what still goes on: those who wait get `Unavailable`."""
+        """Ends open calls and closes the connections. Later calls get `Unavailable`."""
         self._closed = True
         if self._learning is not None:
             self._learning.cancel()
@@ -123,11 +124,12 @@ class Nodes:
         if self._closed:
             raise make(ErrorCode.UNAVAILABLE, "the client is closed")
 
-    # --- which node ------------------------------------------------------------------------
+    # --- choice of a node ------------------------------------------------------------------
 
     async def near(self, address: str = "") -> Connection:
-        """The node at `address`, if it is known and good; else any good one, so that the streams of
-        many clients spread over the nodes. Connected, if any of them can be within a moment.
+        """Returns the node at `address` if it is known and good; else a random good one, so that
+        the streams of many clients spread over the nodes. The node is connected, if a node can be
+        connected within a moment.
         """
         self.check_open()
         now = self._loop.time()
@@ -137,7 +139,7 @@ class Nodes:
         return (await self._near(wanted)).connection
 
     async def _near(self, node: _Node) -> _Node:
-        """This one, or another good one when no connection to it comes about soon."""
+        """Returns this node, or another good one when it is not connected within NEAR_SECONDS."""
         left: list[_Node] = []
         while not self._connected(node):
             if self._other(node, self._loop.time()) is node:
@@ -150,12 +152,12 @@ class Nodes:
             left.append(node)
             near = [one for one in left if self._connected(one)]
             node = near[0] if near else self._other(node, now)
-        # It may have left the cluster meanwhile.
+        # The node may have left the cluster meanwhile.
         return self._any(self._loop.time()) if node.connection.closed else node
 
     def _connected(self, node: _Node) -> bool:
-        """Whether what is sent to the node goes out at once; if not, it is being connected to: by a
-        connection of its own, for one that was lost tries the address first that its name had.
+        """Whether the node is connected; if not, starts connecting. A lost connection is replaced
+        by a new one, because it would first try the former address of the node's name.
         """
         lost = node.connection
         if lost.lost and not lost.closed:
@@ -170,27 +172,27 @@ class Nodes:
         return min(self._nodes.values(), key=lambda node: node.alone_until)
 
     def _other(self, node: _Node, now: float, asked: Collection[_Node] = ()) -> _Node:
-        """Another good node, if there is one; one of those that were not asked before others."""
+        """Returns another good node, if there is one; preferably one that is not in `asked`."""
         others = [one for one in self._nodes.values() if one is not node]
         good = [one for one in others if one.alone_until <= now]
         return random.choice([one for one in good if one not in asked] or good or [node])
 
     def is_good(self, address: str) -> bool:
-        """Whether the node is known, and not left alone."""
+        """Whether the node is known and not left alone."""
         node = self._nodes.get(address)
         return node is not None and node.alone_until <= self._loop.time()
 
     def is_near(self, address: str) -> bool:
-        """Whether the node is good and connected; if it is good, it will be connected to."""
+        """Whether the node is good and connected. If it is only good, starts connecting."""
         return self.is_good(address) and self._connected(self._nodes[address])
 
     def has_good(self) -> bool:
-        """Whether any node is worth a try just now."""
+        """Whether any node is not left alone."""
         now = self._loop.time()
         return any(node.alone_until <= now for node in self._nodes.values())
 
     def failed(self, connection: Connection, error: RequestError) -> bool:
-        """Takes in an error; whether it speaks against the node."""
+        """Records an error of a call. Returns whether it is a failure of the node."""
         if not _against_the_node(error):
             if not isinstance(error, ConnectionFailed):
                 self.answered(connection)
@@ -202,7 +204,9 @@ class Nodes:
         return True
 
     def leave(self, address: str) -> bool:
-        """A stream's node cannot do what others may; whether there is another one to go to."""
+        """Leaves the node of a stream, which cannot do what others may, alone for a while. Returns
+        False, without effect, if there is no other good node.
+        """
         node = self._nodes.get(address)
         now = self._loop.time()
         if node is None or self._other(node, now) is node:
@@ -211,7 +215,7 @@ class Nodes:
         return True
 
     def answered(self, connection: Connection) -> None:
-        """The node works."""
+        """Records that the node works."""
         self._reached = True
         node = self._nodes.get(connection.address)
         if node is not None and node.alone_until:
@@ -225,7 +229,7 @@ class Nodes:
                 self._learning.add_done_callback(self._has_learned)
 
     def hopeless(self, error: RequestError, waited: float) -> bool:
-        """Whether to give up, `waited` seconds after the first try: nobody has ever answered."""
+        """Whether to give up, `waited` seconds after the first try: no node has ever answered."""
         return (
             isinstance(error, ConnectionFailed)
             and not self._reached
@@ -244,13 +248,13 @@ class Nodes:
         repeatable: bool = True,
         telling: tuple[type[RequestError], ...] = (),
     ) -> R:
-        """What `send(node, seconds left)` returns, repeated while that can help and `seconds`
-        (default: the client's request timeout) have not passed. `patience`: how long one node may
-        take; None: as long as there is time. It doubles when a node answers in time that it has
-        waited in vain: that node lives, and each attempt costs a whole request. `telling` as of
-        `repeated`.
+        """Returns what `send(node, seconds left)` returns. Repeats it while that can help and
+        `seconds` (default: the client's request timeout) have not passed. `patience`: seconds that
+        one node may take; None: the remaining time. It doubles when a node reports in time that it
+        has waited without success: that node lives, and each attempt costs a whole request.
+        `telling` as in `repeated`.
 
-        Raises the last refusal, or `OutcomeUnknown` when some attempt may have been executed.
+        Raises the last refusal, or `OutcomeUnknown` when an attempt may have been executed.
         """
         asked: set[_Node] = set()
 
@@ -290,11 +294,11 @@ class Nodes:
                 raise
             raise connection_failed(", ".join(self._nodes), "") from error
 
-    # --- who is there ----------------------------------------------------------------------
+    # --- list of nodes ---------------------------------------------------------------------
 
     async def leader(self, namespace: str, queue: str, place: Callable[[int], int]) -> str:
-        """Address of the node that leads a partition of the queue: number `place(partitions)`.
-        Empty when it is not known, or when there is only one node.
+        """Returns the address of the node that leads partition `place(number of partitions)` of the
+        queue. Empty when it is not known, or when there is only one node.
         """
         if not self._teaches or (self._learned > 0 and len(self._nodes) == 1):
             return ""
@@ -320,7 +324,7 @@ class Nodes:
     async def _ask(
         self, connection: Connection, namespace: str, queue: str
     ) -> queue_service_pb2.GetRoutingResponse | None:
-        """Asks a node who is there; None when it does not say."""
+        """Asks a node for the nodes and leaders, and takes in the nodes; None without an answer."""
         request = queue_service_pb2.GetRoutingRequest(namespace=namespace, queue=queue)
         routing: Any = await connection.attempt(
             lambda left: connection.queues.GetRouting(request, timeout=left), ASK_SECONDS, False
@@ -340,7 +344,7 @@ class Nodes:
         there = {node.name: node.client_address for node in routing.nodes if node.client_address}
         asked = self._nodes.get(connection.address)
         if asked is not None:
-            # In a cluster another address than the node's own may be that of a service for all.
+            # In a cluster an address other than the node's own may belong to a service for all.
             asked.name = routing.node if len(there) == 1 else ""
         known = {node.name for node in self._nodes.values() if node.name}
         for name, address in there.items():
@@ -354,14 +358,14 @@ class Nodes:
                 self._drop(address, node)
 
     def _drop(self, address: str, node: _Node) -> None:
-        """The node has left the cluster, or has another address."""
+        """Forgets a node that has left the cluster or has another address."""
         del self._nodes[address]
         if self._current is node:
             self._current = self._any(self._loop.time())
         self._end(node.connection, limits.SECOND_MS / 1000)
 
     def _end(self, connection: Connection, seconds: float) -> None:
-        """Closes it when the calls on it have ended, for which they have some time."""
+        """Closes the connection when its calls have ended, at the latest after `seconds`."""
         # Owned: `close` awaits it.
         task = self._loop.create_task(connection.close(seconds))
         self._ending[task] = connection
@@ -369,13 +373,13 @@ class Nodes:
 
 
 def _waited_in_vain(error: RequestError) -> bool:
-    """Whether a node says that there was no leader, or no answer of it, for as long as it had."""
+    """Whether a node reports that it had no leader, or no answer of it, within its time."""
     return bool(error.request_id) and isinstance(error, DeadlineExceeded | OutcomeUnknown)
 
 
 def _against_the_node(error: RequestError) -> bool:
-    """Whether another node may do better: this one was not reached, or did not answer (what a node
-    says has a request id), or it stops or has failed.
+    """Whether the node is at fault, so that another one may succeed: it was not reached, did not
+    answer (an error from a node has a request id), is stopping, or has failed.
     """
     if isinstance(error, OutcomeUnknown):
         return not error.request_id

@@ -1,8 +1,8 @@
-"""From what gRPC and the protocol say to the exceptions of `errors`.
+"""Conversion of errors of gRPC and the protocol to the exceptions of `errors`.
 
-A node's refusal carries `google.rpc.Status` details, and says whether it was executed. What has no
-such details comes from gRPC itself or from something between: then a request that changes something
-may have been executed, unless no connection ever stood.
+A node's refusal carries `google.rpc.Status` details, and its code says whether the request was
+executed. An error without such details comes from gRPC itself or from a proxy in between. A request
+that changes something may then have been executed, unless no connection was ever made.
 """
 
 import grpc
@@ -27,13 +27,15 @@ _LOST = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
-# What grpc.aio says, with status INTERNAL, of a stream that ended while a frame was being written:
-# it puts this over the status with which the stream ended.
+# Text of grpc.aio, with status INTERNAL, for a stream that ended while a frame was being written.
+# It replaces the status with which the stream ended.
 _CUT_WHILE_WRITING = "Internal error from Core"
 
 
 def from_rpc(error: grpc.aio.AioRpcError, *, address: str, changes: bool) -> RequestError:
-    """`changes`: whether the call may have changed something when its outcome is not known."""
+    """Converts the error of a call. `changes`: whether the call may have changed something when its
+    outcome is not known.
+    """
     named = _from_details(error)
     if named is not None:
         return named
@@ -70,7 +72,7 @@ def connection_failed(address: str, text: str) -> ConnectionFailed:
 
 
 def from_frame(message: errors_pb2.Error) -> RequestError:
-    """The error of one answer on a stream."""
+    """Converts the error in one answer on a stream."""
     return make_error(
         code_of(message.code),
         message.message,
@@ -85,8 +87,8 @@ def from_frame(message: errors_pb2.Error) -> RequestError:
 
 
 def is_of_the_node(error: RequestError) -> bool:
-    """Whether a node says on a stream that others may do better: it is cut off, hangs, or stops. It
-    does not know the outcome of what it had taken on before.
+    """Whether an error on a stream means that another node may succeed: the node is cut off, hangs,
+    or is stopping. It does not know the outcome of requests that it accepted before.
     """
     return error.code in (ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE, ErrorCode.OUTCOME_UNKNOWN)
 
@@ -97,7 +99,9 @@ def _never_connected(text: str) -> bool:
 
 
 def code_of(number: int) -> ErrorCode:
-    """A code that a newer node sends is a defect to this client: it cannot know what to do."""
+    """The error code of this number. An unknown code, from a newer node, becomes INTERNAL, because
+    this client cannot handle it.
+    """
     try:
         return ErrorCode(number)
     except ValueError:

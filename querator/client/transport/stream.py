@@ -1,15 +1,15 @@
 """One bidirectional stream that is opened again whenever it breaks.
 
-What is said on it belongs to its talker (a producer, a consumer), which is a table of calls:
+Its frames belong to its talker (a producer or a consumer). The stream calls the talker:
 
-    opened()      a new stream is up; nothing said on the last one need have arrived
-    take()        the next frame to send, or None; asked again after `wake()`
+    opened()      a new stream is open; frames of the last one may not have arrived
+    take()        the next frame to send, or None; called again after `wake()`
     received(f)   one frame from the node
-    broke(e)      the stream is gone; returns False to stop for good
-    stopped(e)    it will not be opened again; e is None after `close()`
+    broke(e)      the stream is gone; returns False to stop permanently
+    stopped(e)    the stream will not be opened again; e is None after `close()`
 
 All are called on the event loop and must not block. One task reads and one writes; both end with
-`close()`. The stream is opened only when the talker has something to say (`take()` is asked then).
+`close()`. The stream is opened only while the talker wants one (`wanted()`).
 """
 
 import asyncio
@@ -24,16 +24,18 @@ from querator.client.transport.channel import Connection
 from querator.client.transport.nodes import Nodes
 from querator.client.transport.rpc_errors import from_rpc
 
-# Whoever has a stream waits for it: a node that is back shall not go unnoticed for long.
+# Producers and consumers wait for their stream: a node that is back must be noticed soon.
 RECONNECT_SECONDS_MOST = 0.5
 
 
 class Talker(Protocol):
+    """The owner of a stream's frames; see the module."""
+
     def wanted(self) -> bool:
         """Whether there is a reason to have a stream."""
 
     async def place(self) -> str:
-        """Address of the node that the next stream should go to; empty: any."""
+        """Address of the node for the next stream; empty: any node."""
 
     def opened(self) -> None: ...
     def take(self) -> bytes | None: ...
@@ -55,39 +57,41 @@ class Stream:
         self._moving = False
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self.address = ""
-        """Of the node that the stream goes to; empty while there is none."""
+        """Address of the stream's node; empty while there is none."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        # The task is this object's own: `close` ends and awaits it, and what it fails with goes to
-        # the talker. A TaskGroup would have to be left by the task that entered it, and the sync
-        # client enters and leaves from different ones.
+        # This object owns the task: `close` ends and awaits it, and its errors go to the talker. A
+        # TaskGroup would have to be left by the task that entered it, but the sync client enters
+        # and leaves from different tasks.
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
-        """There is something to take."""
+        """Makes the stream call `take` and `wanted` again."""
         self._wake.set()
 
     def move(self) -> None:
-        """Opens the next stream where the talker wants it to be. Nothing may be on its way."""
+        """Closes the stream and opens the next one at the talker's `place`. No frame may be
+        unanswered.
+        """
         if self._call is not None:
             self._moving = True
             self._call.cancel()
 
     def leave(self) -> None:
-        """Goes to another node, as if this one had broken the stream; if there is another one."""
+        """Goes to another node, if there is one, as if this one had broken the stream."""
         if self._call is not None and self._nodes.leave(self.address):
             self._call.cancel()
 
     def pause_reading(self) -> None:
-        """Leaves what comes next to gRPC's flow control, until `resume_reading`."""
+        """Stops reading until `resume_reading`; gRPC's flow control then holds the node back."""
         self._readable.clear()
 
     def resume_reading(self) -> None:
         self._readable.set()
 
     async def close(self, *, patience: float) -> None:
-        """Says no more, and hears the node out for at most `patience` seconds."""
+        """Ends sending, and reads until the node ends the stream, at most `patience` seconds."""
         self._closing = True
         self._wake.set()
         self._readable.set()
@@ -143,7 +147,7 @@ class Stream:
         await self._wake.wait()
 
     async def _converse(self) -> RequestError:
-        """One stream from its opening to its end; returns why it ended."""
+        """Runs one stream from its opening to its end; returns why it ended."""
         try:
             node = await self._nodes.near(await self._talker.place())
             call = node.open_stream(self._name)
@@ -189,7 +193,7 @@ class Stream:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # gRPC tells of a call that was cancelled or cut locally by cancelling the reader.
+            # gRPC cancels the reader of a call that was cancelled or cut locally.
             return make_error(ErrorCode.OUTCOME_UNKNOWN, "the stream was cut")
 
     async def _write(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
@@ -204,5 +208,5 @@ class Stream:
                     return
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The reader sees why the stream ended, and says so.
+            # The reader gets the reason why the stream ended, and returns it.
             return

@@ -1,11 +1,13 @@
-"""Tasks that wait for their turn: for room to put something, or for something to take."""
+"""A wait queue of tasks: for space to put something, or for something to take."""
 
 import asyncio
 from collections import deque
 
 
 class Line:
-    """On one event loop. A turn is never lost: who was woken and is cancelled passes it on."""
+    """A wait queue on one event loop. A task that was woken and is then cancelled passes its turn
+    on, so no turn is lost.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -14,8 +16,8 @@ class Line:
         return len(self._waiting)
 
     async def wait(self, *, first: bool = False) -> None:
-        """Until it is this task's turn. `first`: before all others, for one that has had its turn
-        and could not use it.
+        """Waits until it is this task's turn. `first`: before all others, for a task that has had
+        its turn and could not use it.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if first:
@@ -30,7 +32,7 @@ class Line:
             raise
 
     def wake(self, count: int) -> None:
-        """Gives so many the turn, as far as there are any."""
+        """Wakes up to `count` waiting tasks, in their order."""
         while count and self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
