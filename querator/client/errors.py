@@ -14,7 +14,7 @@
        │                              └─ TooManyReaders
        ├─ Full                        ├─ QueueFull  ├─ StageFull  ├─ StorageFull
        │                              └─ TooManyDedupKeys
-       ├─ TransactionAborted          nothing of the batch is visible; stage it again
+       ├─ TransactionAborted          no item of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         no node answers at the address
        │  ├─ NotLeader

@@ -1,17 +1,25 @@
-"""Bytes of `querator.v1` in, values of `querator.model` out, and back.
+"""Conversion between the bytes of `querator.v1` and the values of `querator.model`.
 
-Everything here is a pure function: no I/O, no clock (callers pass `now_ms`), nothing kept. This is
-the door: what `parse_…` returns has passed every limit that concerns one field alone, what it
-refuses is a `QueratorError` that names the field, the limit and the value. Rooms behind the door
-trust it.
+All functions are pure: no I/O, no clock (callers pass `now_ms`), no state. The exception is `tls`,
+which both sides of a connection share: it reads files and opens channels. This package validates
+requests: a value that `parse_…` returns has passed every limit of a single field. A refusal is a
+`QueratorError` that names the field, the limit and the value. Other packages rely on these checks;
+checks that need the state of a queue do not belong here.
 
-    fields    the wire format itself: varints, tags, where a field begins and ends
-    door      limits that an operator may raise, and the checks of single fields
-    produce   produce requests and answers; items stay the bytes they came as
-    lease     lease requests and answers; items are appended as the bytes they are
-    settle    complete, retry, extend
-    frames    the frames of both streams
-    queues    what AdminService speaks of
-    cluster   what ClusterService speaks of
-    errors    ErrorCode to and from google.rpc.Status and querator.v1.Error
+    fields        the protobuf wire format: varints, tags, bounds of fields
+    door          limits that an operator may raise, checks of single fields
+    produce       produce requests and answers; items stay the received bytes
+    lease         lease requests and answers; items are the stored bytes
+    settle        complete, retry and extend: requests and answers
+    frames        frames of the produce stream and the lease stream
+    browse        requests and answers of scans
+    readers       requests and answers of ReaderService
+    transactions  requests and answers of TransactionService
+    queues        requests and answers of AdminService
+    cluster       requests and answers of ClusterService, in both directions
+    routing       requests and answers of GetRouting
+    columns       items by column, as the buffers of Apache Arrow arrays
+    alike         fast splitting of items that differ only in their payloads
+    errors        ErrorCode as google.rpc.Status and as querator.v1.Error
+    tls           TLS certificates from PEM files, gRPC channels
 """

@@ -1,14 +1,14 @@
-"""Items that differ in their payloads alone, taken apart without parsing each.
+"""Splitting of items that differ only in their payloads, without parsing each one.
 
-What one producer makes in a row mostly has the same kind, encoding and so on. Where the payload
-comes first, as encoders write it, and all that follows it is the same, the length of an item says
-where its payload is:
+Consecutive items of one producer mostly have the same kind, encoding and so on. If the payload
+comes first, as encoders write it, and the rest of the item is the same, the length of an item
+determines where its payload is:
 
     tag · length of the item · tag · length of the payload │ payload │ the rest
     ╰───────────────────── head ─────────────────────────╯
 
-So one call of `struct` cuts a block, and two comparisons prove that it is as was thought: a tenth
-of what it takes to parse the items and to ask each of them.
+So one call of `struct` cuts a block, and two comparisons prove that the assumption holds. This
+costs a tenth of parsing the items and reading their fields.
 """
 
 import struct
@@ -24,18 +24,19 @@ _PAYLOAD = items_pb2.Item.PAYLOAD_FIELD_NUMBER
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """`sample` is what each of the items is but for its payload."""
+    """Items that differ only in their payloads. `sample` is an item without its payload."""
 
     sample: items_pb2.Item
     payloads: Sequence[bytes]
 
 
 def cut_alike(items: bytes, lengths: Sequence[int]) -> Alike | None:
-    """Items, tagged and length-prefixed, of so many bytes each. None: they are not alike, or not
-    written as they mostly are, and have to be parsed.
+    """Splits items, tagged and length-prefixed, of `lengths` bytes each. None: they are not alike,
+    or not in the usual encoding, and must be parsed.
     """
     rest = _rest(items, lengths[0])
-    # Most that are not alike differ in the first two, or in the last: no more is spent on them.
+    # Most blocks that are not alike differ in the first two items or in the last one: check these
+    # first.
     second = sum(lengths[:2])
     if rest is None or not (items.endswith(rest, 0, second) and items.endswith(rest)):
         return None
@@ -47,7 +48,7 @@ def cut_alike(items: bytes, lengths: Sequence[int]) -> Alike | None:
         for length, head in head_of.items()
         if head is not None
     }
-    # The format of blocks that were cut before is remembered by `struct` itself.
+    # `struct` caches the formats of earlier blocks.
     pieces = struct.unpack("".join([format_of[length] for length in lengths]), items)
     if list(pieces[::3]) != [head_of[length] for length in lengths]:
         return None
@@ -57,7 +58,9 @@ def cut_alike(items: bytes, lengths: Sequence[int]) -> Alike | None:
 
 
 def _rest(items: bytes, length: int) -> bytes | None:
-    """What follows the payload of the first item, which is so long."""
+    """The bytes after the payload of the first item, which has `length` bytes. None: it has another
+    form.
+    """
     try:
         number, wire_type, at, stop = next_field(items, 0, length)
         if (number, wire_type, stop) != (_ITEMS, LEN, length):
@@ -69,7 +72,7 @@ def _rest(items: bytes, length: int) -> bytes | None:
         while at < stop:
             number, _, _, at = next_field(items, at, stop)
             if number == _PAYLOAD:
-                # The last one counts.
+                # A second payload: the last one counts.
                 return None
     except MalformedError:
         return None
@@ -77,8 +80,8 @@ def _rest(items: bytes, length: int) -> bytes | None:
 
 
 def _head(length: int, rest_bytes: int) -> bytes | None:
-    """What stands before the payload in an item of this length, if its lengths are written as
-    shortly as they can be.
+    """The bytes before the payload in an item of this length, if its lengths have their shortest
+    encoding; None if there is no such item.
     """
     item_bytes = _content(length)
     payload_bytes = _content(item_bytes - rest_bytes)
@@ -88,8 +91,8 @@ def _head(length: int, rest_bytes: int) -> bytes | None:
 
 
 def _content(size: int) -> int:
-    """How much of a field of `size` bytes is content, with a tag of one byte; -1: no field has so
-    many.
+    """Number of content bytes in a field of `size` bytes with a tag of one byte; -1: no field has
+    this size.
     """
     for length_bytes in range(1, min(6, size)):
         content = size - 1 - length_bytes

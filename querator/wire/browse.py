@@ -59,7 +59,9 @@ def _kinds(message: queue_service_pb2.BrowseRequest) -> tuple[str, ...]:
 
 
 def _instant_ms(message: queue_service_pb2.BrowseRequest, field: str) -> int:
-    """Rounded up: items are produced at whole ms, so it parts them as the instant itself does."""
+    """The instant of a field in ms, 0 if it is unset. It is rounded up, which selects the same
+    items as the instant itself, because items are produced at whole ms.
+    """
     if not message.HasField(field):  # type: ignore[arg-type]
         return 0
     instant: Timestamp = getattr(message, field)

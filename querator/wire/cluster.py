@@ -1,5 +1,5 @@
-"""What ClusterService speaks of: nodes, where groups are led, how far replicas are. Both ways: the
-SDK reads with it what the server has written.
+"""Requests and answers of ClusterService: nodes, leaders of groups, progress of replicas. Answers
+are converted in both directions, because the SDK reads them with this module.
 """
 
 from querator.model.cluster import (
@@ -32,7 +32,7 @@ def parse_cluster_plan(data: bytes) -> None:
 
 
 def parse_hand_off(data: bytes) -> str:
-    """The name of the node; empty: whichever is asked."""
+    """The name of the node; empty: the node that is asked."""
     return _check_name(door.parse_message(pb.HandOffNodeRequest, data).node)
 
 
@@ -42,7 +42,7 @@ def parse_replace(data: bytes) -> str:
 
 
 def parse_drain(data: bytes) -> tuple[str, bool]:
-    """The name of the node, and whether it is to be drained no more."""
+    """The name of the node, and whether to undo its draining."""
     request = door.parse_message(pb.DrainNodeRequest, data)
     return _required_name(request.node), request.undo
 
@@ -197,7 +197,7 @@ def _replica_message(replica: ClusterReplica) -> pb.ClusterReplica:
     )
 
 
-# --- the answers, read ---------------------------------------------------------------------
+# --- decoding of answers, for the SDK ------------------------------------------------------
 
 
 def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:

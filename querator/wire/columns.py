@@ -1,8 +1,8 @@
 """Items by column: `ItemColumns`, whose fields are the buffers of Apache Arrow arrays.
 
-Stored items are taken by the block. Those that are alike but for their payloads are cut into them
-(`wire.alike`); others are parsed, in C, and each column is made by one pass over them. The bytes of
-payloads, which are nearly all there is, go from there into the answer as they are.
+Stored items are converted by the block. Items that differ only in their payloads are split without
+parsing (`wire.alike`). Other items are parsed, in C, and each column is made by one pass over them.
+The payloads, which are nearly all of the bytes, go into the answer without another copy.
 https://arrow.apache.org/docs/format/Columnar.html
 """
 
@@ -27,13 +27,13 @@ _VALUE = items_pb2.ItemColumns.VALUE_FIELD_NUMBER
 _OFFSETS = items_pb2.ByteColumn.OFFSETS_FIELD_NUMBER
 _DATA = items_pb2.ByteColumn.DATA_FIELD_NUMBER
 _TEXTS = ("key", "kind", "encoding", "reference", "group")
-"""Fields of `Item`, and columns."""
+"""Names of fields of `Item`, which are also names of columns."""
 
 T = TypeVar("T")
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """`data` is an `ItemColumns` with so many rows."""
+    """`data` is an encoded `ItemColumns` with `rows` rows."""
 
     rows: int
     data: bytes
@@ -46,7 +46,9 @@ def encode_columns(
     with_value: bool = True,
     kinds: frozenset[str] = frozenset(),
 ) -> Columns:
-    """The items of the runs, in their order; those of some kinds, if any are named."""
+    """Encodes the items of the runs in their order. `kinds`: encodes only items of these kinds;
+    empty: all.
+    """
     known = _known(runs)
     given = _Given(with_value=with_value)
     wanted: list[bool] = []
@@ -59,7 +61,7 @@ def encode_columns(
             if chosen:
                 given.take_alike(alike)
             continue
-        # By the block: of more items at a time the collector would look for garbage.
+        # By the block: more items at a time would trigger the garbage collector.
         items: Sequence[items_pb2.Item] = items_pb2.LeasedBatch.FromString(run.items).items
         assert len(items) == count, "a run has as many items as it says"
         if kinds:
@@ -75,25 +77,25 @@ def encode_columns(
 
 
 class _Column(Generic[T]):
-    """What producers have said of the items, by row; nothing of those between."""
+    """A column of values that producers gave, by row. Rows between have the value `nothing`."""
 
     def __init__(self, nothing: T) -> None:
         self._nothing = nothing
         self._values: list[T] = []
 
     def put(self, row: int, values: Sequence[T]) -> None:
-        """Of rows from `row` on."""
+        """Sets the values of rows from `row` on."""
         self._pad(row)
         self._values += values
 
     def put_same(self, row: int, value: T, count: int) -> None:
-        """Of `count` rows from `row` on."""
+        """Sets one value for `count` rows from `row` on."""
         if value:
             self._pad(row)
             self._values += [value] * count
 
     def of(self, rows: int) -> list[T]:
-        """Of all rows; or empty: nothing was said of any."""
+        """The values of all rows; empty if no row has one."""
         if self._values:
             self._pad(rows)
         return self._values
@@ -103,7 +105,7 @@ class _Column(Generic[T]):
 
 
 class _Given:
-    """What producers have said of the items, by column; of attributes the pairs."""
+    """The fields that producers gave, by column; attributes as lists of pairs."""
 
     def __init__(self, *, with_value: bool) -> None:
         self._with_value = with_value
@@ -140,7 +142,7 @@ class _Given:
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What the partition knows about each item. `due_at` and `overlays` may be empty: none."""
+    """The partition's data about each item. `due_at` and `overlays` are empty if there are none."""
 
     seq: "array[int]"
     state: bytes
@@ -180,7 +182,7 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
 
 
 def _head(partition: int, given: _Given, known: _Known) -> bytes:
-    """All of an `ItemColumns` but the payloads."""
+    """An encoded `ItemColumns` without the payloads."""
     rows = len(known.seq)
     columns = items_pb2.ItemColumns(
         partition=partition,
@@ -205,7 +207,7 @@ def _head(partition: int, given: _Given, known: _Known) -> bytes:
 
 
 def _value(payloads: Sequence[bytes]) -> list[bytes]:
-    """What, joined, is the `value` of an `ItemColumns`: the payloads are not copied for it."""
+    """Pieces that, joined, are the `value` of an `ItemColumns`. The payloads are not copied."""
     offsets = array("i", accumulate(map(len, payloads), initial=0))
     packed = _packed(offsets)
     inner = prefix(_OFFSETS, len(packed)) + packed + prefix(_DATA, offsets[-1])
@@ -227,7 +229,7 @@ def _attributes(by_item: Sequence[Sequence[tuple[str, str]]]) -> items_pb2.Attri
 
 
 def _errors(of: Sequence[Overlay | DeadLetter | None]) -> items_pb2.ErrorColumns | None:
-    """None: there are none."""
+    """The error texts by row; None if there are none."""
     by_item = [() if one is None else one.errors for one in of]
     if not any(by_item):
         return None
@@ -255,7 +257,7 @@ def _dead_letters(overlays: Sequence[Overlay | None]) -> items_pb2.DeadLetterCol
 
 
 def _texts(values: Sequence[str]) -> items_pb2.ByteColumn | None:
-    """None: all are empty."""
+    """A column of texts; None if all are empty."""
     text = "".join(values)
     if not text:
         return None
@@ -267,7 +269,7 @@ def _texts(values: Sequence[str]) -> items_pb2.ByteColumn | None:
 
 
 def _numbers(code: str, values: Sequence[int]) -> bytes:
-    """Empty: all are 0."""
+    """A packed column of numbers; empty if all are 0."""
     return _packed(array(code, values)) if any(values) else b""
 
 

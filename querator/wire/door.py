@@ -1,8 +1,8 @@
 """Checks of single fields, and the limits of requests that an operator may raise.
 
-Each check returns the value in the model's unit or raises a `QueratorError` that names the field,
-the limit and the value. Durations are rounded up to ms, so that a timeout that is given is never
-none; instants are rounded down.
+Each check returns the value in the model's unit, or raises a `QueratorError` that names the field,
+the limit and the value. Durations are rounded up to ms, so that a given timeout never becomes 0;
+instants are rounded down.
 """
 
 import re
@@ -20,7 +20,7 @@ from querator.model.ids import DEFAULT_NAMESPACE
 _NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _NANOS_PER_MS = 1_000_000
 _NANOS_PER_SECOND = 1_000_000_000
-# What google/protobuf/{duration,timestamp}.proto allow.
+# Limits of google/protobuf/{duration,timestamp}.proto.
 _DURATION_SECONDS_MAX = 315_576_000_000
 _TIMESTAMP_SECONDS_MAX = 253_402_300_799
 
@@ -28,7 +28,9 @@ M = TypeVar("M", bound=Message)
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
-    """Limits of one node's door. Raised by the operator up to the caps, which are asserted."""
+    """Limits of requests at one node. The operator may raise them up to the caps, which are
+    asserted.
+    """
 
     payload_bytes_max: int = limits.PAYLOAD_BYTES_MAX
     request_bytes_max: int = limits.REQUEST_BYTES_MAX
@@ -44,7 +46,7 @@ DEFAULT_LIMITS = RequestLimits()
 
 
 def parse_message(kind: type[M], data: bytes) -> M:
-    """`data` as a message of this kind, or INVALID_ARGUMENT."""
+    """Parses `data` as a message of this kind. Raises INVALID_ARGUMENT."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -57,7 +59,7 @@ def malformed(kind: type[Message]) -> QueratorError:
 
 
 def under_limit(field: str, *, value: object, limit: object, unit: str = "") -> QueratorError:
-    """The error for a value below the least that is allowed; both are in `unit`."""
+    """The error for a value below the lower limit; both are in `unit`."""
     suffix = f" {unit}" if unit else ""
     return QueratorError(
         ErrorCode.LIMIT_EXCEEDED,
@@ -69,7 +71,7 @@ def under_limit(field: str, *, value: object, limit: object, unit: str = "") -> 
 
 
 def check_name(text: str, *, field: str) -> str:
-    """A queue's or a namespace's name."""
+    """Checks the name of a queue or a namespace."""
     if not text:
         raise invalid(field, "must not be empty")
     if len(text) > limits.NAME_CHARS_MAX:
@@ -90,7 +92,7 @@ def check_chars(text: str, chars_max: int, *, field: str) -> str:
 
 
 def check_bytes(text: str, bytes_max: int, *, field: str) -> bytes:
-    """`text` in UTF-8."""
+    """Checks the length of `text` in UTF-8; returns these bytes."""
     data = text.encode()
     if len(data) > bytes_max:
         raise over_limit(field, value=len(data), limit=bytes_max, unit="bytes")
@@ -112,7 +114,7 @@ def check_range(value: int, *, field: str, least: int, most: int, unit: str = ""
 
 
 def duration_ms(duration: Duration, *, field: str, least_ms: int, most_ms: int) -> int:
-    """A duration that is given, within its limits (in ms)."""
+    """Checks a duration that is set; returns it in ms."""
     seconds, nanos = duration.seconds, duration.nanos
     well_formed = abs(seconds) <= _DURATION_SECONDS_MAX and abs(nanos) < _NANOS_PER_SECOND
     if not well_formed or seconds * nanos < 0:
@@ -133,7 +135,7 @@ def lease_timeout_ms(duration: Duration, *, field: str = "lease_timeout") -> int
 
 
 def instant_ms(instant: Timestamp, *, field: str) -> int:
-    """An instant since 1970."""
+    """Checks an instant; returns it in ms since 1970."""
     seconds, nanos = instant.seconds, instant.nanos
     if seconds > _TIMESTAMP_SECONDS_MAX or not 0 <= nanos < _NANOS_PER_SECOND:
         raise invalid(field, "is not a valid instant", value=f"{seconds} s {nanos} ns")
@@ -143,8 +145,9 @@ def instant_ms(instant: Timestamp, *, field: str) -> int:
 
 
 def scheduled_ms(instant: Timestamp, *, field: str, now_ms: int) -> int:
-    """An instant until which something waits: since 1970 (a zero value of some languages' time
-    types is before), and not too far ahead. Past instants are fine.
+    """Checks an instant until which an item waits; returns it in ms since 1970. Past instants are
+    allowed, but not before 1970 (as zero values of some languages' time types), and not more than
+    SCHEDULE_AHEAD_MS_MAX ahead.
     """
     value_ms = instant_ms(instant, field=field)
     if value_ms - now_ms > limits.SCHEDULE_AHEAD_MS_MAX:
@@ -158,12 +161,12 @@ def timestamp(at_ms: int) -> Timestamp:
 
 
 def duration(value_ms: int) -> Duration:
-    """For 0 and above."""
+    """A duration of `value_ms`, which is 0 or above."""
     return Duration(seconds=value_ms // 1000, nanos=value_ms % 1000 * _NANOS_PER_MS)
 
 
 def signed_duration(value_ms: int) -> Duration:
-    """For negative ones as well."""
+    """A duration of `value_ms`, which may be negative."""
     span = Duration()
     span.FromMilliseconds(value_ms)
     return span

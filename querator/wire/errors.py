@@ -1,9 +1,8 @@
-"""How a `QueratorError` travels: as `google.rpc.Status` on unary calls, as `Error` on streams.
+"""Encoding of a `QueratorError`: as `google.rpc.Status` on unary calls, as `Error` on streams.
 
 A status carries up to three details: `ErrorInfo` (reason: the name of the code, domain `querator`,
-and the rest as metadata), `RetryInfo` when there is a delay to keep, `BadRequest` when a field is
-at fault. A status without our `ErrorInfo` was not made by Querator, but by gRPC or something
-between.
+the other facts as metadata), `RetryInfo` if the error has a retry delay, and `BadRequest` if it
+names a field. A status without this `ErrorInfo` was made by gRPC or a proxy, not by Querator.
 """
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -13,7 +12,7 @@ from querator.v1 import errors_pb2
 from querator.wire import door
 
 DOMAIN = "querator"
-# A status travels in HTTP/2 headers, of which peers take 8 KiB by default.
+# A status is sent in HTTP/2 headers, of which peers accept 8 KiB by default.
 _TEXT_CHARS_MAX = 500
 
 
@@ -33,7 +32,7 @@ def error_message(error: QueratorError, *, request_id: str) -> errors_pb2.Error:
 
 
 def error_status(error: QueratorError, *, request_id: str) -> status_pb2.Status:
-    """The status of a failed call, with its details. Its code is the one `ERRORS` has."""
+    """The status of a failed call, with its details. Its code is that of `ERRORS`."""
     spec = ERRORS[error.code]
     status = status_pb2.Status(
         code=code_pb2.Code.Value(spec.grpc_status), message=error.message[:_TEXT_CHARS_MAX]

@@ -1,8 +1,8 @@
-"""The protobuf wire format, as far as it is needed to find fields without copying them.
+"""The part of the protobuf wire format that is needed to find fields without copying them.
 
 A message is a sequence of fields: a tag (varint of number × 8 + wire type), then a value. Fields of
-one message may come in any order, may repeat, and unknown ones must be passed over; a varint may
-be longer than it needs to be. So nothing here assumes what an encoder would usually write.
+a message may come in any order and may repeat, and unknown fields must be skipped. A varint may be
+longer than necessary. So this module does not assume the usual output of encoders.
 https://protobuf.dev/programming-guides/encoding/
 """
 
@@ -15,7 +15,7 @@ class MalformedError(ValueError):
 
 
 def read_varint(buffer: bytes, pos: int, stop: int) -> tuple[int, int]:
-    """The varint at `pos`, and the position after it. Raises `MalformedError`."""
+    """Returns the varint at `pos` and the position after it. Raises `MalformedError`."""
     value = shift = 0
     last = min(stop, pos + _VARINT_BYTES_MAX)
     at = pos
@@ -30,10 +30,11 @@ def read_varint(buffer: bytes, pos: int, stop: int) -> tuple[int, int]:
 
 
 def next_field(buffer: bytes, pos: int, stop: int) -> tuple[int, int, int, int]:
-    """The field whose tag is at `pos`: (number, wire type, start of the value, end of the field).
+    """Returns the field whose tag is at `pos`: (number, wire type, start of the value, end of the
+    field).
 
-    For LEN the value's start is that of the content, behind its length; a group ends behind its end
-    tag. Raises `MalformedError`.
+    For LEN the start of the value is that of the content, after its length. A group ends after its
+    end tag. Raises `MalformedError`.
     """
     tag, body = read_varint(buffer, pos, stop)
     number, wire_type = tag >> 3, tag & 7
@@ -56,8 +57,8 @@ def next_field(buffer: bytes, pos: int, stop: int) -> tuple[int, int, int, int]:
 
 
 def _group_end(buffer: bytes, pos: int, stop: int, number: int) -> int:
-    """Where the group `number` that was opened just before `pos` ends. Groups nest: an explicit
-    stack, for their depth is the sender's choice.
+    """Returns the end of the group `number` that was opened just before `pos`. Groups nest, and the
+    sender chooses their depth, so this uses an explicit stack.
     """
     opened = [number]
     while opened:
@@ -89,5 +90,5 @@ def varint(value: int) -> bytes:
 
 
 def prefix(number: int, size: int) -> bytes:
-    """What stands before `size` bytes of content of the LEN field `number`."""
+    """The tag and length before `size` bytes of content of the LEN field `number`."""
     return varint(number << 3 | LEN) + varint(size)

@@ -1,8 +1,8 @@
-"""The frames of the two streams.
+"""The frames of the produce stream and the lease stream.
 
-A request inside a frame may be wrong without harm to the stream: its answer is then an `Error` with
-the number of the frame. Only when no number can be read is there nobody to answer; then the parse
-functions raise, and the stream ends. A produce request is not copied out of its frame.
+An invalid request inside a frame does not end the stream: its answer is an `Error` with the number
+of the frame. If not even the number can be read, the parse functions raise, and the stream ends. A
+produce request is not copied out of its frame.
 """
 
 import msgspec
@@ -45,7 +45,7 @@ _NUMBER_TAG = varint(_NUMBER_FIELD << 3 | VARINT)
 
 
 class Credit(msgspec.Struct, frozen=True):
-    """`bytes` 0: as many as the items have."""
+    """Credit that a consumer grants. `bytes` 0: as many bytes as the items have."""
 
     items: int
     bytes: int
@@ -57,9 +57,9 @@ LeaseFrame = SubscribeCall | Credit | CompleteCall | RetryCall | ExtendCall
 def parse_produce_frame(
     frame: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
 ) -> tuple[int, ProduceCall | QueratorError]:
-    """A `ProduceStreamRequest`: its number, and the request or why it is refused.
+    """Parses a `ProduceStreamRequest`: its number, and the request or the error that refuses it.
 
-    Raises `QueratorError` when not even a number can be read.
+    Raises `QueratorError` when the number cannot be read.
     """
     try:
         message = queue_service_pb2.ProduceStreamRequest.FromString(frame)
@@ -76,7 +76,7 @@ def parse_produce_frame(
 
 
 def _spans(frame: bytes) -> list[tuple[int, int]]:
-    """Where the content of `produce` is; protobuf merges it if there is more than one."""
+    """The bounds of each `produce` field's content; protobuf merges several of them."""
     spans = []
     pos, stop = 0, len(frame)
     while pos < stop:
@@ -92,11 +92,11 @@ def _spans(frame: bytes) -> list[tuple[int, int]]:
 def parse_lease_frame(
     frame: bytes, *, subscribed: SubscribeCall | None, now_ms: int
 ) -> tuple[int, LeaseFrame | QueratorError]:
-    """A `LeaseStreamRequest`: its number, and what the consumer says or why that is refused.
+    """Parses a `LeaseStreamRequest`: its number, and the call or the error that refuses it.
 
-    `subscribed` is how the stream was opened, None before: only the first frame subscribes. A
-    settle frame may leave namespace and queue empty, but must not name others. Raises
-    `QueratorError` when not even a number can be read.
+    `subscribed` is the first frame's call, None before it: only the first frame subscribes. A
+    settle frame may leave namespace and queue empty, but must not name other ones. Raises
+    `QueratorError` when the number cannot be read.
     """
     try:
         message = queue_service_pb2.LeaseStreamRequest.FromString(frame)
@@ -159,7 +159,9 @@ def _number_of_malformed(
     error: DecodeError,
     kind: type[queue_service_pb2.ProduceStreamRequest] | type[queue_service_pb2.LeaseStreamRequest],
 ) -> tuple[int, QueratorError]:
-    """The number of a frame that is not well-formed, as far as it can be read."""
+    """The number of a malformed frame, and the error that refuses it. Raises this error when the
+    number cannot be read.
+    """
     refusal = door.malformed(kind)
     pos, stop = 0, len(frame)
     try:
@@ -186,7 +188,7 @@ def encode_produce_error(number: int, error: QueratorError, *, request_id: str) 
 
 
 def encode_subscribed(number: int, *, lease_timeout_ms: int, durable: bool) -> bytes:
-    """The `LeaseStreamResponse` to the first frame."""
+    """The `LeaseStreamResponse` that answers the first frame."""
     return queue_service_pb2.LeaseStreamResponse(
         request_number=number,
         subscribed=queue_service_pb2.Subscribed(

@@ -1,8 +1,8 @@
 """Lease requests and answers.
 
-A message is the concatenation of its fields, so a `LeasedBatch` is a small header, serialised here,
-and behind it the stored bytes of its items as they are. Around it go length prefixes by hand. What
-an answer costs depends on the number of its batches, not of its items.
+A message is the concatenation of its fields. So a `LeasedBatch` is a small header, serialised here,
+followed by the unchanged stored bytes of its items. This module adds the length prefixes around it.
+The cost of an answer depends on the number of its batches, not of its items.
 """
 
 from querator.model import limits
@@ -119,7 +119,7 @@ def encode_leased(reply: LeaseReply) -> bytes:
 
 
 def leased_parts(reply: LeaseReply) -> list[bytes]:
-    """What, joined, is a `LeaseResponse`."""
+    """Pieces that, joined, are a `LeaseResponse`."""
     parts: list[bytes] = []
     for batch in reply.batches:
         head = _head(batch)
@@ -131,7 +131,7 @@ def leased_parts(reply: LeaseReply) -> list[bytes]:
 
 
 def _head(batch: LeasedBatch) -> bytes:
-    """All of a `LeasedBatch` but its items."""
+    """An encoded `LeasedBatch` without its items."""
     loaded = batch.loaded
     message = items_pb2.LeasedBatch(
         lease_id=batch.lease_id,
@@ -170,7 +170,7 @@ def dead_letter_message(letter: DeadLetter) -> items_pb2.DeadLetter:
 
 
 def item_message(item: bytes) -> items_pb2.Item:
-    """One stored item, tagged and length-prefixed as it is in a batch."""
+    """Parses one stored item, tagged and length-prefixed as in a batch."""
     items = items_pb2.LeasedBatch.FromString(item).items
     if len(items) != 1:
         raise invalid("item", "is not the bytes of one item")

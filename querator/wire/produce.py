@@ -1,11 +1,11 @@
 """Produce requests and answers.
 
-An item is never re-encoded: the bytes of field 15 of a request are the bytes that are stored,
-replicated and delivered, for `LeasedBatch` has its items under the same field number. So a request
-is read twice. upb parses it, which proves that it is well-formed and its strings are UTF-8. Then
-the bytes are walked for the places of the items. On the way each item is measured: one whose fields
-are all plain and small by their bytes needs no more; any other one is looked at field by field, as
-upb has parsed it. A batch of plain items so costs no access to a parsed item at all.
+An item is never re-encoded. The bytes of field 15 of a request are stored, replicated and
+delivered, because `LeasedBatch` has its items under the same field number. A request is read twice.
+First upb parses it, which proves that it is well-formed and that its strings are UTF-8. Then the
+bytes are walked to find the items. The walk measures each item. An item whose fields are all plain
+and small by their bytes needs no further check. Any other item is checked field by field, as upb
+has parsed it. So a batch of plain items needs no access to a parsed item.
 """
 
 import struct
@@ -40,14 +40,14 @@ Span = tuple[int, int]
 def parse_produce(
     data: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
 ) -> ProduceCall:
-    """A `ProduceRequest`; `now_ms` bounds how far ahead items may be scheduled."""
+    """Parses a `ProduceRequest`. `now_ms` bounds how far ahead items may be scheduled."""
     check_request_bytes(len(data), request_limits)
     message = door.parse_message(queue_service_pb2.ProduceRequest, data)
     return check_produce(message, data, ((0, len(data)),), now_ms, request_limits)
 
 
 class CheckedItems(msgspec.Struct, frozen=True):
-    """Items of a request: their bytes and lengths, and what is not plain, as of `ProduceCall`."""
+    """Items of a request: their bytes, lengths, specials and slots, as in `ProduceCall`."""
 
     items: bytes
     lengths: bytes
@@ -62,7 +62,7 @@ def check_produce(
     now_ms: int,
     request_limits: RequestLimits,
 ) -> ProduceCall:
-    """The call in `message`, whose bytes are `spans` of `buffer`.
+    """Checks `message`, whose bytes are `spans` of `buffer`, and returns the call.
 
     More than one span: the message came in pieces, which protobuf merges. Raises `QueratorError`.
     """
@@ -115,7 +115,7 @@ def check_items(
     now_ms: int,
     request_limits: RequestLimits,
 ) -> CheckedItems:
-    """The items of `message`, as `check_produce` takes them."""
+    """Checks the items of `message`. Arguments and errors are those of `check_produce`."""
     count = len(message.items)
     _check_count(count, request_limits)
     walk = _Walk(buffer, request_limits.payload_bytes_max)
@@ -148,7 +148,7 @@ def check_items(
 
 
 def _packed(slots: dict[int, int], count: int) -> bytes:
-    """The slots of all items; nothing when none has any."""
+    """The slots of all items; empty if no item has one."""
     if not slots:
         return b""
     return struct.pack(f"<{count}H", *(slots.get(ordinal, NO_SLOT) for ordinal in range(count)))
@@ -193,7 +193,7 @@ def _check_producer(message: queue_service_pb2.ProduceRequest) -> None:
 
 
 class _Plain:
-    """What is known of plain fields under one limit of payloads."""
+    """Tables for the check of plain fields under one limit of payloads."""
 
     def __init__(self, payload_bytes_max: int) -> None:
         table = [-1] * 256
@@ -205,12 +205,14 @@ class _Plain:
         table[_KEY] = limits.KEY_BYTES_MAX
         table[_DEDUP_KEY] = limits.DEDUP_KEY_BYTES_MAX
         self.bytes_max = tuple(table)
-        """By the first byte of a field: how long its content may be to be within its limit for sure
-        (a character has at least one byte); -1 for what is not a plain field."""
+        """By the first byte of a field: the number of bytes up to which its content is certainly
+        within its limit (a character has at least one byte); -1 if it is not a plain field.
+        """
         self.heads: dict[bytes, int] = {}
-        """Length of an item that is a payload and nothing else, by its first bytes: tag, length,
-        payload tag, length. When both lengths take one byte (four bytes together) or two (six),
-        they say all there is to check. Filled on demand: an entry for each length below 2**14."""
+        """Length of an item that has only a payload, by its first bytes: tag, length, payload tag,
+        length. When both lengths take one byte (four bytes together) or two (six), these bytes are
+        all that must be checked. Filled on demand: an entry for each length below 2**14.
+        """
 
 
 _plain_of = lru_cache(maxsize=8)(_Plain)
@@ -219,10 +221,10 @@ _plain_of = lru_cache(maxsize=8)(_Plain)
 class _Walk:
     """Finds the items in the bytes of a message that upb has parsed.
 
-    `lengths` has the length of each item with its tag and length. `notes` has the items that are
-    not plain, ascending: (ordinal, (its key, its dedup key)) when that is all there is to it,
-    (ordinal, None) when the parsed item must be looked at. `MalformedError` or `IndexError` say
-    that the bytes cannot be walked, which upb would have said before.
+    `lengths` has the length of each item including its tag and length. `notes` has the items that
+    are not plain, ascending: (ordinal, (key, dedup key)) when only these make the item special,
+    (ordinal, None) when the parsed item must be checked. `MalformedError` and `IndexError` mean
+    that the bytes are malformed, which upb would have detected before.
     """
 
     def __init__(self, buffer: bytes, payload_bytes_max: int) -> None:
@@ -238,7 +240,7 @@ class _Walk:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def span(self, pos: int, stop: int) -> None:
-        """Walks the fields from `pos` to `stop`. Items that follow each other stay one piece."""
+        """Walks the fields from `pos` to `stop`. Consecutive items stay one piece."""
         buffer, lengths = self._buffer, self.lengths
         head_length = self._known.heads.get
         run = pos
@@ -260,8 +262,8 @@ class _Walk:
             self._pieces.append(buffer[run:pos])
 
     def _item(self, begin: int, stop: int) -> int | None:
-        """Notes the item at `begin` and returns its end; None when there is something else, or an
-        item whose length is written longer than it needs to be.
+        """Notes the item at `begin` and returns its end. None when there is another field, or an
+        item whose length is not in its shortest encoding.
         """
         buffer = self._buffer
         if buffer[begin] != _ITEM_TAG:
@@ -284,9 +286,10 @@ class _Walk:
         return end
 
     def _look(self, begin: int, pos: int, end: int) -> None:
-        """Notes what the item has at `pos`, if it is not plain; its prefix is at `begin`.
+        """Notes the item with content from `pos` to `end`, if it is not plain; its prefix is at
+        `begin`.
 
-        What stands behind the payload is the same in many items of a batch: it is looked at once.
+        The bytes after the payload are the same in many items of a batch: they are checked once.
         """
         buffer, rest = self._buffer, pos
         if buffer[pos] == _PAYLOAD:
@@ -317,8 +320,8 @@ class _Walk:
             self.notes.append((len(self.lengths), keys))
 
     def _keys(self, pos: int, end: int) -> tuple[bytes, bytes] | None:
-        """Key and dedup key in these fields of an item, empty for none; None when a field is not
-        within its limit for sure, or of a kind that needs a closer look.
+        """Key and dedup key in these fields of an item, each empty if it is not set. None when a
+        field may exceed its limit, or is of a kind that needs a check of the parsed item.
         """
         buffer, bytes_max = self._buffer, self._known.bytes_max
         attributes = attributes_bytes = 0
@@ -346,8 +349,8 @@ class _Walk:
         return (key, dedup_key) if pos == end and few and small else None
 
     def _other(self, pos: int, stop: int) -> int:
-        """Passes one field that is no item, or an item whose tag or length is longer than it needs
-        to be: that one is given the usual prefix, so that stored items always have it.
+        """Skips a field that is not an item and returns its end. An item whose tag or length is not
+        in its shortest encoding gets the usual prefix, so that all stored items have it.
         """
         buffer = self._buffer
         number, wire_type, body, end = next_field(buffer, pos, stop)
@@ -362,7 +365,7 @@ class _Walk:
 def _check_item(
     item: items_pb2.Item, ordinal: int, now_ms: int, request_limits: RequestLimits
 ) -> ItemSpecial | None:
-    """Checks all fields of an item; what makes it special, if something does."""
+    """Checks all fields of an item; returns its special fields, or None if it has none."""
     path = f"items[{ordinal}]."
     if len(item.payload) > request_limits.payload_bytes_max:
         raise over_limit(

@@ -1,4 +1,4 @@
-"""What AdminService speaks of: queues, their settings and counts, items looked at."""
+"""Requests and answers of AdminService: queues, their settings and counts, items that are shown."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ from querator.model.queues import Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import door, lease
 
-# Fields of the protocol's QueueSettings and of the model's, where the names differ.
+# Names of fields in the protocol's QueueSettings and in the model's, where they differ.
 _MODEL_FIELDS = {
     "lease_timeout": "lease_timeout_ms",
     "expire_timeout": "expire_timeout_ms",
@@ -48,7 +48,9 @@ class CreateQueue(msgspec.Struct, frozen=True):
 
 
 class UpdateQueue(msgspec.Struct, frozen=True):
-    """`mask` has names of fields of the model's `QueueSettings`. `expected_version` 0: any."""
+    """An update of settings. `mask` has names of fields of the model's `QueueSettings`.
+    `expected_version` 0: any version.
+    """
 
     queue: QueueName
     settings: QueueSettings
@@ -57,8 +59,9 @@ class UpdateQueue(msgspec.Struct, frozen=True):
 
 
 class PageCall(msgspec.Struct, frozen=True):
-    """A page of what belongs to `queue` (its name is empty for the queues of a namespace).
-    `page_token` empty: the first. `state` is an `ItemState` of the protocol, 0 for any.
+    """A request for a page of the items of `queue`, or of the queues of a namespace (the queue's
+    name is then empty). `page_token` empty: the first page. `state`: an `ItemState` of the
+    protocol; 0: any.
     """
 
     queue: QueueName
@@ -69,7 +72,7 @@ class PageCall(msgspec.Struct, frozen=True):
 
 
 class Redrive(msgspec.Struct, frozen=True):
-    """`item_ids` empty: all."""
+    """A redrive of dead letters. `item_ids` empty: all."""
 
     queue: QueueName
     item_ids: tuple[str, ...]
@@ -183,7 +186,7 @@ def _page_call(
 
 
 def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
-    """Settings with the defaults filled in for what is unset."""
+    """Checks settings; unset ones get their defaults."""
     dead_queue = message.dead_queue
     if dead_queue:
         door.check_name(dead_queue, field="settings.dead_queue")
@@ -303,7 +306,7 @@ def _stats_message(stats: PartitionStats) -> admin_service_pb2.PartitionStats:
 
 
 def parse_repair_time(data: bytes) -> tuple[QueueName, bool]:
-    """The queue, and whether nothing is to be done."""
+    """The queue, and whether this is a dry run."""
     message = door.parse_message(admin_service_pb2.RepairTimeRequest, data)
     return _queue_name(message), message.dry_run
 
@@ -325,7 +328,7 @@ def encode_repaired_time(partitions: Iterable[PartitionTime]) -> bytes:
 
 
 def parse_give_up(data: bytes) -> tuple[QueueName, bool]:
-    """The queue, and whether nothing is to be done."""
+    """The queue, and whether this is a dry run."""
     message = door.parse_message(admin_service_pb2.GiveUpDamagedItemsRequest, data)
     return _queue_name(message), message.dry_run
 

@@ -1,4 +1,4 @@
-"""What ReaderService speaks of."""
+"""Requests and answers of ReaderService."""
 
 from querator.model import limits
 from querator.model.errors import invalid, over_limit
@@ -24,7 +24,7 @@ from querator.wire.queues import QueueName
 
 _COLUMNS = pb.ReadBatchResponse.COLUMNS_FIELD_NUMBER
 _U63_MAX = 2**63 - 1
-"""What fits the signed numbers of other languages, and of columns."""
+"""Largest value that fits the signed numbers of other languages and of columns."""
 
 
 def parse_open_reader(data: bytes) -> OpenReaderCall:

@@ -1,4 +1,4 @@
-"""Who is in the cluster and who leads what, for clients."""
+"""Requests and answers of GetRouting: the nodes of the cluster and the leaders of a queue."""
 
 from querator.model.calls import Routing
 from querator.v1 import queue_service_pb2
@@ -7,7 +7,7 @@ from querator.wire.queues import QueueName
 
 
 def parse_get_routing(data: bytes) -> QueueName:
-    """The queue; its name is empty when only the nodes are wanted."""
+    """The queue; its name is empty when only the nodes are requested."""
     message = door.parse_message(queue_service_pb2.GetRoutingRequest, data)
     namespace = door.check_namespace(message.namespace)
     name = door.check_name(message.queue, field="queue") if message.queue else ""

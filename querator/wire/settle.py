@@ -1,4 +1,4 @@
-"""Complete, retry and extend: what consumers say about their leases."""
+"""Requests and answers of complete, retry and extend."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def parse_complete(data: bytes) -> CompleteCall:
 
 
 def parse_retry(data: bytes, *, now_ms: int) -> RetryCall:
-    """A `RetryRequest`; `now_ms` bounds how far ahead the items may wait."""
+    """A `RetryRequest`. `now_ms` bounds how far ahead the items may be scheduled."""
     message = door.parse_message(queue_service_pb2.RetryRequest, data)
     queue = door.check_name(message.queue, field="queue")
     return check_retry(message, door.check_namespace(message.namespace), queue, now_ms)
@@ -75,7 +75,9 @@ def check_retry(
 def check_extend(
     message: queue_service_pb2.ExtendRequest, namespace: str, queue: str, client_id: str = ""
 ) -> ExtendCall:
-    """`client_id`: whose leases are meant when the request says neither leases nor client."""
+    """Checks an extend. `client_id`: the owner of the leases when the request names neither leases
+    nor a client.
+    """
     lease_ids = tuple(message.lease_ids)
     whose = message.client_id or ("" if lease_ids else client_id)
     if whose or not lease_ids:
@@ -117,7 +119,7 @@ def _leases(leases: Sequence[queue_service_pb2.LeaseItems]) -> tuple[LeaseRef, .
 
 
 def _ranges(ranges: Sequence[items_pb2.SeqRange], field: str) -> Ranges:
-    """Ascending, not overlapping and not touching, whatever the order was in which they came."""
+    """Checks ranges; returns them ascending and merged, so that they neither overlap nor touch."""
     for position, each in enumerate(ranges):
         path = f"{field}[{position}]"
         if not each.first_seq:

@@ -1,4 +1,4 @@
-"""TLS of gRPC where a connection is dialed: whom to trust and what to show, from PEM files."""
+"""TLS of outgoing gRPC connections: trusted authorities and the own certificate, from PEM files."""
 
 import os
 import ssl
@@ -11,18 +11,18 @@ import grpc.aio
 import msgspec
 
 RESOLVING: Final = ("grpc.dns_min_time_between_resolutions_ms", 1_000)
-"""A node may come back with another address under its name, as pods do; unless told otherwise gRPC
-tries the old one for 30 s.
+"""gRPC option: least time between two resolutions of a name, in ms. A node may come back with
+another address under its name, as pods do. By default gRPC tries the old address for 30 s.
 """
 
 
 class TlsError(ValueError):
-    """A certificate or key cannot be used; the message is one line that says which and why."""
+    """A certificate or key cannot be used. The message is one line that names it and the reason."""
 
 
 class Tls(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """What a client trusts and shows, as PEM. `ca` empty: the authorities that gRPC knows; `cert`
-    and `key` empty: it shows nothing.
+    """TLS of a client, as PEM: trusted authorities, certificate and key. `ca` empty: the
+    authorities that gRPC knows. `cert` and `key` empty: the client presents no certificate.
     """
 
     ca: bytes = b""
@@ -37,7 +37,9 @@ class Tls(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         cert: str | os.PathLike[str] = "",
         key: str | os.PathLike[str] = "",
     ) -> "Tls":
-        """Reads them; blocks. Raises TlsError."""
+        """Reads the PEM files; blocks. Raises TlsError if one cannot be read or used, or if only
+        one of `cert` and `key` is given.
+        """
         if bool(os.fspath(cert)) != bool(os.fspath(key)):
             raise TlsError("a certificate and its key go together: give both or none")
         tls = cls(read_pem("ca", ca), read_pem("cert", cert), read_pem("key", key))
@@ -62,7 +64,7 @@ class Tls(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 def open_channel(
     address: str, tls: Tls | None, options: Sequence[tuple[str, int]]
 ) -> grpc.aio.Channel:
-    """To `host:port`; `tls` None: in the clear."""
+    """Opens a channel to `host:port`. `tls` None: no encryption."""
     options = [*options, RESOLVING]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
@@ -70,7 +72,7 @@ def open_channel(
 
 
 def read_pem(what: str, path: str | os.PathLike[str]) -> bytes:
-    """What is in the file; `what` names it. Empty for no path. Blocks. Raises TlsError."""
+    """Reads a file; blocks. Empty if there is no path. Raises TlsError, which calls it `what`."""
     name = os.fspath(path)
     if not name:
         return b""
@@ -89,7 +91,7 @@ def _check_pair(cert: str, key: str) -> None:
 
 
 def check_authority(what: str, name: str, pem: bytes) -> None:
-    """That there are certificates. Raises TlsError."""
+    """Raises TlsError unless `pem` has certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii", "replace"))

@@ -1,4 +1,4 @@
-"""Stage, commit, abort and list: requests and answers of transactional produce."""
+"""Requests and answers of TransactionService: stage, commit, abort, list, producer totals."""
 
 from querator.model import limits
 from querator.model.errors import invalid
@@ -136,7 +136,7 @@ def _txn(one: StagedBatch) -> pb.Txn:
     return pb.Txn(
         producer=one.producer,
         batch=one.batch,
-        # The model's NONE is what is staged and nobody commits yet.
+        # The model's NONE is the state of a staged batch before its commit.
         state=pb.TxnState.Name(one.state + 1),  # type: ignore[arg-type]
         stages=one.stages,
         items=one.items,

@@ -96,8 +96,8 @@ class Producer:
     async def produce(self, item: AnyItem) -> ProducedItem:
         """Stores one item; returns when it is durable. Calls at about the same time share requests.
 
-        Raises `RequestError`, for a refused item without effect on the others; `OutcomeUnknown`
-        when the item may be stored.
+        Raises `RequestError` when the item is refused, without effect on other items, and
+        `OutcomeUnknown` when it may be stored.
         """
         lane = self._lane_of(item)
         return await (lane.add(item) if lane.has_room else await lane.join(item))

@@ -311,8 +311,7 @@ class SyncClient:
         return _iterate(self._runner, self._client.list_queues())
 
     def update_queue(self, name: str, *, expected_version: int = 0, **changes: Any) -> QueueInfo:
-        """Changes the settings that are named. Raises `VersionConflict`; see `Client.update_queue`.
-        """
+        """Changes only the settings that are named. See `Client.update_queue`."""
         return self._runner.run(
             self._client.update_queue(name, expected_version=expected_version, **changes)
         )
@@ -333,8 +332,7 @@ class SyncClient:
         limit: int | None = None,
         stale: bool = False,
     ) -> Iterator[PeekedItem]:
-        """Yields items without leasing them, ordered by partition and sequence. See `Client.peek`.
-        """
+        """Yields items without leasing them, by partition and sequence. See `Client.peek`."""
         return _iterate(
             self._runner, self._client.peek(name, state=state, limit=limit, stale=stale)
         )
