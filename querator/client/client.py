@@ -164,7 +164,8 @@ class Client:
         exists with other settings. `lease_timeout`: 1 s to 24 h, default 30 s. `expire_timeout`: at
         most 10 years, default never. `max_attempts`: 0 means no limit. `dead_queue`: the queue that
         gets the dead letters; empty: they are dropped and counted. `dedup_window`: at most 7 days,
-        default 1 h. `partition_items_max`: 0 means no limit. `replicas`: 1, 3 or 5.
+        default 1 h. `partition_items_max`: 0 means no limit. `replicas`: 1, 3 or 5; 0: 3, or the
+        number of nodes while it is below 3.
         """
         settings = {
             "partitions": partitions,
@@ -407,8 +408,7 @@ class Client:
         ordered: bool = True,
         max_in_flight: int = producers.IN_FLIGHT_DEFAULT,
     ) -> Producer:
-        """A producer for many items, one by one or in bulk: `async with client.producer("mail") as
-        producer`.
+        """A producer for many items, one by one or in bulk; used in an `async with` block.
 
         `ordered`: the items keep their order and go to one partition of the queue. To load all
         partitions use `ordered=False`, or several producers. At most `max_in_flight` requests of at
@@ -441,8 +441,7 @@ class Client:
         release_on_disconnect: bool = False,
         idle_timeout: timedelta | None = None,
     ) -> Consumer:
-        """A consumer that leases items as fast as they are settled: `async with
-        client.consumer("mail") as c`.
+        """A consumer that leases items as fast as they are settled; used in an `async with` block.
 
         The consumer holds at most `prefetch_items` unsettled items, together at most
         `prefetch_bytes`. A delivery has at most `batch_items` items and `batch_bytes` bytes (0: 3

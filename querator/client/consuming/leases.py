@@ -156,6 +156,7 @@ class LeasedBatch:
 
     @property
     def repeated_answer(self) -> bool:
+        """Whether this repeats the answer to a lease request, whose first answer was lost."""
         return self._message.repeated_answer
 
     def __len__(self) -> int:

@@ -62,6 +62,7 @@ class FutureSink:
 
 
 async def collect(sinks: list[tuple[int, FutureSink]]) -> ProducedItems:
+    """Awaits all requests, each with its number of items. Raises the first failure at the end."""
     requests: list[tuple[int, tuple[ProducedRun, ...]]] = []
     durable = True
     first: RequestError | None = None

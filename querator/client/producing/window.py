@@ -87,6 +87,8 @@ class Identity:
 
 @dataclass(slots=True)
 class Window:
+    """The unanswered requests of one stream. `clock` returns instants of the loop's clock."""
+
     ordered: bool
     clock: Callable[[], float]
     identity: Identity = field(init=False)

@@ -45,6 +45,8 @@ class Talker(Protocol):
 
 
 class Stream:
+    """The stream of one talker. `name` is that of the RPC."""
+
     def __init__(self, nodes: Nodes, name: str, talker: Talker) -> None:
         self._nodes = nodes
         self._name = name
