@@ -1,8 +1,8 @@
 """Conversion between the bytes of `querator.v1` and the values of `querator.model`.
 
 All functions are pure: no I/O, no clock (callers pass `now_ms`), no state. The exception is `tls`,
-which both sides of a connection share: it reads files and opens channels. This package validates
-requests: a value that `parse_…` returns has passed every limit of a single field. A refusal is a
+which clients and servers share: it reads files and opens channels. This package validates requests:
+a value that `parse_…` returns has passed every limit of a single field. A refusal is a
 `QueratorError` that names the field, the limit and the value. Other packages rely on these checks;
 checks that need the state of a queue do not belong here.
 
