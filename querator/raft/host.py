@@ -21,6 +21,9 @@ is called, and the process must exit and recover from disk.
 A raft thread that hangs, for example in a sync that does not end, answers no call, while its
 followers elect other leaders. `HostEvents.on_hang` reports this, so that waiting callers can be
 sent to other nodes.
+
+The module is longer than 500 lines, because every way in which a call of another thread begins or
+ends is read in one place.
 """
 
 import asyncio
