@@ -177,7 +177,7 @@ class AdminService:
 
         return await self._directory.existing(look)
 
-    # --- looking -----------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------
 
     async def queue_stats(
         self, namespace: str, name: str, *, stale: bool = False, timeout_ms: int = 0

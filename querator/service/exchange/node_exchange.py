@@ -84,7 +84,7 @@ class NodeExchange:
         forwarder.watch(self)
         self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
 
-    # --- what the desks say ------------------------------------------------------------------
+    # --- events of dispatchers ---------------------------------------------------------------
 
     def wanting(self, desk: LeaseDispatcher) -> None:
         self._demands.look(desk)
@@ -110,7 +110,7 @@ class NodeExchange:
         for node in filter(None, dict.fromkeys((asked, supply.route.leader))):
             self._demands.lowered(desk, node)
 
-    # --- what the partitions say -------------------------------------------------------------
+    # --- events of partitions ----------------------------------------------------------------
 
     def on_effects(self, supply: PartitionSupply) -> None:
         self._offers.share(supply)
@@ -186,7 +186,7 @@ class NodeExchange:
         self._offers.stop()
         self._demands.stop()
 
-    # --- what the other nodes say ------------------------------------------------------------
+    # --- offers of other nodes ---------------------------------------------------------------
 
     def on_reach(self, node: str) -> None:
         self._demands.on_reach(node)
@@ -255,7 +255,7 @@ class NodeExchange:
         self._router.learn(route, node)
         self._supplies.of(route).offered(items)
 
-    # --- what the other nodes ask ------------------------------------------------------------
+    # --- requests of other nodes -------------------------------------------------------------
 
     def linked(self, node: str, push: Push) -> None:
         """The node has a link to this one, over which it can be offered something."""

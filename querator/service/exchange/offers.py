@@ -141,7 +141,7 @@ class Offers:
         self._timers: dict[PartitionSupply, asyncio.TimerHandle] = {}
         self._rests: dict[PartitionSupply, asyncio.TimerHandle] = {}
 
-    # --- what other nodes say ----------------------------------------------------------------
+    # --- demand of other nodes ---------------------------------------------------------------
 
     def demand(self, node: str, queue_id: QueueId, *, waiters: int, items: int) -> None:
         """So many wait there for so many items. None: what was offered is free again."""
@@ -243,7 +243,7 @@ class Offers:
         claim = self._claims.get(supply, {}).get(node)
         return supply.ready + (0 if claim is None else claim.items)
 
-    # --- what the partitions say -------------------------------------------------------------
+    # --- supply of the partitions ------------------------------------------------------------
 
     def share(self, supply: PartitionSupply) -> None:
         """Offers what is free; leaves in `supply.ready` what is not claimed by others."""

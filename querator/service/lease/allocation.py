@@ -1,23 +1,23 @@
-"""Who gets how much of what is ready: pure arithmetic, no state.
+"""Division of ready items among callers: pure arithmetic, no state.
 
 Callers share by max-min fairness, the rule that the partition itself uses among the callers of one
-lease command: nobody gets more than wanted, and nobody gets less than another one unless satisfied
-(23 items for callers that want 20, 6 and 1 give 16, 6 and 1). What cannot be divided goes to the
-earliest.
+lease command. No caller gets more than it wants, and a caller gets less than another one only if it
+wants no more (23 items for callers that want 20, 6 and 1 give 16, 6 and 1). Indivisible items go to
+the earliest callers.
 
-Partitions are drawn upon in the order in which they are given, each to its end before the next:
-a caller gets its items from as few partitions as possible, which keeps blocks whole and commands
-few. Fairness between partitions is the owner's matter: it gives them in rotation.
+Partitions are drawn upon in the given order, each until it is empty: a caller gets its items from
+as few partitions as possible, which keeps blocks whole and commands few. Fairness between
+partitions is the task of the caller of `allocate`, which passes them in rotation.
 """
 
 from collections.abc import Sequence
 
 Draw = list[tuple[int, int]]
-"""What one partition gives: (position of the caller, items), ascending by caller."""
+"""Items that one partition gives: (position of the caller, items), ascending by caller."""
 
 
 def shares(available: int, wanted: Sequence[int]) -> list[int]:
-    """How many of `available` items each caller gets.
+    """Number of the `available` items for each caller.
 
     Their sum is min(available, sum(wanted)). Costs O(n log n) when there is not enough for all.
     """
@@ -40,10 +40,10 @@ def shares(available: int, wanted: Sequence[int]) -> list[int]:
 
 
 def allocate(ready: Sequence[int], wanted: Sequence[int]) -> list[Draw]:
-    """For each partition, what it gives to whom.
+    """Draws on each partition: which callers get how many items.
 
     No caller gets more than wanted, no partition gives more than is ready, and either all callers
-    are satisfied or nothing ready is left.
+    are satisfied or no ready item is left.
     """
     draws: list[Draw] = [[] for _ in ready]
     given = shares(sum(ready), wanted)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class LeaseService:
-    """Belongs to one event loop. Every call raises QueratorError."""
+    """Lease calls and streams of this node. Belongs to one event loop. Calls raise
+    QueratorError.
+    """
 
     def __init__(
         self,
@@ -48,9 +50,9 @@ class LeaseService:
         clock: "Clock",
         calls: Held,
     ) -> None:
-        """`dispatchers`: of the queues of which this node has leased, kept here and seen by the
-        exchange with other nodes. `elsewhere` None: there are no other nodes. `calls` counts the
-        calls that are not answered, and open streams.
+        """`dispatchers`: by queue, of the queues that this node has leased from. This service keeps
+        them; the exchange with other nodes reads them. `elsewhere` is None when there are no other
+        nodes. `calls` counts unanswered calls and open streams.
         """
         self._router = router
         self._directory = directory
@@ -68,7 +70,7 @@ class LeaseService:
         self._subscriptions: dict[Subscription, QueueId] = {}
 
     async def lease(self, call: LeaseCall) -> LeaseReply:
-        """Waits up to `wait_ms` for the first ready item; empty when none came. Raises
+        """Waits up to `wait_ms` for the first ready item; the reply is empty when none came. Raises
         QueratorError: LEASE_ENDED, ITEM_TOO_LARGE, OUTCOME_UNKNOWN (naming the partition), ….
         """
         queue = await self._directory.find(call.namespace, call.queue, call.partition or 0)
@@ -118,7 +120,7 @@ class LeaseService:
             desk.release(loaded.late)
             self._damage.give_back(loaded.unread)
             batches = loaded.batches
-            # A request that names itself has had its lease: only another name gets another one.
+            # A request id of the caller stands for one lease; only another id gets another lease.
             if batches or call.request_id or self._loop.time() >= deadline:
                 return LeaseReply(tuple(batches), self._durable)
 
@@ -176,10 +178,10 @@ class LeaseService:
         del self._subscriptions[subscription]
         release()
 
-    # --- what happens to queues ------------------------------------------------------------------
+    # --- events of queues ------------------------------------------------------------------------
 
     def end_gone(self, placed: PlacementMap) -> None:
-        """Ends what waits at queues that are gone or being deleted."""
+        """Ends the waits at queues that are gone or being deleted."""
         for queue_id, dispatcher in list(self._dispatchers.items()):
             queue = placed.get(queue_id)
             if queue is not None and queue.state is not QueueState.DELETING:

@@ -1,29 +1,31 @@
-"""Lease calls that wait, and how what is ready is shared among them.
+"""Lease calls that wait, and how ready items are shared among them.
 
-Nothing polls. A waiter is parked at its queue's desk; what the partitions say about themselves
-(effects) wakes the desk; once per step of the loop the desk shares what is ready among all who wait
-(`asks`) and proposes at most one lease command per partition, carrying all its callers.
-A command that would find nothing is never proposed, but for a repeated request that names its
-partition: only the partition knows whether it has been granted before.
+Nothing polls. A waiter is parked at the dispatcher of its queue. Reports of the partitions
+(effects) wake the dispatcher. Once per step of the event loop it shares the ready items among all
+waiters (`requests`), and proposes at most one lease command per partition, which carries all
+callers. A command that would find nothing is never proposed, with one exception: a repeated request
+that names its partition, because only the partition knows whether it has granted the request
+before.
 
     parked ──shared out──► asked ──something granted──► answered
        ▲                     │
        └──nothing granted────┘        an error, the end of the wait or of the queue answer as well
 
-A waiter is answered when all partitions asked for it have answered; once it has something, those
-that are late are waited for STRAGGLER_WAIT_MS only. A lease that is granted to a waiter who
-has gone meanwhile is released politely, never kept and never handed to another one: it names its
-client. A repeated grant is left alone, for the client may be at work on its first delivery.
+A waiter is answered when all partitions asked for it have answered. Once it has a grant, it waits
+only STRAGGLER_WAIT_MS for the others. A lease that is granted to a waiter that has left meanwhile
+is released without counting an attempt. It is never kept and never handed to another waiter,
+because it names its client. A repeated grant is left alone, because the client may be processing
+its first delivery.
 
-A request id that this node has made may have been granted to nobody: its answer was lost, and the
-lease has lapsed. The partition answers a repeat with LEASE_ENDED, and the waiter gets another id.
-A partition that has something ready and grants nothing, LEASES_EMPTY_MAX times in a row, is asked
-again after OVERLOADED_RETRY_MS. So the commands of a waiter are bounded by time, whatever the
-partitions answer.
+A request id that this node has made may have been granted without a receiver: its answer was lost,
+and the lease has lapsed. The partition answers a repeat with LEASE_ENDED, and the waiter gets
+another id. A partition that has something ready and grants nothing, LEASES_EMPTY_MAX times in a
+row, is asked again after OVERLOADED_RETRY_MS. This bounds the rate of a waiter's commands, whatever
+the partitions answer.
 
-Partitions take turns: one that has been asked goes to the end of the line.
+Partitions take turns: a partition that has been asked moves to the end of the order.
 
-Longer than 500 lines: every way in which a waiter's wait ends is read in one place.
+The file is longer than 500 lines, so that every way in which a wait ends is in one place.
 """
 
 import asyncio
@@ -56,16 +58,16 @@ if TYPE_CHECKING:
     from querator.raft.clock import Clock
 
 _TRANSIENT = frozenset({ErrorCode.NOT_LEADER, ErrorCode.OVERLOADED, ErrorCode.UNAVAILABLE})
-"""Certainly not executed, and worth another try by whoever waits."""
+"""The command was certainly not executed, and a waiter may try again."""
 
 _PAUSING = _TRANSIENT | {ErrorCode.STORAGE_FULL}
-"""The partition would answer the next lease the same at once. A lease call is told that there is no
-space; a stream asks again.
+"""The partition would give the next lease the same answer at once. A lease call fails with
+STORAGE_FULL; a stream asks again.
 """
 
 
 class Elsewhere(Protocol):
-    """The other nodes, as the dispatchers of this one see them."""
+    """The other nodes, as seen by the dispatchers of this node."""
 
     async def look_around(self, queue: Queue) -> None:
         """Asks what other nodes have ready of the queue, for callers that do not wait."""
@@ -76,7 +78,7 @@ class Elsewhere(Protocol):
         ...
 
     def wanting(self, desk: "LeaseDispatcher") -> None:
-        """What is known of has been shared out among those who wait."""
+        """The dispatcher has shared out all items that it knows of among its waiters."""
         ...
 
     def asked(self, desk: "LeaseDispatcher", supply: PartitionSupply) -> None:
@@ -91,14 +93,14 @@ class Elsewhere(Protocol):
         outcome: Accepted | QueratorError,
         took_s: float,
     ) -> None:
-        """A lease has been answered after so long: what is left may go to other nodes. `asked`:
-        which one it was first sent to, empty for this one.
+        """A lease has been answered after `took_s`: the remaining items may go to other nodes.
+        `asked`: the node that the lease was first sent to, empty for this node.
         """
         ...
 
 
 class LeaseDispatcher:
-    """All who wait for items of one queue."""
+    """The dispatcher of one queue: all its waiters."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class LeaseDispatcher:
         clock: "Clock",
         elsewhere: "Elsewhere | None" = None,
     ) -> None:
-        """`elsewhere` None: there are no other nodes."""
+        """`elsewhere` is None when there are no other nodes."""
         self.queue_id = queue_id
         self.supplies: tuple[PartitionSupply, ...] = ()
         self._elsewhere = elsewhere
@@ -122,20 +124,20 @@ class LeaseDispatcher:
         self._parked = Line()
         self._pinned: dict[PartitionSupply, dict[Waiter, None]] = {}
         self._open: dict[PartitionSupply, None] = {}
-        """Partitions that have something and are not asked, in the order of their turns."""
+        """Partitions that have items ready and are not asked, in the order of their turns."""
         self._busy = 0
-        """Partitions asked, or pausing after a failure."""
+        """Number of partitions that are asked, or pause after a failure."""
         self._pauses: dict[PartitionSupply, asyncio.TimerHandle] = {}
         self._empty: dict[PartitionSupply, int] = {}
-        """Lease commands in a row that granted nothing while the partition had something ready."""
+        """Successive lease commands that granted nothing while the partition had items ready."""
         self._scheduled = False
         self._ended: QueratorError | None = None
         self._stopped = False
         self.follow(supplies)
 
     def follow(self, supplies: tuple[PartitionSupply, ...]) -> None:
-        """The queue has these partitions now. Who waits for one that has gone, which was empty, is
-        answered with nothing.
+        """Sets the partitions of the queue. Waiters pinned to a removed partition, which was empty,
+        are answered with nothing.
         """
         if supplies == self.supplies:
             return
@@ -150,7 +152,7 @@ class LeaseDispatcher:
             supply.dispatcher = self
             self.on_supply(supply)
 
-    # --- those who wait ----------------------------------------------------------------------
+    # --- the waiters -------------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
         self._members[waiter] = None
@@ -164,7 +166,8 @@ class LeaseDispatcher:
         self._wake()
 
     def end_wait(self, waiter: Waiter) -> None:
-        """Its time is over: answers with nothing, or when the partitions asked have answered."""
+        """Ends the waiter's time: answers with nothing, or once all asked partitions have answered.
+        """
         if waiter.closed:
             return
         if waiter.asked:
@@ -173,14 +176,14 @@ class LeaseDispatcher:
             self._finish(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
-        """Its caller is gone: what it has got, or will get, goes back."""
+        """The waiter's caller is gone: present and later grants are released."""
         if not waiter.closed:
             self._close(waiter)
         grants, waiter.grants = waiter.grants, []
         self.release(grants)
 
     def release(self, grants: list[Grant]) -> None:
-        """Gives leases back politely. Those that cannot be given back lapse."""
+        """Releases leases without counting an attempt. A lease whose release fails lapses."""
         by_route: dict[PartitionRoute, list[LeaseItems]] = {}
         for grant in grants:
             if not grant.repeated:
@@ -190,7 +193,7 @@ class LeaseDispatcher:
             self._router.post(route, command, then=_settled, patient=True)
 
     def ready(self, *, most: int) -> int:
-        """Items that partitions which are not being asked have ready; counted up to `most`."""
+        """Number of ready items of partitions that are not being asked, counted up to `most`."""
         ready = 0
         for supply in self._open:
             ready += supply.ready
@@ -200,11 +203,11 @@ class LeaseDispatcher:
 
     @property
     def wanted(self) -> int:
-        """Items that those who are parked want, and may have from any partition."""
+        """Number of items that parked waiters want from any partition."""
         return self._parked.wanted
 
     def demand(self) -> tuple[int, int]:
-        """How many wait and are not being asked for, and how many items they want."""
+        """Number of waiters that are not being asked for, and number of items they want."""
         waiters, items = len(self._parked), self._parked.wanted
         for there in self._pinned.values():
             waiters += len(there)
@@ -212,16 +215,16 @@ class LeaseDispatcher:
         return waiters, items
 
     def served(self) -> tuple[int, int]:
-        """As `demand`, of all who would take what comes, those being asked for among them."""
+        """As `demand`, for all patient waiters, including those that are being asked for."""
         patient = [waiter for waiter in self._members if waiter.patient]
         return len(patient), sum(waiter.items_max for waiter in patient)
 
-    # --- what happens to the queue -----------------------------------------------------------
+    # --- events of the queue -----------------------------------------------------------------
 
     def on_supply(self, supply: PartitionSupply) -> None:
-        """The partition says something new about itself."""
+        """The partition has reported a change."""
         if supply.dispatcher is not self:
-            # It has left the queue while it was asked.
+            # The partition left the queue while it was asked.
             return
         if supply.ready and supply.route.is_reachable and not supply.in_flight:
             self._open.setdefault(supply)
@@ -233,17 +236,19 @@ class LeaseDispatcher:
                 self._wake()
 
     def end(self, error: QueratorError) -> None:
-        """The queue is gone: ends every wait by `error`."""
+        """The queue is gone: ends every wait with `error`."""
         self._ended = error
         self._finish_all()
 
     def stop(self) -> None:
-        """The node stops: ends the wait of whoever has not been granted anything."""
+        """The node stops: ends the wait of every waiter without a grant."""
         self._stopped = True
         self._finish_all()
 
     def turn_away(self, error: QueratorError) -> None:
-        """Nothing can be had here: whoever waits is told to go to another node."""
+        """Nothing can be leased on this node: ends waits with `error`, which sends callers
+        elsewhere.
+        """
         for waiter in list(self._members):
             if not waiter.asked:
                 waiter.error = error
@@ -290,7 +295,7 @@ class LeaseDispatcher:
             self._elsewhere.wanting(self)
 
     def _askable(self) -> Iterable[PartitionSupply]:
-        """Those that are open and do not rest. Who does not wait may ask any."""
+        """Open partitions that do not rest. While a waiter is not patient, all open partitions."""
         return (
             self._open
             if self._hasty
@@ -298,7 +303,7 @@ class LeaseDispatcher:
         )
 
     def _unpin(self) -> None:
-        """Frees those who wait for one large item that is not to be had any more."""
+        """Frees waiters pinned for one large item that is not available any more."""
         for supply in list(self._pinned):
             if supply.in_flight or (supply.ready and supply.route.is_reachable):
                 continue
@@ -327,8 +332,8 @@ class LeaseDispatcher:
                 ask.waiter.on_asked()
 
     def _dismiss(self) -> None:
-        """Answers those who do not wait and for whom nothing is to be had: whoever may ask any
-        partition, when none is busy; whoever may ask one only, when that is not.
+        """Answers impatient waiters that cannot get anything. A waiter of any partition is answered
+        when no partition is busy, a waiter of one partition when that one is not in flight.
         """
         if self._busy:
             idle = [there for supply, there in self._pinned.items() if not supply.in_flight]
@@ -353,7 +358,7 @@ class LeaseDispatcher:
         supply.in_flight = False
         try:
             self._take_in(supply, asked, asks, asked_s, outcome)
-        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+        except Exception as error:  # noqa: BLE001 - every waiter must be answered
             failed = defect_error(error, "taking in a lease")
             for ask in asks:
                 ask.waiter.error = failed
@@ -406,7 +411,7 @@ class LeaseDispatcher:
             self.release(orphans)
 
     def _is_stuck(self, supply: PartitionSupply, result: LeaseResult) -> bool:
-        """Whether the partition grants nothing, again and again, and has something ready."""
+        """Whether the partition has something ready and has repeatedly granted nothing."""
         if not supply.ready or not all(map(_is_empty, result.grants)):
             self._empty.pop(supply, None)
             return False
@@ -421,8 +426,8 @@ class LeaseDispatcher:
             waiter.probe = True
 
     def _refused(self, supply: PartitionSupply, ask: Ask, refusal: Refusal) -> None:
-        """An item larger than this partition's piece of the caller's bytes may fit into the whole:
-        the caller then asks this partition alone.
+        """Handles the refusal of one request. An item larger than this partition's share of the
+        caller's bytes may fit into all of them: the caller then asks this partition alone.
         """
         waiter = ask.waiter
         if refusal.code is ErrorCode.ITEM_TOO_LARGE and ask.size < waiter.bytes_max:
@@ -433,7 +438,7 @@ class LeaseDispatcher:
             waiter.error = refused(refusal)
 
     def _pause(self, supply: PartitionSupply) -> None:
-        """Leaves the partition alone for a moment."""
+        """Asks nothing of the partition for OVERLOADED_RETRY_MS."""
         self._busy += 1
         supply.in_flight = True
         self._pauses[supply] = self._loop.call_later(
@@ -447,15 +452,15 @@ class LeaseDispatcher:
         self.on_supply(supply)
 
     def _settle_all(self, waiters: list[Waiter]) -> None:
-        """After a partition has answered: in its order, so that one who has several gets the
-        oldest items first.
+        """Settles waiters after a partition has answered, in the order of the partition: a caller
+        with several waiters gets the oldest items first.
         """
         again = []
         for waiter in waiters:
             waiter.asked -= 1
             if not self._settle(waiter):
                 again.append(waiter)
-        # Backwards, for each goes to the head of the line.
+        # In reverse order, because each waiter moves to the head of the wait queue.
         for waiter in reversed(again):
             self._park(waiter, first=True)
 
@@ -482,7 +487,7 @@ class LeaseDispatcher:
         self._close(waiter)
         try:
             waiter.answer(waiter)
-        except Exception as error:  # noqa: BLE001 - the others must be answered as well
+        except Exception as error:  # noqa: BLE001 - the other waiters must be answered as well
             defect_error(error, "answering who waits for items")
 
     def _close(self, waiter: Waiter) -> None:
@@ -520,4 +525,4 @@ def _is_empty(grant: LeaseGrant | Refusal) -> bool:
 
 
 def _settled(_outcome: Accepted | QueratorError) -> None:
-    """A release that failed leaves the lease to lapse; nobody waits for it."""
+    """Ignores the outcome: the lease of a failed release lapses."""

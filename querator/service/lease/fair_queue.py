@@ -1,9 +1,10 @@
-"""Whose turn it is among those who wait at a desk.
+"""The wait queue of a dispatcher: order and fairness of its waiters.
 
-They stand in line, and who has been answered and waits again stands at its end. But a lease brings
-whatever its partition has by then, one item or a whole batch. So whoever has got items lets turns
-pass for them, as many as they are (deficit round robin; Shreedhar and Varghese 1995): over a while
-all get the same number of items, not of leases. When there is enough for all, nobody owes anything.
+A waiter that has been answered and waits again joins at the end. But a lease brings whatever its
+partition has ready, one item or a whole batch. So a consumer passes turns in proportion to the
+items it has received (deficit round robin; Shreedhar and Varghese 1995): over time all consumers
+get the same number of items, not of leases. When there is enough for all, all accounts are reset to
+zero.
 """
 
 from collections import OrderedDict
@@ -12,22 +13,22 @@ from typing import Final
 from querator.service.lease.waiter import Account, Waiter
 
 TURNS_USUAL: Final = 4.0
-"""What a lease of the usual size costs; one of a quarter of that is free."""
+"""Cost in turns of a lease of average size; a lease of a quarter of that size is free."""
 TURNS_MAX: Final = 32.0
-"""Nobody lets more turns pass for what it has got."""
+"""Maximum number of turns that a consumer passes for its items."""
 _WEIGHT: Final = 0.05
-"""Of one lease in the average."""
+"""Weight of one lease in the moving average."""
 
 
 class Line:
-    """Who waits for items of any partition."""
+    """Wait queue of the callers that accept items of any partition."""
 
     def __init__(self) -> None:
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.wanted = 0
-        """Items that they want together."""
+        """Sum of the items that the waiters want."""
         self._usual = 1.0
-        """Items that a lease has brought lately, on average."""
+        """Moving average of the number of items per lease."""
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -39,19 +40,19 @@ class Line:
             self._waiters.move_to_end(waiter, last=False)
 
     def remove(self, waiter: Waiter) -> None:
-        """It may not be there."""
+        """Removes the waiter, if it is in the queue."""
         if waiter in self._waiters:
             del self._waiters[waiter]
             self.wanted -= waiter.items_max
 
     def got(self, account: Account, items: int) -> None:
-        """A lease has brought so many."""
+        """Records that a lease has brought `items` items."""
         self._usual += _WEIGHT * (items - self._usual)
         owes = account.owes + TURNS_USUAL * items / self._usual - 1
         account.owes = max(0.0, min(owes, TURNS_MAX))
 
     def next(self, count: int) -> list[Waiter]:
-        """Those whose turn it is, as many as that if there are; they stay in line."""
+        """Returns up to `count` waiters whose turn it is; they stay in the wait queue."""
         if count >= len(self._waiters):
             for waiter in self._waiters:
                 waiter.account.owes = 0.0

@@ -1,13 +1,14 @@
-"""What was leased for a consumer's former streams and did not reach it goes back.
+"""Releases leases that were granted to a consumer's former streams and never reached it.
 
-Leases are granted where a partition is led, and delivered by the node that the stream goes to. When
-that node dies, nobody knows of those on their way: they would lapse, late and at the price of an
-attempt. The consumer knows which leases it holds, and the partitions know which were granted to its
-streams (`model.ids.stream_request_id`); so when it opens its next stream, through any node, the
-difference is released politely.
+The leader of a partition grants leases, and the node of the stream delivers them. When that node
+dies, leases on their way are known to no node: they would lapse late, and at the price of an
+attempt. The consumer knows which leases it holds, and the partitions know which leases were granted
+to its streams (`model.ids.stream_request_id`). So when the consumer opens its next stream, through
+any node, the difference is released without counting an attempt.
 
-Each partition is asked twice, for lease requests of the lost node may still be on their way to the
-leader. One that has no leader, or does not answer, is asked again until the leases have lapsed.
+Each partition is asked twice, because lease requests of the lost node may still be on their way to
+the leader. A partition that has no leader, or does not answer, is asked again until the leases have
+lapsed.
 """
 
 import asyncio
@@ -26,20 +27,22 @@ from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 
 ASKED_AT_ONCE_MAX = 16
-"""Partitions of one stream."""
+"""Number of partitions that one stream asks at the same time."""
 ANSWER_S = 2.0
-"""How long one answer is waited for."""
+"""Timeout of one answer."""
 LATE_S = 1.0
-"""Before a partition is asked the second time."""
+"""Delay before a partition is asked the second time."""
 PAUSE_S = 0.1
 PAUSE_S_MAX = 1.0
-"""Before a partition that has not answered is asked again; doubled each time."""
+"""Delays before a partition that has not answered is asked again; doubled each time up to the
+maximum.
+"""
 
 _log = telemetry.logger(__name__)
 
 
 class FormerStreams:
-    """Of the consumer of one stream. Made on its event loop, at work until `close`."""
+    """Releases for the consumer of one stream. Created on its event loop, works until `close`."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class FormerStreams:
         self._task = self._loop.create_task(self._release_all())
 
     async def close(self) -> None:
-        """What is being released is released all the same."""
+        """Stops the search; releases that have been sent still take effect."""
         self._task.cancel()
         await asyncio.wait((self._task,))
 
@@ -70,7 +73,7 @@ class FormerStreams:
             async with asyncio.TaskGroup() as tasks:
                 for route in self._routes:
                     tasks.create_task(self._release_twice(route))
-        except Exception as error:  # noqa: BLE001 - the top of the task: the stream goes on
+        except Exception as error:  # noqa: BLE001 - the top of the task: the stream continues
             _log.error("former_streams.failed", client_id=self._call.client_id, exc_info=error)
 
     async def _release_twice(self, route: PartitionRoute) -> None:
@@ -92,7 +95,7 @@ class FormerStreams:
             after_lease = page.after_lease
 
     async def _page(self, route: PartitionRoute, after_lease: int) -> LeasePage | None:
-        """None: nobody has answered."""
+        """Asks the partition for one page of leases; None: no answer."""
         if not route.is_reachable:
             return None
         call = self._call
@@ -125,4 +128,4 @@ class FormerStreams:
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:
-    """A release that failed leaves the leases to lapse; nobody waits for it."""
+    """Ignores the outcome: the leases of a failed release lapse."""

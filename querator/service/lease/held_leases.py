@@ -1,10 +1,10 @@
-"""The live leases of one stream: what it has delivered, less what was settled on it or is known to
-be lost.
+"""The live leases of one stream: delivered leases, without those that are settled on the stream or
+known to be lost.
 
-With automatic extension they are extended when a third of their time is over: one timer, one
-command per partition. While the answer is waited for, which may be long when nobody leads the
-partition, a lease is not extended again. Settled elsewhere, or by nobody, a lease is forgotten when
-its time is over.
+Automatic extension extends leases when a third of their time is over, with one timer and one
+command per partition. A lease is not extended again while an answer is outstanding; that may take
+long when the partition has no leader. A lease that is settled elsewhere, or not at all, is
+forgotten when its time is over.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from querator.raft.clock import Clock
 
 EXTEND_SHARE = 3
-"""Leases are extended when this part of their time is over."""
+"""Leases are extended when 1/EXTEND_SHARE of their time is over."""
 EXTEND_RETRY_S = 0.1
-"""An extension that has failed is tried again no sooner."""
+"""Minimum delay before a failed extension is tried again."""
 FULL_RETRY_S = 0.1
-"""A stream with too many leases does not look for ended ones more often."""
+"""Minimum interval at which a stream with too many leases searches for ended ones."""
 
 
 class _Held:
-    """A lease that was delivered; `left`: items not settled, as far as is known here. It is to be
-    extended from `extend_s` on, unless that is `asked` already.
+    """A delivered lease. `left`: number of items that are not known to be settled. It is due for
+    extension from `extend_s` on, unless an extension is outstanding (`asked`).
     """
 
     __slots__ = ("asked", "expires_s", "extend_s", "lease", "left", "length_s", "route")
@@ -54,7 +54,7 @@ class _Held:
 
 
 class HeldLeases:
-    """Made on the event loop of the stream; `close` ends it."""
+    """Created on the event loop of the stream; `close` ends it."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class HeldLeases:
         lease_timeout_ms: int,
         on_room: Callable[[], None],
     ) -> None:
-        """`on_room` is called when a lease has gone, or may have."""
+        """`on_room` is called when a lease has ended, or may have ended."""
         self._router = router
         self._clock = clock
         self._auto_extend = auto_extend
@@ -77,10 +77,10 @@ class HeldLeases:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._full: asyncio.TimerHandle | None = None
-        """When leases that fill the stream may have ended by themselves; None: it is not full."""
+        """Fires when leases of a full stream may have lapsed; None: the stream is not full."""
 
     def add(self, grant: Grant, *, left_out: int = 0) -> None:
-        """`left_out`: items of the lease that are not delivered."""
+        """`left_out`: number of items of the lease that are not delivered."""
         held = _Held(grant)
         held.left -= left_out
         if held.left <= 0:
@@ -90,13 +90,15 @@ class HeldLeases:
             self._set_timer(held.extend_s)
 
     def remaining_s(self, lease_id: str) -> float:
-        """How long the lease lasts at least; 0 or less: it has ended, or nothing of it is left."""
+        """Minimum remaining time of the lease. 0 or less: it has ended, or all its items are
+        settled.
+        """
         group, _, lease = parse_lease_id(lease_id, field="lease_id")
         held = self._held.get((group, lease))
         return 0.0 if held is None else held.expires_s - self._clock.monotonic_s()
 
     def give_back(self, lease_id: str) -> None:
-        """Forgets a lease that its consumer will not be told of; what is left of it is released."""
+        """Forgets a lease that is not delivered to its consumer; releases its remaining items."""
         group, _, lease = parse_lease_id(lease_id, field="lease_id")
         held = self._held.pop((group, lease), None)
         if held is not None:
@@ -104,7 +106,8 @@ class HeldLeases:
             self._router.post(held.route, command, then=_released, patient=True)
 
     def has_room(self) -> bool:
-        """Whether there may be one more. If not, `on_room` is called when it is worth asking."""
+        """Whether one more lease fits. If not, `on_room` is called when asking again makes sense.
+        """
         if len(self._held) < STREAM_LEASES_MAX:
             return True
         if self._full is not None:
@@ -124,13 +127,13 @@ class HeldLeases:
         self._on_room()
 
     def settled(self, reply: SettleReply) -> None:
-        """Forgets leases of which nothing is left."""
+        """Subtracts settled items, and forgets leases without remaining items."""
         for outcome in reply.outcomes:
             group, _, lease = parse_lease_id(outcome.lease_id, field="lease_id")
             held = self._held.get((group, lease))
             if held is None:
                 continue
-            # What is lost was not held; or the lease has ended, and is forgotten in its time.
+            # Lost items were not held, or their lease has ended and is forgotten in its time.
             held.left -= sum(count for _, count in outcome.done)
             unknown = outcome.error is ErrorCode.LEASE_LOST and not (outcome.done or outcome.lost)
             if held.left <= 0 or unknown:
@@ -138,7 +141,7 @@ class HeldLeases:
         self._on_room()
 
     def extended(self, reply: ExtendReply, asked_s: float) -> None:
-        """What the consumer's own call has come to."""
+        """Applies the outcome of the consumer's own call."""
         for outcome in reply.outcomes:
             group, _, lease = parse_lease_id(outcome.lease_id, field="lease_id")
             length_s = outcome.remaining_ms / 1000 if outcome.deadline_ms else None
@@ -146,7 +149,7 @@ class HeldLeases:
         self._on_room()
 
     def _note(self, group: int, lease: int, length_s: float | None, asked_s: float) -> None:
-        """A lease lasts `length_s` from `asked_s`; None: it has ended."""
+        """Records that a lease lasts `length_s` from `asked_s`; None: it has ended."""
         held = self._held.get((group, lease))
         if held is None:
             return
@@ -156,7 +159,7 @@ class HeldLeases:
             del self._held[group, lease]
 
     def close(self, *, release: bool) -> None:
-        """Forgets everything; `release`: gives it back politely."""
+        """Forgets all leases; `release`: releases them without counting an attempt."""
         self._closed = True
         for timer in (self._timer, self._full):
             if timer is not None:
@@ -175,7 +178,7 @@ class HeldLeases:
     # --- automatic extension -----------------------------------------------------------------
 
     def _set_timer(self, due_s: float) -> None:
-        """Makes sure that the timer fires by then."""
+        """Makes sure that the timer fires at `due_s` at the latest."""
         if self._closed:
             return
         if self._timer is not None:
@@ -187,7 +190,7 @@ class HeldLeases:
         self._timer = self._loop.call_later(delay_s, self._extend_due)
 
     def _extend_due(self) -> None:
-        """Extends what is due, and what will be soon."""
+        """Extends leases that are due, and those that are due soon."""
         self._timer = None
         now_s = self._clock.monotonic_s()
         due: dict[PartitionRoute, list[int]] = {}
@@ -222,7 +225,8 @@ class HeldLeases:
             held = self._held.get((route.group, lease))
             if held is not None:
                 held.asked = False
-                # Should this one have failed: after a third of what is left.
+                # If this extension has failed, the next one follows after a third of the remaining
+                # time.
                 left_s = held.expires_s - now_s
                 held.extend_s = now_s + max(EXTEND_RETRY_S, left_s / EXTEND_SHARE)
         try:
@@ -237,4 +241,4 @@ class HeldLeases:
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:
-    """A release that failed leaves the leases to lapse; the consumer has gone."""
+    """Ignores the outcome: the leases of a failed release lapse, and the consumer has left."""

@@ -1,14 +1,14 @@
-"""What a caller gets for its leases, read just when the reply is made.
+"""Replies to lease calls: leased items, read just before the reply is made.
 
-Payloads are not carried through memory from the grant to the reply: they are read from a snapshot,
-which the grant's commit precedes. (Another node's grant brings them with it.) A block that is gone
-by then (its lease has lapsed and the items were completed by somebody else) is left out. A lease
-that has less than half of its time left is not worth delivering: it is given back to be released
-politely. Nor is what cannot be read delivered, whose block is damaged (`service.repair.damage`);
+Payloads are not kept in memory between grant and reply. They are read from a snapshot that is
+younger than the commit of the grant. (A grant of another node carries its payloads.) A block that
+is gone by then is left out: its lease has lapsed, and another consumer has completed the items. A
+lease with less than half of its time left is not delivered, but released without counting an
+attempt. Items of a damaged block cannot be read and are not delivered (`service.repair.damage`);
 the other items are.
 
-A block is often leased in several pieces, one after the other, and is read and checked as a whole:
-the last ones read are kept, within PAYLOAD_CACHE_BYTES.
+A block is often leased in several pieces, one after the other, and is read and checked as a whole.
+So the attachments read last are cached, within PAYLOAD_CACHE_BYTES.
 """
 
 from collections import OrderedDict
@@ -30,8 +30,8 @@ from querator.storage.environment import Environment, ReadTransaction, StorageCo
 
 
 class PayloadCache:
-    """The attachments of blocks that were read last. What a block refers to never changes, and
-    groups are never reused, so nothing has to be forgotten but for the room.
+    """Cache of the attachments of blocks that were read last. The attachments of a block never
+    change, and groups are never reused, so entries are evicted for space only.
     """
 
     def __init__(self, bytes_max: int = PAYLOAD_CACHE_BYTES) -> None:
@@ -58,8 +58,8 @@ class PayloadCache:
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The batches to deliver, the leases to release instead, and the items of the other leases that
-    are not among the batches.
+    """Batches to deliver, leases to release instead, and items of the other leases that are not
+    among the batches.
     """
 
     batches: list[LeasedBatch]
@@ -70,7 +70,8 @@ class Loaded(msgspec.Struct, frozen=True):
 def load_segments(
     txn: ReadTransaction, route: PartitionRoute, grant: LeaseGrant | Grant, *, cache: PayloadCache
 ) -> tuple[tuple[LoadedItems | None, ...], list[Unread]]:
-    """The items of each segment of a lease, None for those that cannot be read; and these.
+    """Items of each segment of a lease, None for those that cannot be read; and a list of the
+    latter.
 
     `txn` is a view of the generation in use.
     """
@@ -113,8 +114,8 @@ def load(
     *,
     now_s: float,
 ) -> Loaded:
-    """What is to be delivered of the grants. `now_s` by the monotonic clock. Batches of leases of
-    one answer are in the order of that answer.
+    """Loads the items of the grants that are to be delivered. `now_s` is by the monotonic clock.
+    Batches of leases of one answer are in the order of that answer.
     """
     batches: list[LeasedBatch] = []
     late: list[Grant] = []

@@ -1,4 +1,4 @@
-"""What partitions are asked for those who wait, and what their answers grant."""
+"""Lease requests to partitions on behalf of waiters, and the grants in their answers."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from querator.service.routing.route import PartitionRoute
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What one partition is asked for one waiter: items, and bytes of them."""
+    """The request to one partition for one waiter: items, and bytes of them."""
 
     waiter: Waiter
     items: int
@@ -32,8 +32,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 def allot(
     ready: Iterable[PartitionSupply], line: Line, asks: dict[PartitionSupply, list[Ask]]
 ) -> None:
-    """Allots what these partitions have ready to those in line, as far as either goes, and adds to
-    `asks` what each of them is asked for it.
+    """Allots the ready items of these partitions to the waiters in the wait queue, as far as either
+    suffices, and adds the requests of each partition to `asks`.
     """
     supplies: list[PartitionSupply] = []
     available = 0
@@ -56,7 +56,8 @@ def allot(
         for caller, items in draw:
             waiter = waiters[caller]
             if pieces[caller] == 1 and not supply.reserved:
-                # The partition may have more by now, and shares by the same rule.
+                # The partition may have more items by the time it answers, and it shares by the
+                # same rule.
                 ask = Ask(waiter, waiter.items_max, waiter.bytes_max)
             else:
                 size = max(1, waiter.bytes_max * items // given[caller])
@@ -65,7 +66,7 @@ def allot(
 
 
 def within_a_frame(asks: list[Ask]) -> list[Ask]:
-    """As many as may be answered together by another node; the others wait for the next turn."""
+    """Requests that another node can answer in one frame; the others wait for the next turn."""
     size = 0
     for number, ask in enumerate(asks):
         size += ask.size
@@ -83,10 +84,10 @@ def granted_by(
     place: int,
     asked_s: float,
 ) -> list[Grant]:
-    """What the partition grants the waiter, who stood at this `place` of what it was asked at
-    `asked_s` by the monotonic clock; by lease.
+    """Grants of the partition for the waiter, one per lease. `place` is the waiter's position in
+    the request, which was made at `asked_s` by the monotonic clock.
     """
-    # A repeat of this node's own has nobody at work on its first delivery.
+    # When the request id is this node's own, no client is processing a first delivery.
     repeated = grant.repeated and waiter.named
     loaded = result.loaded[place] if isinstance(result, CarriedLease) else None
     if not grant.segments[0].lease:

@@ -1,15 +1,19 @@
 """Lease streams: deliveries against credit.
 
-A stream leases only what its consumer has room for: within the credit it has granted, and at most
-BATCHES_AHEAD_MAX batches ahead of the reader, so that one turn of a partition can lease several.
-Credit is spent when a waiter is posted, and what was not granted comes back. Of each stream one
-waiter is parked, and more while full batches are ready beside what all parked waiters of the queue
-want: with more, a batch would be cut in pieces. For the same reason credit for less than a batch
-waits while another batch is on its way. How many bytes a batch will have is judged by the last one.
-When a batch that nobody takes has half of its time over, all that is ready is released, and nothing
-is leased ahead until `next` is awaited again: the leases of a reader that has stopped reading must
-not lapse, which would cost its items an attempt. What a partition has granted is delivered in its
-order.
+A stream leases only items that its consumer can take: within the granted credit, and at most
+BATCHES_AHEAD_MAX batches ahead of the reader, so that one turn of a partition can lease several
+batches. Credit is spent when a waiter is posted; credit for items that were not granted is
+refunded.
+
+Each stream parks one waiter. It parks more while full batches are ready in addition to the demand
+of all parked waiters of the queue; otherwise a batch would be cut into pieces. For the same reason
+credit for less than a batch waits while another batch is on its way. The size of a batch in bytes
+is estimated from the last one.
+
+When half of the lease time of an untaken batch is over, all ready batches are released, and nothing
+is leased ahead until `next` is awaited again. The leases of a reader that has stopped reading must
+not lapse, because that would cost its items an attempt. Grants of one partition are delivered in
+the partition's order.
 """
 
 import asyncio
@@ -53,11 +57,11 @@ if TYPE_CHECKING:
 _Call = TypeVar("_Call", CompleteCall, RetryCall, ExtendCall)
 
 BATCHES_AHEAD_MAX = 8
-"""Batches that are asked for or wait to be taken."""
+"""Limit of batches that are requested, or wait to be taken."""
 
 
 class Subscription:
-    """One lease stream. One task awaits `next`; every method may be called while it does."""
+    """One lease stream. One task awaits `next`; every method may be called meanwhile."""
 
     def __init__(
         self,
@@ -91,15 +95,17 @@ class Subscription:
         self._bytes_max = call.max_bytes or REPLY_BYTES_DEFAULT
         self._credit_items = 0
         self._item_bytes = 0
-        """What an item of the last batch had on average; 0 when it is not known."""
+        """Average size of an item in the last batch; 0: not known."""
         self._credit_bytes: int | None = 0
-        """None: not bounded."""
+        """None: unlimited."""
         self._bytes_needed = 0
-        """The next item is larger than the credit was that asked for it; 0 when it is not known."""
+        """Credit that the next item needs, because it was larger than the requested bytes; 0: not
+        known.
+        """
         self._account = Account()
         self._posted: dict[Waiter, None] = {}
         self._ready: deque[Grant] = deque()
-        """Granted and not delivered; those of one partition in its order."""
+        """Grants that are not delivered, those of one partition in the partition's order."""
         self._held = HeldLeases(
             router=router,
             clock=clock,
@@ -113,10 +119,10 @@ class Subscription:
                 call, router.routes(queue), router=router, lease_timeout_ms=self.lease_timeout_ms
             )
         self._stale: asyncio.TimerHandle | None = None
-        """Looks for batches that have been ready for too long; set while any is."""
+        """Timer that checks for stale batches; set while a batch is ready."""
         self._stale_s = 0.0
         self._ahead = True
-        """Whether a batch is leased while `next` is not awaited."""
+        """Whether batches are leased while `next` is not awaited."""
         self._next: asyncio.Future[None] | None = None
         self._error: QueratorError | None = None
         self._closed = False
@@ -124,7 +130,7 @@ class Subscription:
     # --- deliveries --------------------------------------------------------------------------
 
     def grant(self, items: int, bytes: int) -> None:
-        """Adds credit; `bytes` 0: as many as the items have, from here on."""
+        """Adds credit. From a call with `bytes` 0 on, the credit in bytes is unlimited."""
         if items < 0 or bytes < 0 or not (items or bytes):
             raise invalid("credit", "must be positive", value=f"{items} items, {bytes} bytes")
         total = self._credit_items + items + self._undelivered()
@@ -140,14 +146,14 @@ class Subscription:
         self._pump()
 
     def _undelivered(self) -> int:
-        """Credit that is spent and for which nothing has been delivered yet."""
+        """Credit in items that is spent, and for which nothing has been delivered yet."""
         asked = sum(waiter.items_max for waiter in self._posted)
         return asked + sum(_size(grant)[0] for grant in self._ready)
 
     async def next(self) -> LeaseReply:
-        """The next delivery; it has at least one item. Raises what ended the stream: UNAVAILABLE
-        when the node stops, QUEUE_DELETING, ITEM_TOO_LARGE for the subscription's `max_bytes`, or
-        another error of a lease.
+        """Returns the next delivery, with at least one item. Raises the error that ended the
+        stream: UNAVAILABLE when the node stops, QUEUE_DELETING, ITEM_TOO_LARGE for the
+        subscription's `max_bytes`, or another error of a lease.
 
         Cancelling it loses nothing: the next call delivers.
         """
@@ -169,8 +175,8 @@ class Subscription:
                 self._next = None
 
     def as_of_now(self, reply: LeaseReply) -> LeaseReply | None:
-        """A delivery that has waited to be written: with what remains of its leases, and without
-        those that have ended, which are given back; None: nothing is left.
+        """Updates a delivery that has waited to be written: sets the remaining time of its leases,
+        and gives ended leases back. Returns None when no lease remains.
         """
         batches = []
         for batch in reply.batches:
@@ -186,7 +192,7 @@ class Subscription:
         return LeaseReply(tuple(batches), reply.durable) if batches else None
 
     def _take(self) -> list[Grant]:
-        """Takes from the head of what is ready as much as one delivery may have."""
+        """Takes one delivery from the head of the ready grants."""
         taken: list[Grant] = []
         items_left, bytes_left = self._items_max, self._bytes_max
         while self._ready and not self._follows_another(self._ready[0]):
@@ -199,11 +205,11 @@ class Subscription:
         return taken
 
     def _follows_another(self, grant: Grant) -> bool:
-        """Whether a waiter that is not answered yet has older items of the same partition."""
+        """Whether an unanswered waiter holds older items of the same partition."""
         return any(_is_before(other, grant) for waiter in self._posted for other in waiter.grants)
 
     def _line_up(self, grant: Grant) -> None:
-        """Makes a grant ready, before younger ones of the same partition."""
+        """Makes a grant ready, before younger grants of the same partition."""
         for place, other in enumerate(self._ready):
             if _is_before(grant, other):
                 self._ready.insert(place, grant)
@@ -240,7 +246,7 @@ class Subscription:
         return LeaseReply(tuple(loaded.batches), self.durable)
 
     def _give_back(self, grant: Grant) -> None:
-        """What was paid for a grant that is not delivered."""
+        """Refunds the credit of a grant that is not delivered."""
         self._refund(*_size(grant))
 
     def _refund(self, items: int, size: int) -> None:
@@ -251,7 +257,7 @@ class Subscription:
     # --- demand ------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Posts waiters while there is credit and room, and something for one more."""
+        """Posts waiters while credit, space for batches and ready items allow one more."""
         if self._closed or self._error is not None:
             return
         batches_max = BATCHES_AHEAD_MAX if self._ahead else int(self._next is not None)
@@ -262,25 +268,25 @@ class Subscription:
             parked += 1
 
     def _batches_ready(self) -> int:
-        """How many deliveries what is ready makes, about."""
+        """Approximate number of deliveries in the ready grants."""
         if not self._ready:
             return 0
         items, size = map(sum, zip(*map(_size, self._ready), strict=True))
         return max(-(-items // self._items_max), -(-size // self._bytes_max))
 
     def _has_batch_for(self, parked: int) -> bool:
-        """Whether a full batch is ready for one more waiter than are parked, those of other streams
-        among them. The first of a stream needs none, for it is the one that waits.
+        """Whether a full batch is ready for one more waiter, beyond the demand of all parked
+        waiters of the queue. The first waiter of a stream needs none: it waits for items.
         """
         wanted = self._desk.wanted + self._items_max
         return not parked or self._desk.ready(most=wanted) >= wanted
 
     def _post(self) -> bool:
-        """Posts a waiter for one batch, if the credit allows."""
+        """Posts a waiter for one batch, if the credit allows it."""
         if self._error is not None:
             return False
         items = min(self._items_max, self._credit_items)
-        # Twice the average, for the next items may be larger.
+        # Twice the average, because the next items may be larger.
         wanted = min(self._bytes_max, 2 * items * self._item_bytes or self._bytes_max)
         size = wanted if self._credit_bytes is None else min(wanted, self._credit_bytes)
         if items <= 0 or size <= 0 or size < self._bytes_needed:
@@ -330,13 +336,13 @@ class Subscription:
         elif waiter.error is not None:
             self._lease_failed(waiter, waiter.error)
         else:
-            # A stream's wait has no end of its own: the desk has been closed.
+            # The wait of a stream has no time limit: the dispatcher has been closed.
             self._error = stopping_error()
         self._notify()
         self._pump()
 
     def _watch_ready(self) -> None:
-        """Makes sure that what is ready is looked at when the first of it is stale."""
+        """Sets the timer for the time when the first ready grant becomes stale."""
         if not self._ready:
             return
         stale_s = min(grant.expires_s - grant.length_s / 2 for grant in self._ready)
@@ -349,7 +355,7 @@ class Subscription:
         self._stale = self._loop.call_later(delay_s, self._release_stale)
 
     def _release_stale(self) -> None:
-        """Gives back what nobody takes, and what is asked for without need."""
+        """Releases grants that the reader does not take, and withdraws waiters without need."""
         self._stale = None
         now_s = self._clock.monotonic_s()
         if all(grant.expires_s - now_s > grant.length_s / 2 for grant in self._ready):
@@ -368,16 +374,16 @@ class Subscription:
 
     def _lease_failed(self, waiter: Waiter, error: QueratorError) -> None:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
-            # What was granted lapses, or goes back when this stream has broken; it asks again.
+            # Grants lapse, or are released after this stream has broken. The stream asks again.
             return
         if error.code is ErrorCode.STORAGE_FULL:
-            # It asks again after the desk's pause: a stream lives longer than a full disk.
+            # The stream asks again after the dispatcher's pause: it outlives a full disk.
             return
         if error.code is ErrorCode.ITEM_TOO_LARGE and waiter.bytes_max < self._bytes_max:
             self._item_bytes = 0
             if self._credit_bytes is None or self._credit_bytes > waiter.bytes_max:
                 return
-            # It waits for the consumer to grant more bytes.
+            # The stream waits until the consumer grants more bytes.
             self._bytes_needed = waiter.bytes_max + 1
             return
         self._error = error
@@ -389,7 +395,7 @@ class Subscription:
     # --- settling ----------------------------------------------------------------------------
 
     async def complete(self, call: CompleteCall) -> SettleReply:
-        """`namespace` and `queue` may be empty; else they are the subscription's."""
+        """`namespace` and `queue` may be empty; otherwise they must be the subscription's."""
         reply = await self._settling.settle(self._own(call))
         self._held.settled(reply)
         return reply
@@ -401,7 +407,7 @@ class Subscription:
         return reply
 
     async def extend(self, call: ExtendCall) -> ExtendReply:
-        """As `complete`; without leases and client, all leases of the subscription's client."""
+        """As `complete`. Without leases and client: all leases of the subscription's client."""
         call = self._own(call)
         if not call.lease_ids and not call.client_id:
             call = msgspec.structs.replace(call, client_id=self._call.client_id)
@@ -424,7 +430,7 @@ class Subscription:
     # --- the end -----------------------------------------------------------------------------
 
     def end(self, error: QueratorError) -> None:
-        """No more deliveries: `next` raises `error` once what is ready has been released."""
+        """Stops deliveries: releases the ready grants; `next` then raises `error`."""
         if self._error is None:
             self._error = error
         for waiter in list(self._posted):
@@ -438,9 +444,9 @@ class Subscription:
         self._notify()
 
     async def close(self, *, polite: bool) -> None:
-        """Ends the stream. What was leased and not delivered is released in any case; what was
-        delivered and is not settled is released if `polite` or if the subscription says so, else it
-        lapses. Closing again does nothing.
+        """Ends the stream. Leases that were not delivered are always released. Delivered leases
+        that are not settled are released if `polite` or if the subscription says so; otherwise they
+        lapse. Closing again does nothing.
         """
         if self._closed:
             return
@@ -462,5 +468,5 @@ def _size(grant: Grant) -> tuple[int, int]:
 
 
 def _is_before(one: Grant, other: Grant) -> bool:
-    """Whether a partition has granted both, and `one` first."""
+    """Whether the same partition has granted both, `one` before `other`."""
     return one.route is other.route and one.lease < other.lease

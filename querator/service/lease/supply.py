@@ -1,7 +1,8 @@
-"""What this node can lease of one partition, and the one owner of that fact.
+"""Number of items of one partition that this node can lease; this module is the only owner of the
+number.
 
 The dispatcher of the partition's queue takes from it, offers to other nodes reserve some of it, and
-the partition's own reports renew it. All of them go through the methods here.
+reports of the partition renew it. All of them use the methods of this module.
 """
 
 from typing import Protocol
@@ -12,7 +13,7 @@ from querator.service.routing.route import PartitionRoute
 
 
 class Dispatcher(Protocol):
-    """The dispatcher of a queue, as supplies and the exchange between nodes know it."""
+    """The dispatcher of a queue, as seen by supplies and the exchange between nodes."""
 
     queue_id: QueueId
     supplies: "tuple[PartitionSupply, ...]"
@@ -22,16 +23,16 @@ class Dispatcher(Protocol):
         ...
 
     def demand(self) -> tuple[int, int]:
-        """How many callers wait and are not being served, and how many items they want."""
+        """Number of callers that wait and are not being served, and number of items they want."""
         ...
 
     def served(self) -> tuple[int, int]:
-        """As `demand`, of all callers that take what comes."""
+        """As `demand`, for all callers that take any items."""
         ...
 
 
 class PartitionSupply:
-    """Of one partition on this node. It may be behind the partition."""
+    """Supply of one partition on this node. It may lag behind the partition."""
 
     __slots__ = ("dispatcher", "group", "in_flight", "is_resting", "ready", "reserved", "route")
 
@@ -39,36 +40,38 @@ class PartitionSupply:
         self.group = route.group
         self.route = route
         self.ready = route.effects.ready if route.local else 0
-        """Items that can be leased through this node: not reserved for others."""
+        """Items that can be leased through this node: not reserved for other nodes."""
         self.reserved = False
-        """Whether this node reserves some for others: then its own leases ask for no more."""
+        """Whether this node reserves items for others: its own leases then ask for no more than
+        `ready`.
+        """
         self.is_resting = False
-        """Whether leases of this node give way to those of others for a moment (`pace`)."""
+        """Whether leases of this node give way to those of other nodes for a moment (`pace`)."""
         self.in_flight = False
         """Whether a lease command is unanswered; there is never more than one."""
         self.dispatcher: Dispatcher | None = None
-        """Shares it out among the callers of its queue; None before the first one."""
+        """Shares the supply among the callers of its queue; None before the first one."""
 
     def offered(self, items: int) -> None:
-        """Another node, which leads the partition, has this number of items for this node."""
+        """The node that leads the partition offers this number of items to this node."""
         self.ready = items
         self.notify()
 
     def reserve(self, *, free: int, reserved: bool) -> None:
-        """This node leads the partition: `free` items are not reserved for other nodes, and others
-        may be.
+        """This node leads the partition. `free` items are not reserved for other nodes; `reserved`
+        tells whether others are.
         """
         self.reserved = reserved
         self.ready = max(0, free)
 
     def notify(self) -> None:
-        """The supply has changed: its dispatcher looks at it."""
+        """Notifies the dispatcher that the supply has changed."""
         if self.dispatcher is not None:
             self.dispatcher.on_supply(self)
 
 
 class Supplies:
-    """Of all partitions of this node, by group. On the event loop."""
+    """Supplies of all partitions of this node, by group. Used on the event loop."""
 
     def __init__(self) -> None:
         self._supplies: dict[GroupId, PartitionSupply] = {}
@@ -80,21 +83,21 @@ class Supplies:
         return supply
 
     def on_effects(self, route: PartitionRoute, effects: PartitionEffects) -> PartitionSupply:
-        """This node's replica reports what the partition has ready."""
+        """This node's replica reports the ready items of the partition."""
         supply = self.of(route)
         if route.local:
             supply.ready = effects.ready
         return supply
 
     def on_leadership(self, route: PartitionRoute) -> PartitionSupply:
-        """This node leads the partition from here on, or no longer."""
+        """This node has begun or ceased to lead the partition."""
         supply = self.of(route)
         supply.ready = route.effects.ready if route.local else 0
         return supply
 
     def on_leader_change(self, route: PartitionRoute) -> None:
-        """Another node leads the partition, or none: what the former one had is not known to be
-        there.
+        """Another node leads the partition, or none: the supply of the former leader is not known
+        to exist.
         """
         supply = self._supplies.get(route.group)
         if supply is not None:

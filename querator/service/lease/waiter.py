@@ -1,4 +1,4 @@
-"""One caller who waits for items, and what it is granted."""
+"""One caller that waits for items, and the leases granted to it."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from querator.service.routing.route import PartitionRoute
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A lease that a partition has granted. It ends at `expires_s` by the monotonic clock at the
-    earliest, if it is not extended, and lasts `length_s`.
+    """A lease that a partition has granted. Unless it is extended, it lasts `length_s` and ends at
+    `expires_s` by the monotonic clock at the earliest.
     """
 
     route: PartitionRoute
@@ -25,16 +25,18 @@ class Grant(msgspec.Struct, frozen=True):
     segments: tuple[LeasedSegment, ...]
     repeated: bool
     loaded: tuple[LoadedItems | None, ...] | None = None
-    """The items of each segment, None for those that are gone; None: this node has them."""
+    """Items of each segment, None for those that are gone. The whole is None when this node has the
+    items in its own storage.
+    """
     first: int = 0
     places: tuple[int, ...] = ()
-    """Of a lease beside others of one answer, whose first is `first`: where each segment stands in
-    that answer.
+    """Position of each segment in the answer, if the answer granted several leases. `first` is the
+    first of these leases.
     """
 
 
 class Account:
-    """What a consumer has got, for whom one waiter after the other waits; see
+    """Fairness account of a consumer, for which one waiter after the other waits; see
     `service.lease.fair_queue`.
     """
 
@@ -42,10 +44,10 @@ class Account:
 
     def __init__(self) -> None:
         self.owes = 0.0
-        """Turns that it lets pass."""
+        """Number of turns that the consumer still has to pass."""
 
     def passes(self) -> bool:
-        """Whether it lets this turn pass, which pays for one."""
+        """Whether the consumer passes this turn; passing pays for one turn."""
         if self.owes < 1:
             return False
         self.owes -= 1
@@ -53,7 +55,7 @@ class Account:
 
 
 class Waiter:
-    """One caller who waits for items."""
+    """One caller that waits for items."""
 
     __slots__ = (
         "account",
@@ -93,11 +95,11 @@ class Waiter:
         on_asked: Callable[[], None] | None = None,
         account: Account | None = None,
     ) -> None:
-        """`answer` is called once, when `grants` or `error` say what came of it. Not `patient`:
-        answered with nothing as soon as nothing can be had. `pinned`: only from this partition.
-        `rename`: makes another request id for this waiter. None: the request id is the client's
-        own, and the client may have been granted something under it.
-        `account`: of a consumer that waits again and again.
+        """`answer` is called once, when `grants` or `error` hold the outcome. A waiter that is not
+        `patient` is answered with nothing as soon as nothing is available. `pinned`: the only
+        partition to ask. `rename` makes another request id for this waiter; None: the request id is
+        the client's own, and the client may have been granted something under it. `account`: of a
+        consumer that waits repeatedly.
         """
         self.account = Account() if account is None else account
         self.client_id = client_id
@@ -112,13 +114,13 @@ class Waiter:
         self.on_asked = on_asked
         self.home = pinned
         self.pinned = pinned
-        """The one partition it asks; `home`, or one whose next item needs all of its bytes."""
+        """The only partition it asks: `home`, or one whose next item needs all of its bytes."""
         self.probe = pinned is not None and self.named
         """Whether the partition is asked even if nothing is ready."""
         self.grants: list[Grant] = []
         self.error: QueratorError | None = None
         self.asked = 0
-        """Partitions that have not answered yet."""
+        """Number of partitions that have not answered yet."""
         self.over = False
         """Whether the wait has ended while partitions were asked."""
         self.closed = False

@@ -1,1 +1,8 @@
-"""Produce calls: split by partition, and stored there."""
+"""Produce calls: cut into parts by partition, and stored by the partitions. Staging items in a
+transaction is in `service.transactions`.
+
+    calls     a produce call on its way, and its repeat after partitions have changed
+    split     requests cut into parts by key, and their answers merged
+    chooser   the partition for a request that may go to any partition
+    load      unanswered produces of one partition on this node
+"""

@@ -1,8 +1,9 @@
-"""A produce call on its way: to the partitions that take it, and anew when those have changed.
+"""A produce call on its way to the partitions, and its repeat when the partitions have changed.
 
-Which partition takes what is said in `service.produce.split`. A request that was cut or addressed
-by a number of partitions that is over is refused (ROUTING_CHANGED) and not executed: it waits for
-the map in which they have changed, and is cut again. Of one with keys only the refused parts are.
+`service.produce.split` defines which partition takes which item. A request that was cut or
+addressed for an outdated number of partitions is refused (ROUTING_CHANGED) and not executed. It
+waits for the map with the changed partitions, and is cut again. Of a request with keys only the
+refused parts are repeated.
 """
 
 import asyncio
@@ -24,16 +25,18 @@ from querator.service.routing.router import Router
 from querator.service.validate import gone
 
 BEHIND_S = 0.2
-"""Before a request goes again to a partition that knows less than the map."""
+"""Delay before a request is repeated at a partition that is behind the map."""
 
 
 class Producing:
-    """The owner passes on each new map, when the router has it. Belongs to one event loop."""
+    """Produce calls of this node. The owner reports each new map once the router has it. Belongs to
+    one event loop.
+    """
 
     def __init__(
         self, router: Router, directory: QueueDirectory, *, budget: Sending, durable: bool
     ) -> None:
-        """`budget`: for what is on its way to partitions."""
+        """`budget` limits the produces on their way to partitions."""
         self.budget = budget
         self._router = router
         self._directory = directory
@@ -42,10 +45,10 @@ class Producing:
         self._spreads: dict[QueueId, Spread] = {}
         self._loads: dict[GroupId, PartitionLoad] = {}
         self._moved = asyncio.Event()
-        """Set, and replaced, by each new map."""
+        """Set and replaced by each new map."""
 
     def on_map(self) -> None:
-        # Partitions may have gone, and others come under their numbers.
+        # Partitions may be gone, and others may have taken their numbers.
         self._spreads.clear()
         placed = self._router.map
         for group in [group for group, load in self._loads.items() if not load.produces]:
@@ -57,7 +60,7 @@ class Producing:
     async def produce(
         self, queue: Queue, call: ProduceCall, *, deadline: float | None
     ) -> ProduceReply:
-        """`deadline` by the loop's clock; None: there is none. Raises QueratorError."""
+        """`deadline` is by the loop's clock; None: there is none. Raises QueratorError."""
         if call.slots:
             return await self._keyed(queue, call, deadline)
         until_s = self.until_rerouted(deadline)
@@ -128,12 +131,12 @@ class Producing:
         until_s: float,
         *refusals: QueratorError,
     ) -> Queue:
-        """The queue, when the map has it with other partitions. Raises UNAVAILABLE when that takes
-        too long, or DEADLINE_EXCEEDED.
+        """Waits until the map has the queue with other partitions, and returns the queue. Raises
+        UNAVAILABLE when that takes too long, or DEADLINE_EXCEEDED.
 
-        A partition that was away when the queue went back to its old number is told of that when it
-        is there again, and the map stays as it is: after a refusal by such a one the queue is
-        returned after a pause.
+        When a queue has returned to its old number of partitions, a partition that was away
+        meanwhile learns of the changes later, and the map stays as it is. After a refusal by such a
+        partition the queue is returned after a pause.
         """
         behind_s = None
         if any(_is_behind(queue, refusal) for refusal in refusals):
@@ -208,7 +211,7 @@ class Producing:
 
 
 def _is_behind(queue: Queue, refusal: QueratorError) -> bool:
-    """Whether the partition that refused has yet to be told what this node's map says."""
+    """Whether the partition that refused is behind this node's map."""
     if refusal.code is not ErrorCode.ROUTING_CHANGED or not refusal.value.isdigit():
         return False
     return int(refusal.value) < queue.routing

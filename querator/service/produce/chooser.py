@@ -1,10 +1,10 @@
-"""Which partition takes a request that may go to any: plain produces without identity or key.
+"""The partition for a request that may go to any: plain produces without identity or key.
 
 Requests that come one at a time go to the partitions in turn. Requests that come while others are
-under way stay together until they fill a block, for the partition stores what comes together as one
-block, and a block costs as much as an item. Then the next partition takes over, or the one behind
-it when that has fewer bytes under way. Partitions that this node leads come first, for the way to
-others is longer; those without a leader are passed over.
+under way go to the same partition until they fill a block: the partition stores concurrent requests
+as one block, and a block costs as much as an item. Then the next partition takes over, or the one
+after it when that has fewer bytes under way. Partitions that this node leads come first, because
+the path to other nodes is longer. Partitions without a leader are skipped.
 """
 
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
@@ -13,14 +13,14 @@ from querator.service.routing.route import PartitionRoute
 
 
 class Spread:
-    """The turn-taking of one queue's partitions."""
+    """Rotation among the partitions of one queue."""
 
     __slots__ = ("_burst_bytes", "_burst_items", "_current", "_loads", "_routes")
 
     def __init__(
         self, routes: tuple[PartitionRoute, ...], loads: tuple[PartitionLoad, ...]
     ) -> None:
-        """By partition."""
+        """Both arguments are ordered by partition."""
         assert routes
         self._routes = routes
         self._loads = loads
@@ -33,7 +33,7 @@ class Spread:
         return len(self._routes)
 
     def choose(self, items: int, size: int) -> int:
-        """The partition for a request of so many items and bytes."""
+        """The partition for a request with this number of items and bytes."""
         if len(self._routes) == 1:
             return 0
         route = self._routes[self._current]
@@ -55,7 +55,9 @@ class Spread:
         return self._current
 
     def _next(self, position: int) -> int:
-        """The next partition that is led here, else elsewhere; simply the next one when none is."""
+        """The next partition led by this node, else by another node; the next one when no leader is
+        known.
+        """
         routes = self._routes
         count = len(routes)
         elsewhere = -1

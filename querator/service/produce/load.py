@@ -1,8 +1,8 @@
-"""How many produces of one partition are unanswered at this node."""
+"""Unanswered produces of one partition on this node."""
 
 
 class PartitionLoad:
-    """Only `produce.calls` writes it."""
+    """Written only by `produce.calls`."""
 
     __slots__ = ("payload_bytes", "produces")
 

@@ -1,23 +1,23 @@
-"""Produce requests and the partitions that take them.
+"""Assignment of produce requests to partitions.
 
     producer_id, ordered      one partition by hash(producer_id): it sees every sequence, so that
                               "only the last one + 1" (SEQUENCE_GAP) holds for the whole queue
     producer_id, unordered    (hash(producer_id) + sequence) mod n: all partitions in turn
-    neither                   any partition (`spread`)
-    dedup_key, key            the partition of the key's slot, whoever produces it; of an item with
-                              both the one of `key`
+    neither                   any partition (`chooser`)
+    dedup_key, key            the partition of the key's slot, whatever the producer; of an item
+                              with both the slot of `key`
 
-A request whose items belong to several partitions is cut into one part for each; a part is a run of
-byte slices, no item is parsed. Every part inherits the request's identity: each partition
-remembers its own part, and a repeat is cut in the same way and meets the first answers (or, when
-partitions have changed meanwhile, finds of each item whether it is stored: `partition.places`).
-Items without a key go where the request would go without keys. An ordered producer cannot be served
-so: a partition that gets no part of one request would see a gap, hence such a request is refused
-unless the queue has one partition.
+A request whose items belong to several partitions is cut into one part per partition. A part is a
+sequence of byte slices; no item is parsed. Every part inherits the request's identity. Each
+partition remembers its own part; a repeat is cut in the same way and receives the first answers.
+(When the partitions have changed meanwhile, the repeat determines for each item whether it is
+stored: `partition.places`.) Items without a key go to the partition that the request would take
+without keys. An ordered producer cannot be served in this way: a partition that gets no part of one
+request would see a gap. Such a request is refused unless the queue has one partition.
 
-Parts are taken or refused each for itself. When one is refused and another stored, the call fails,
-and says so: a repeat with the same identity (or the same dedup keys) stores what is missing and
-nothing twice.
+Each part is accepted or refused by itself. When one part is refused and another is stored, the call
+fails, and its error says so: a repeat with the same identity (or the same dedup keys) stores the
+missing items, and nothing twice.
 """
 
 import struct
@@ -32,7 +32,7 @@ from querator.model.routing import partition_of_producer
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one partition gets. `indexes` are positions in the request; empty: all of it."""
+    """The part for one partition. `indexes` are positions in the request; empty: all of it."""
 
     partition: int
     indexes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def identified_partition(call: ProduceCall, partitions: int) -> int | None:
-    """Where a request goes by its producer; None: anywhere."""
+    """The partition of a request by its producer; None: any partition."""
     if not call.producer_id:
         return None
     if partitions == 1:
@@ -65,8 +65,8 @@ def whole(call: ProduceCall, partition: int, *, routing: int) -> Part:
 
 
 def cut(part: Part, *, home: int, partitions: int, routing: int) -> list[Part]:
-    """A request with keys, or a part of one that was routed otherwise, by partition; `home` takes
-    the items without.
+    """Cuts a request with keys, or a part of one that was routed otherwise, by partition; `home`
+    takes the items without a key.
     """
     command = part.command
     if partitions == 1:
@@ -139,7 +139,7 @@ def _part(
 
 
 def batch_of(part: Part, result: ProduceResult) -> ProducedBatch:
-    """The partition's answer in terms of the request."""
+    """The partition's answer, with positions of the request."""
     partition = part.partition if result.partition < 0 else result.partition
     duplicates = tuple(
         (part.indexes[position] if part.indexes else position, *_place(twin, partition))
@@ -151,16 +151,16 @@ def batch_of(part: Part, result: ProduceResult) -> ProducedBatch:
 
 
 def _place(twin: Sequence[int], partition: int) -> tuple[int, int]:
-    """Partition and sequence of an item; without one of its own it is in `partition`."""
+    """Partition and sequence of an item; without a partition of its own it is in `partition`."""
     return (twin[1] if len(twin) > 1 else partition), twin[0]
 
 
 def merged_error(errors: list[QueratorError], *, stored: bool) -> QueratorError:
-    """The one error of a request of which parts failed; `stored`: another part was stored.
+    """The one error of a request with failed parts; `stored`: another part was stored.
 
-    What a client may conclude must hold for the whole request: an unknown outcome wins over
-    everything, and after an error that says that the request may be repeated, nothing of it is
-    stored. Without an identity a repeat would store what is stored once more.
+    The conclusions of a client must hold for the whole request. So an unknown outcome takes
+    precedence over every other error, and after an error that permits a repeat, nothing of the
+    request is stored: without an identity, a repeat would store the stored items once more.
     """
     for error in errors:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:

@@ -110,7 +110,7 @@ class Router:
         self._born = born or uuid_utils.uuid7().hex
         self._numbers = itertools.count(1)
 
-    # --- what is known ---------------------------------------------------------------------
+    # --- known routes ----------------------------------------------------------------------
 
     @property
     def map(self) -> PlacementMap:
@@ -175,7 +175,7 @@ class Router:
     def _name(self) -> str:
         return f"{self._born}-{next(self._numbers):x}"
 
-    # --- what the raft and placement rooms say ---------------------------------------------
+    # --- events of raft and placement ------------------------------------------------------
 
     def on_effects(self, group: GroupId, effects: PartitionEffects) -> PartitionRoute:
         route = self._routes.get(group) or self.route(group)

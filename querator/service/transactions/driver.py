@@ -180,7 +180,7 @@ class Committer:
         owner = self._router.map.by_group(group)
         return owner is None or owner[0].state is QueueState.DELETING
 
-    # --- what is staged ----------------------------------------------------------------------
+    # --- staged items ------------------------------------------------------------------------
 
     async def _ask(self, route: PartitionRoute) -> None:
         try:
