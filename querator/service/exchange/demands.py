@@ -1,11 +1,12 @@
-"""What this node's desks want of partitions that other nodes lead.
+"""Demand of this node's dispatchers for items of partitions that other nodes lead.
 
-Told to those nodes when somebody has to wait, and each second as long as somebody does; they offer
-what they have (`service.exchange.offers`). What was told holds until a lease is asked of the node,
-or has been answered, for that lowers it there.
+It is reported to those nodes when a caller has to wait, and repeated each second while one does.
+The nodes offer their ready items (`service.exchange.offers`). A report holds until a lease is sent
+to the node or answered by it, because a lease lowers the demand there.
 
-While everybody is served at once by other partitions it is told all the same, once in SERVED_S at
-the most: what a node has that nobody here knows of must not wait until there is nothing else left.
+While other partitions serve all callers at once, the demand is reported as well, at most once in
+SERVED_S: items of a node that is not known to have any must not wait until all other items are
+gone.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from querator.service.routing.forwarder import Forwarder
 
 AGAIN_S = 1.0
 SERVED_S = 0.05
-"""Told so often at the most while nobody has to wait."""
+"""Minimum interval of reports while no caller has to wait."""
 GROWN = 2
-"""It is told at once that so many times as many wait."""
+"""Growth in the number of waiters that is reported at once, as a factor."""
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -29,18 +30,18 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class Demands:
-    """Of all desks of this node. On the event loop."""
+    """Demand of all dispatchers of this node. Used on the event loop."""
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
         self._told: dict[tuple[Dispatcher, str], _Told] = {}
         self._served_s: dict[Dispatcher, float] = {}
-        """When it was last told of a desk that everybody is served there."""
+        """Time of the last report by a dispatcher whose callers are all served."""
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self, desk: Dispatcher) -> None:
-        """The desk has shared out what it knows of, or partitions of its queue are led anew."""
+        """Reports demand: the dispatcher has shared out its items, or leaders have changed."""
         now_s = self._loop.time()
         waiters, items = desk.demand()
         if not waiters:
@@ -62,17 +63,17 @@ class Demands:
         self._set_timer()
 
     def lowered(self, desk: Dispatcher, node: str) -> None:
-        """A lease is asked of the node, or has been answered by it."""
+        """A lease is sent to the node, or answered by it."""
         self._told.pop((desk, node), None)
 
     def declined(self, node: str, queue_id: QueueId, desk: Dispatcher | None) -> None:
-        """Something was offered that nobody waits for."""
+        """The node has offered items that no caller here waits for."""
         if desk is not None:
             self._told.pop((desk, node), None)
         self._forwarder.demand(node, queue_id, waiters=0, items=0)
 
     def on_reach(self, node: str) -> None:
-        """What the node was told may be lost."""
+        """Reports to the node may be lost."""
         for key in [key for key in self._told if key[1] == node]:
             del self._told[key]
 
@@ -87,7 +88,7 @@ class Demands:
         desks = {desk: None for desk, _ in self._told}
         stale_s = self._loop.time() - 2 * AGAIN_S
         for key in [key for key, told in self._told.items() if told.at_s < stale_s]:
-            # Nobody waits any more, or somebody else leads.
+            # No caller waits any more, or another node leads.
             del self._told[key]
         try:
             for desk in desks:

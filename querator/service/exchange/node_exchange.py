@@ -1,7 +1,8 @@
-"""This node among the others: what its desks say to them, and what they ask of it.
+"""Exchange of this node with the other nodes: requests of its dispatchers, and requests of other
+nodes.
 
-What another node asks is answered from here alone: who does not lead says so, and who it thinks
-does. Nothing goes on to a third node.
+A request of another node is answered by this node alone. A node that does not lead the partition
+says so, and names the leader that it knows. No request is forwarded to a third node.
 """
 
 import asyncio
@@ -40,12 +41,16 @@ if TYPE_CHECKING:
 
 LOOK_AROUND_S = 1.0
 DESKS_S = 0.5
-"""How often it is looked whether leases wait on a node that is of no use to them; the second time
-in a row they are sent away. So often nodes that lead by a guess are asked whether they do."""
+"""Interval of the check whether leases wait on a node that cannot serve them; they are sent away at
+the second finding in a row. At the same interval, nodes that are only guessed to lead are asked
+whether they do.
+"""
 
 
 class NodeExchange:
-    """On the event loop. The `Elsewhere` of the dispatchers, with the forwarder's events."""
+    """Implements `Elsewhere` for the dispatchers, and the forwarder's events. Used on the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -72,12 +77,12 @@ class NodeExchange:
         self._answers = answers
         self._desks = desks
         self._cut_off: set[LeaseDispatcher] = set()
-        """Desks for which there was nobody when it was looked last."""
+        """Dispatchers for which the last check found no usable node."""
         self._checks: dict[tuple[QueueId, str], asyncio.Future[Any]] = {}
-        """Questions whether a node leads, on their way."""
+        """Unanswered questions whether a node leads."""
         self._pushes: dict[str, list[Push]] = {}
-        """Of the links that each node has to this one: one, but for moments, and for a second
-        process that runs on its data until it is refused.
+        """Links of each node to this one. Usually one; more for moments, or while a second process
+        that runs on the node's data has not been refused yet.
         """
         self._offers = Offers(router, supplies, self._push)
         self._demands = Demands(forwarder)
@@ -106,7 +111,7 @@ class NodeExchange:
         if isinstance(outcome, CarriedLease) and outcome.elsewhere and leader:
             self._note(leader, *outcome.elsewhere)
         self._offers.share(supply)
-        # The command may have followed its leader.
+        # The command may have followed its leader to another node.
         for node in filter(None, dict.fromkeys((asked, supply.route.leader))):
             self._demands.lowered(desk, node)
 
@@ -116,7 +121,9 @@ class NodeExchange:
         self._offers.share(supply)
 
     def on_leadership(self, route: PartitionRoute) -> None:
-        """The partition has another leader, here or elsewhere, or its leader can be reached now."""
+        """The partition has another leader, here or elsewhere, or its leader has become
+        reachable.
+        """
         supply = self._supplies.of(route)
         if route.local:
             self._offers.share(supply)
@@ -129,7 +136,7 @@ class NodeExchange:
         self._demands.forget(desk)
 
     def _look_at_desks(self) -> None:
-        """Turns away those who wait on a node that is cut off from the others."""
+        """Turns waiters away if this node is cut off from the others."""
         self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
         before, self._cut_off = self._cut_off, set()
         for desk in self._desks.values():
@@ -144,9 +151,9 @@ class NodeExchange:
                 desk.turn_away(error)
 
     def _check_guesses(self, desk: LeaseDispatcher) -> None:
-        """Asks the nodes that are taken to lead partitions of which no replica runs here. A node
-        that does not lead offers nothing, which looks as if it had nothing. For a partition whose
-        replica here has just stopped no node is taken to lead it: one of the others is from now on.
+        """Asks the nodes that are guessed to lead partitions without a replica here. A node that
+        does not lead offers nothing, which looks as if it had no items. A partition whose replica
+        here has just stopped has no assumed leader; it gets one of the other nodes.
         """
         routes = [supply.route for supply in desk.supplies]
         for route in routes:
@@ -176,7 +183,7 @@ class NodeExchange:
         if error is not None and not isinstance(error, QueratorError):
             raise error
         if error is None and queue is not None and not self._router.stopping:
-            # Who does not answer leads nothing.
+            # A node that does not answer is treated as leading nothing.
             self._note_all(node, queue, () if answer.cancelled() else answer.result())
 
     def stop(self) -> None:
@@ -203,16 +210,16 @@ class NodeExchange:
             self._demands.declined(node, owner[0].id, desk)
             if desk is None or not desk.served()[0]:
                 return
-        # Who is being served asks there next, for what others have not taken until then.
+        # Callers that are being served try this partition next, for the items left by then.
         self._note(node, group, items)
 
     async def look_around(self, queue: Queue) -> None:
-        """Asks what is ready elsewhere, for callers who do not wait. Nodes that do not answer
-        within LOOK_AROUND_S have nothing.
+        """Asks other nodes for ready items, for callers that do not wait. Nodes that do not answer
+        within LOOK_AROUND_S count as having none.
         """
         loop = asyncio.get_running_loop()
         until_s, known = loop.time() + LOOK_AROUND_S, set[str]()
-        # Who was taken to lead and does not may not be the only one to ask.
+        # An assumed leader may turn out not to lead; then the next candidate is asked.
         while nodes := self._leaders(queue) - known:
             known |= nodes
             asked = {
@@ -229,13 +236,14 @@ class NodeExchange:
                     raise error
 
     def _leaders(self, queue: Queue) -> set[str]:
-        """Other nodes that lead partitions of the queue, as far as is known here."""
+        """Other nodes that lead partitions of the queue, as far as this node knows."""
         routes = self._router.routes(queue)
         return {route.leader for route in routes if route.is_reachable and not route.local}
 
     def _note_all(self, node: str, queue: Queue, ready: Iterable[tuple[int, int]]) -> None:
-        """What the node has ready of the queue: (group, items) of all partitions that it leads. The
-        answer may be late: where the raft room knows who leads, that counts.
+        """Records the ready items of the node: (group, items) of all partitions of the queue that
+        it leads. The answer may be late: where the raft package knows the leader, its knowledge
+        counts.
         """
         items = {GroupId(group): count for group, count in ready}
         for route in self._router.routes(queue):
@@ -248,7 +256,7 @@ class NodeExchange:
                     self.on_leadership(route)
 
     def _note(self, node: str, group: GroupId, items: int) -> None:
-        """The node leads the group, and has so many items for this one."""
+        """The node leads the group, and has `items` items for this node."""
         route = self._router.route(group)
         if route.local or self._router.map.by_group(group) is None:
             return
@@ -258,11 +266,11 @@ class NodeExchange:
     # --- requests of other nodes -------------------------------------------------------------
 
     def linked(self, node: str, push: Push) -> None:
-        """The node has a link to this one, over which it can be offered something."""
+        """The node has a link to this one, over which it can receive offers."""
         self._pushes.setdefault(node, []).append(push)
 
     def unlinked(self, node: str, push: Push) -> None:
-        """That link is gone."""
+        """The link is gone."""
         links = self._pushes[node]
         links.remove(push)
         if not links:
@@ -270,7 +278,7 @@ class NodeExchange:
             self._offers.gone(node)
 
     def _push(self, node: str, group: GroupId, items: int) -> None:
-        """Over the newest link."""
+        """Sends the offer over the newest link."""
         links = self._pushes.get(node)
         if links:
             links[-1](node, group, items)
@@ -278,11 +286,13 @@ class NodeExchange:
     def propose(
         self, node: str, group: GroupId, command: Any, attachment: bytes
     ) -> "asyncio.Future[Any]":
-        """The future of the result, or of a QueratorError; give the result to `carried`."""
+        """Returns a future of the result, or of a QueratorError; the caller passes the result to
+        `carried`.
+        """
         return self._host.propose(group, self._aside.amend(group, command), attachment)
 
     def carried(self, node: str, group: GroupId, command: Any, result: Any) -> Any:
-        """The result as the node gets it: a lease with what is leased."""
+        """The result as sent to the node: a lease carries its items."""
         if not isinstance(result, LeaseResult) or group == PLACEMENT_GROUP:
             return result
         assert isinstance(command, Lease)
@@ -293,7 +303,7 @@ class NodeExchange:
             raise
 
     def _give_back(self, group: GroupId, result: LeaseResult) -> None:
-        """What was granted and does not reach who has asked."""
+        """Releases leases that do not reach the asking node."""
         numbers = {
             segment.lease or grant.lease
             for grant in result.grants
@@ -336,7 +346,9 @@ class NodeExchange:
         return await self._answers.answer(query)
 
     def ready(self, node: str, queue_id: QueueId) -> tuple[tuple[GroupId, int], ...]:
-        """What the node could have of the queue just now, by the groups that are led here."""
+        """Items that the node could lease of the queue at this moment, by groups that
+        are led here.
+        """
         queue = self._router.map.get(queue_id)
         if queue is None:
             return ()
@@ -348,4 +360,4 @@ class NodeExchange:
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:
-    """A release that failed leaves the leases to lapse; nobody waits for it."""
+    """Ignores the outcome: the leases of a failed release lapse."""

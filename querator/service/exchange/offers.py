@@ -1,23 +1,23 @@
-"""What this node's partitions have ready, shared among the nodes on which somebody waits for it.
+"""Ready items of this node's partitions, shared among the nodes that have waiters for them.
 
-Other nodes say how many wait there for how many items of a queue (demand: soft state, forgotten
-after DEMAND_S unless it is said again). Items of a partition that this node leads are *offered* to
-one of them at a time: for CLAIM_S nobody else is told of them, then they are offered to the next. A
-node that is offered something leases at once, or says that it wants nothing any more. So an item
-that many could have costs one lease command, not one of each node.
+Other nodes report for each queue their number of waiters and of wanted items (demand: soft state,
+forgotten after DEMAND_S unless it is repeated). Items of a partition that this node leads are
+*offered* to one node at a time: for CLAIM_S no other node hears of them, then they are offered to
+the next. A node that receives an offer leases at once, or reports that it wants nothing. So an item
+that many nodes could take costs one lease command, not one per node.
 
-Shares follow the number of those who wait. Whoever was given less for each waiter comes first
-(stride scheduling; Waldspurger and Weihl 1995), this node's own desk among them: its share is what
-stays unclaimed. What was given is what leases were granted, for they get whatever is there by then;
-what is offered counts until then. Who did not want anything for IDLE_S has no claim to what others
-got meanwhile. A node with nobody waiting elsewhere does nothing of this.
+Shares follow the number of waiters. The node that has received the least per waiter comes first
+(stride scheduling; Waldspurger and Weihl 1995). This node's own dispatcher takes part: its share is
+the unclaimed rest. Received items are those of granted leases, because a lease gets the items that
+are ready when it is executed; until then offered items count. A node that wanted nothing for IDLE_S
+has no claim to compensation for that time. While no other node has waiters, none of this happens.
 
-A backlog that is enough for all needs no shares; there the own desk keeps pace with the others
-(`service.exchange.pace`).
+A backlog that is enough for all needs no shares; there the own dispatcher keeps pace with the other
+nodes (`service.exchange.pace`).
 
-A node asks those partitions in turn that it knows to have something, and goes on with the one that
-it was offered for as long as that has. So with each lease it is told of another one, in turn too:
-else what is in the others would wait until there is nothing left in the first.
+A node asks the partitions that it knows to have items in turn, and continues with the one that it
+was offered while that has items. So each lease also names another partition with items, again in
+turn. Otherwise items of other partitions would wait until the first one is empty.
 """
 
 import asyncio
@@ -34,18 +34,20 @@ DEMAND_S = 2.5
 CLAIM_S = 0.1
 IDLE_S = 1.0
 LATELY_S = 1.0
-"""The most who waited within this, and as long before, is how many there are."""
+"""The number of waiters is the maximum in the current and the previous period of this length."""
 LOOKED_AT_MAX = 16
-"""Partitions that are looked at for one with something, at each lease."""
+"""Limit of partitions that one lease checks for another one with ready items."""
 ROUNDING = 1e-6
-"""Less of an item is none."""
+"""A smaller fraction of an item counts as none."""
 
 Push = Callable[[str, GroupId, int], None]
-"""Tells a node that so many items of a group are kept for it."""
+"""Reports to a node that this number of items of a group is reserved for it."""
 
 
 class _Demand:
-    """What one node wants of one queue. `claimed`: items offered to it, of all partitions here."""
+    """Demand of one node for one queue. `claimed`: items offered to it, of all
+    partitions led here.
+    """
 
     __slots__ = (
         "claimed",
@@ -67,27 +69,27 @@ class _Demand:
         self.claimed = 0
         self.until_s = 0.0
         self.weight = 1
-        """The most who waited lately: who is being served waits again."""
+        """Maximum of the recent numbers of waiters: consumers that are being served wait again."""
         self.lately = self.earlier = 0
-        """The most since `lately_s`, and in the LATELY_S before."""
+        """Maximum since `lately_s`, and in the LATELY_S before."""
         self.lately_s = float("-inf")
         self.passed = 0.0
-        """Items given so far, each divided by the weight at the time."""
+        """Items received so far, each divided by the weight at that time."""
         self.idle_s: float | None = float("-inf")
-        """Since when it has wanted nothing; None while it wants something."""
+        """Time since which it wants nothing; None while it wants something."""
         self.told = 0
-        """Number of the partition that it was last told of with a lease."""
+        """Number of the partition that the last lease named to it."""
 
     def given(self, items: int) -> None:
         self.passed += items / self.weight
 
     @property
     def place(self) -> float:
-        """Who has the lowest comes first."""
+        """Position in the order of service: the lowest comes first."""
         return self.passed + self.claimed / self.weight
 
     def wants(self, waiters: int, items: int, others: Iterable["_Demand"], now_s: float) -> None:
-        """So many wait for so many items, which is said again and again."""
+        """Records a report of waiters and wanted items, which is repeated regularly."""
         self.waiters, self.items = waiters, items
         if now_s - self.lately_s > LATELY_S:
             is_old = now_s - self.lately_s > 2 * LATELY_S
@@ -113,7 +115,7 @@ class _Queue:
         self.pace = Pace()
         self.demands: dict[str, _Demand] = {}
         self.own = _Demand()
-        """Of this node's own desk."""
+        """Demand of this node's own dispatcher."""
 
     def others(self, one: _Demand) -> list[_Demand]:
         return [each for each in (self.own, *self.demands.values()) if each is not one]
@@ -129,7 +131,7 @@ class _Claim:
 
 
 class Offers:
-    """Of all partitions of this node. On the event loop."""
+    """Offers of all partitions of this node. Used on the event loop."""
 
     def __init__(self, router: Router, supplies: Supplies, push: Push) -> None:
         self._router = router
@@ -144,7 +146,7 @@ class Offers:
     # --- demand of other nodes ---------------------------------------------------------------
 
     def demand(self, node: str, queue_id: QueueId, *, waiters: int, items: int) -> None:
-        """So many wait there for so many items. None: what was offered is free again."""
+        """Records the demand of a node. No waiters: items offered to it are free again."""
         queue = self._router.map.get(queue_id)
         if queue is None:
             return
@@ -167,14 +169,16 @@ class Offers:
             self._share_and_tell(supply)
 
     def gone(self, node: str) -> None:
-        """The node is out of reach: what it wanted is forgotten."""
+        """The node is out of reach: its demand is forgotten."""
         for queue_id, there in list(self._queues.items()):
             if node in there.demands:
                 self.demand(node, queue_id, waiters=0, items=0)
                 self._forget(queue_id, there, node)
 
     def leased(self, node: str, supply: PartitionSupply, result: LeaseResult) -> int:
-        """A lease of that node's has been answered; how much is left for it now."""
+        """A lease of this node has been answered; returns the number of items that
+        remain for it.
+        """
         granted = _granted(result)
         self._drop_claim(supply, node)
         there = self._queue_of(supply)
@@ -191,8 +195,8 @@ class Offers:
         return self.left_for(node, supply)
 
     def elsewhere(self, node: str, supply: PartitionSupply) -> tuple[GroupId, int] | None:
-        """Another partition of the queue that has something here for anybody, for a node that has
-        leased from this one; each time the next.
+        """Another local partition of the queue with unreserved items, for a node that has leased
+        from this one; the next one each time.
         """
         owner = self._router.map.by_group(supply.group)
         demand = self._demand_of(supply, node)
@@ -207,7 +211,7 @@ class Offers:
         return None
 
     def took(self, supply: PartitionSupply, result: LeaseResult, took_s: float) -> None:
-        """A lease of this node's own desk has been answered, after so long."""
+        """A lease of this node's own dispatcher has been answered after `took_s`."""
         there = self._queue_of(supply)
         if there is not None and supply.dispatcher is not None:
             waiters, items = supply.dispatcher.demand()
@@ -218,13 +222,15 @@ class Offers:
             self._rest(supply, supply.dispatcher, there.pace)
 
     def _rest(self, supply: PartitionSupply, desk: Dispatcher, pace: Pace) -> None:
-        """Lets the own desk rest, if it is ahead of others and has enough for all who wait here."""
+        """Lets the own dispatcher rest, if it is ahead of other nodes and has enough for all its
+        waiters.
+        """
         rest_s = pace.rest_s(self._loop.time())
         if not rest_s or not supply.route.local:
             return
         claims = self._claims.get(supply, {})
         free = supply.route.effects.ready - sum(claim.items for claim in claims.values())
-        # Of partitions that several nodes lead each node is ahead in its own.
+        # When several nodes lead partitions, each node is ahead in its own.
         if free > desk.demand()[1] and all(
             each.route.local or not each.route.is_reachable for each in desk.supplies
         ):
@@ -239,14 +245,14 @@ class Offers:
         supply.notify()
 
     def left_for(self, node: str, supply: PartitionSupply) -> int:
-        """What the node would find, if it asked just now."""
+        """Number of items that the node would find if it asked at this moment."""
         claim = self._claims.get(supply, {}).get(node)
         return supply.ready + (0 if claim is None else claim.items)
 
     # --- supply of the partitions ------------------------------------------------------------
 
     def share(self, supply: PartitionSupply) -> None:
-        """Offers what is free; leaves in `supply.ready` what is not claimed by others."""
+        """Offers free items; sets `supply.ready` to those that other nodes have not claimed."""
         if not self._queues or not supply.route.local:
             return
         now_s = self._loop.time()
@@ -272,7 +278,7 @@ class Offers:
         supply.notify()
 
     def _hand_out(self, supply: PartitionSupply, there: _Queue, free: int, now_s: float) -> int:
-        """Claims for other nodes, at most `free` items together; how many."""
+        """Makes claims for other nodes, of at most `free` items in total; returns the total."""
         waiters, items = (0, 0) if supply.dispatcher is None else supply.dispatcher.demand()
         there.own.wants(waiters, items, there.demands.values(), now_s)
         parties: list[tuple[float, int, int, str]] = [
@@ -316,7 +322,7 @@ class Offers:
         self._push(node, supply.group, claim.items)
 
     def _look_again(self, supply: PartitionSupply) -> None:
-        """Claims may have run out."""
+        """Handles claims that may have expired."""
         del self._timers[supply]
         self._share_and_tell(supply)
         claims = self._claims.get(supply)
@@ -356,7 +362,7 @@ class Offers:
             self._queues.pop(queue_id, None)
 
     def lost(self, supply: PartitionSupply) -> None:
-        """Another node leads it: nothing is claimed here any more."""
+        """Another node leads the partition: drops all claims here."""
         supply.reserved = False
         if supply.is_resting:
             self._end_rest(supply)
@@ -377,8 +383,8 @@ def _is_served_elsewhere(desk: Dispatcher) -> bool:
 
 
 def _level(items: int, parties: list[tuple[float, int]]) -> float:
-    """The place up to which so many items bring those who are behind; `parties` have a place and a
-    weight, by place.
+    """The place up to which `items` items bring the nodes that are behind; `parties` are pairs of
+    place and weight, ordered by place.
     """
     level, weight, left = parties[0][0], 0, float(items)
     for number, (_, own_weight) in enumerate(parties):
@@ -394,7 +400,7 @@ def _level(items: int, parties: list[tuple[float, int]]) -> float:
 
 
 def _granted(result: LeaseResult) -> list[int]:
-    """Items of each caller who was granted any."""
+    """Number of items of each caller with a grant."""
     return [
         sum(segment.count for segment in grant.segments)
         for grant in result.grants

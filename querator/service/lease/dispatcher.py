@@ -166,8 +166,7 @@ class LeaseDispatcher:
         self._wake()
 
     def end_wait(self, waiter: Waiter) -> None:
-        """Ends the waiter's time: answers with nothing, or once all asked partitions have answered.
-        """
+        """Ends the wait: answers with nothing, or once all asked partitions have answered."""
         if waiter.closed:
             return
         if waiter.asked:

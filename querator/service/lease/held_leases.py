@@ -106,8 +106,7 @@ class HeldLeases:
             self._router.post(held.route, command, then=_released, patient=True)
 
     def has_room(self) -> bool:
-        """Whether one more lease fits. If not, `on_room` is called when asking again makes sense.
-        """
+        """Whether one more lease fits. If not, `on_room` is called when one may fit again."""
         if len(self._held) < STREAM_LEASES_MAX:
             return True
         if self._full is not None:

@@ -1,4 +1,4 @@
-"""What answers queries about groups that this node leads: one handler for each type of query."""
+"""Answers to queries about groups that this node leads: one handler per type of query."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -7,7 +7,9 @@ Handler = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
 class QueryAnswers:
-    """Filled while the service is assembled, before the first query comes."""
+    """Registry of the handlers. It is filled while the service is assembled, before the first
+    query.
+    """
 
     def __init__(self) -> None:
         self._handlers: dict[type, Handler] = {}

@@ -1,5 +1,5 @@
-"""Why a call has no answer, in words that tell a client what to do: which partition it is about,
-who should lead it, and which nodes are missing.
+"""Errors of calls without an answer, with reasons that a client can act on: the partition, the node
+that should lead it, and the missing nodes.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ _FAILED = (ErrorCode.STORAGE_FAILED, ErrorCode.INTERNAL)
 
 
 class Reasons:
-    """`out_of_reach` names the nodes that this node's raft room has no connection to; `others`:
-    whether there are other nodes at all.
+    """`out_of_reach` returns the nodes that this node's raft package has no connection to;
+    `others`: whether there are other nodes at all.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Reasons:
         return "" if owner is None else str(owner[1])
 
     def unanswered(self, route: PartitionRoute) -> QueratorError:
-        """The deadline passed after the command was taken on."""
+        """The deadline passed after the command was accepted."""
         return QueratorError(
             ErrorCode.OUTCOME_UNKNOWN,
             f"{self.name(route)} did not answer before the deadline; repeat the request with the "
@@ -64,7 +64,7 @@ class Reasons:
         )
 
     def unproved(self, route: PartitionRoute, node: str) -> QueratorError:
-        """The deadline passed before the node said whether it leads."""
+        """The deadline passed before the node confirmed that it leads."""
         return QueratorError(
             ErrorCode.DEADLINE_EXCEEDED,
             f"node {node} did not say before the deadline whether it leads {self.name(route)}; not "
@@ -74,7 +74,9 @@ class Reasons:
     def leaderless(
         self, route: PartitionRoute, deadline: float | None, unknown: QueratorError | None
     ) -> QueratorError:
-        """A call has waited in vain for somebody to send its command to; `unknown`: once more."""
+        """No leader appeared to which a call could send its command; `unknown`: outcome of an
+        earlier attempt.
+        """
         reason = f"{self.name(route)} has no leader{self._missing(route)}"
         if route.leader:
             reason = f"{self.name(route)} is led by {route.leader}, which cannot be reached"
@@ -91,13 +93,13 @@ class Reasons:
         return QueratorError(ErrorCode.NOT_LEADER, reason, retry_delay_ms=LEADER_WAIT_MS_MAX // 10)
 
     def is_cut_off(self, route: PartitionRoute) -> bool:
-        """Whether so many replicas are out of reach that a leader would not be heard of here."""
+        """Whether so many replicas are out of reach that this node would not hear of a leader."""
         replicas, missing = self._replicas(route)
         return replicas - len(missing) <= replicas // 2 < replicas - 1
 
     def cut_off(self, route: PartitionRoute, unknown: QueratorError | None) -> QueratorError:
-        """This node can do nothing for the partition; others may be on the other side of the cut.
-        `unknown`: what an earlier attempt has come to.
+        """This node cannot reach a leader of the partition; nodes on the other side of the
+        partition of the network may. `unknown`: outcome of an earlier attempt.
         """
         if unknown is not None:
             return self.leaderless(route, None, unknown)
@@ -112,7 +114,7 @@ class Reasons:
         return QueratorError(ErrorCode.UNAVAILABLE, message)
 
     def _missing(self, route: PartitionRoute) -> str:
-        """What nodes that are out of reach have to do with it, as the end of a sentence."""
+        """The end of a sentence that names the nodes with replicas that are out of reach."""
         replicas, missing = self._replicas(route)
         if not missing:
             return ""
@@ -122,14 +124,14 @@ class Reasons:
         )
 
     def _replicas(self, route: PartitionRoute) -> tuple[int, list[str]]:
-        """How many there are, and the nodes of those that are out of reach."""
+        """Number of replicas, and the nodes of those that are out of reach."""
         nodes = [node_name(replica.node) for replica in self._placed().replicas(route.group)]
         return len(nodes), sorted(set(nodes).intersection(self._out_of_reach()))
 
     def located(self, route: PartitionRoute, error: QueratorError) -> QueratorError:
-        """The error with what a client needs to act on it: which partition, how long to wait, and
-        that the queue is going when that is the reason. That a replica has failed is no reason to
-        give up where there are others: somebody else will lead.
+        """The error, completed with the partition, the delay before a retry, or the deletion of the
+        queue. A failed replica is no reason to give up where there are others: another node will
+        lead.
         """
         if self._others and error.code in _FAILED:
             message = f"a replica of {self.name(route)} has failed; not executed: {error.message}"

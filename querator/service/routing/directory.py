@@ -1,9 +1,9 @@
-"""The queues as this node's map has them, and how this node learns that its map is old.
+"""The queues of this node's map, and how this node learns that its map is old.
 
-A look-up in the map does not wait. Another node may have created a queue, or changed its
-partitions, an instant ago. So an error that an old map would explain is given only after the map
-has caught up with the leader of the placement group. When that leader does not answer in time, the
-error says so, and is UNAVAILABLE.
+A lookup in the map does not wait. Another node may have created a queue, or changed its partitions,
+an instant ago. So an error that an old map would explain is raised only after the map has caught up
+with the leader of the placement group. When that leader does not answer in time, the error says so,
+and is UNAVAILABLE.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from querator.service.routing.router import Router
 from querator.service.validate import usable
 
 CATCH_UP_S = 2.0
-"""How long the map of this node may take to become as new as the leader's."""
+"""Maximum time in which this node's map becomes as new as the leader's."""
 
 _OF_THE_MAP = (
     ErrorCode.QUEUE_NOT_FOUND,
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class QueueDirectory:
-    """Of one node. On the event loop."""
+    """Queue directory of one node. Used on the event loop."""
 
     def __init__(self, placed: Callable[[], PlacementMap], router: Router) -> None:
         """`placed` returns the newest map of this node."""
@@ -48,7 +48,7 @@ class QueueDirectory:
         return self._placed()
 
     def known(self, namespace: str, name: str) -> Queue:
-        """The queue if it can be used, by this node's map. Raises NAMESPACE_NOT_FOUND,
+        """The queue, if it is usable by this node's map. Raises NAMESPACE_NOT_FOUND,
         QUEUE_NOT_FOUND, QUEUE_DELETING, or UNAVAILABLE while it is being created or the node stops.
         """
         if self._router.stopping:
@@ -56,8 +56,8 @@ class QueueDirectory:
         return usable(self._placed(), namespace, name)
 
     async def find(self, namespace: str, name: str, partition: int = 0) -> Queue:
-        """As `known`, with the partition if the queue has it. Where the map of this node may be too
-        old to know either, it catches up first. Raises QueratorError.
+        """As `known`, including the partition if the queue has it. If this node's map may be too
+        old to know the queue or the partition, it catches up first. Raises QueratorError.
         """
         try:
             queue = self.known(namespace, name)
@@ -70,8 +70,8 @@ class QueueDirectory:
         return await self.certain_of(queue, partition)
 
     def has_left(self, queue: Queue, group: GroupId, error: QueratorError) -> bool:
-        """Whether the error says no more than that a partition, which was closing and empty, has
-        left the queue since.
+        """Whether the error only means that a partition, which was closing and empty, has left the
+        queue since.
         """
         known = self._placed().get(queue.id)
         return (
@@ -88,16 +88,16 @@ class QueueDirectory:
     # --- when the map may be old -----------------------------------------------------------------
 
     async def catch_up(self) -> bool:
-        """Waits until this node's map is at least as new as what has been acknowledged anywhere.
-        False: the placement group did not answer in time, and the map is what it is.
+        """Waits until this node's map is at least as new as every change acknowledged on any node.
+        False: the placement group did not answer in time, and the map is unchanged.
         """
         if self._router.forwarder is None:
             return True
         if self._catching_up is not None:
-            # It may have asked before what this caller knows of was acknowledged.
+            # It may have asked before the change known to this caller was acknowledged.
             await asyncio.shield(self._catching_up)
         if self._catching_up is None:
-            # Owned: whoever has waited for the one before shares it, and awaits it.
+            # Owned: all callers that waited for the previous one share it and await it.
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
             self._catching_up.add_done_callback(self._caught_up)
         return await asyncio.shield(self._catching_up)
@@ -117,8 +117,9 @@ class QueueDirectory:
         return True
 
     async def existing(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
-        """What `look` returns. When it does not find what it looks for, or finds it unfinished or
-        being deleted, it looks once more as `newly` does: another node may have made it just now.
+        """Returns the result of `look`. When `look` does not find its object, or finds it
+        unfinished or being deleted, it runs again as in `newly`: another node may have created the
+        object just before.
         """
         try:
             return look()
@@ -128,9 +129,9 @@ class QueueDirectory:
         return await self.newly(look, deadline=deadline)
 
     async def newly(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
-        """What `look` returns after the map has caught up, as far as that comes in time (see
-        `whole`). When the map has not, and has no such queue or one that is being deleted, it is
-        UNAVAILABLE: the queue, or another one of that name, may have been made since.
+        """Returns the result of `look` after the map has caught up, as far as that succeeds in time
+        (see `whole`). If it did not succeed, a queue that is missing or being deleted is reported
+        as UNAVAILABLE: the queue, or another one of that name, may have been created since.
         """
         known = await self._catch_up_by(deadline)
         try:
@@ -149,8 +150,8 @@ class QueueDirectory:
     async def reaching(
         self, queue: Queue, partition: int, *, deadline: float | None = None
     ) -> tuple[Queue, bool]:
-        """The queue and whether it is certain which partitions it has: when this one has no such
-        partition, as the map has it that has caught up, if that comes in time (see `whole`).
+        """Returns the queue, and whether its partitions are certain. If the queue has no such
+        partition, the map catches up first, as far as that succeeds in time (see `whole`).
         """
         if partition < len(queue.groups):
             return queue, True
@@ -178,8 +179,8 @@ class QueueDirectory:
     async def since(
         self, queue: Queue, routing: int, *, deadline: float | None = None
     ) -> tuple[Queue, bool]:
-        """As `reaching`, for who knows that its partitions were told this version of their number:
-        they are before the map is.
+        """As `reaching`, for callers that know that partitions have received this version of their
+        number: partitions receive it before the map does.
         """
         if routing <= queue.routing:
             return queue, True
@@ -187,8 +188,8 @@ class QueueDirectory:
         return self.newest(queue), known
 
     async def whole(self, queue: Queue, *, deadline: float | None = None) -> Queue:
-        """The queue with all partitions that it has, as far as that is known in time: in half of
-        what is left until the deadline, for the other half is for what follows.
+        """The queue with all its partitions, as far as the map catches up in half of the time until
+        the deadline; the other half is left for the next steps.
         """
         await self._catch_up_by(deadline)
         return self.newest(queue)
@@ -202,7 +203,9 @@ class QueueDirectory:
         return False
 
     async def other_partitions(self, queue: Queue, until: float) -> bool:
-        """Waits until this node's map has other partitions of the queue; False: not until then."""
+        """Waits until this node's map has other partitions of the queue; False: not
+        before `until`.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while self.newest(queue).groups == queue.groups:
@@ -211,12 +214,12 @@ class QueueDirectory:
         return False
 
     def newest(self, queue: Queue) -> Queue:
-        """As this node's map has it."""
+        """The queue as in this node's map."""
         return self._placed().get(queue.id) or queue
 
 
 def _is_perhaps_old(error: QueratorError) -> bool:
-    """Whether a newer map may answer otherwise. Of the refusals as UNAVAILABLE, that of a queue
+    """Whether a newer map may give another answer. Among UNAVAILABLE refusals, only that of a queue
     that is being created names a field.
     """
     unfinished = error.code is ErrorCode.UNAVAILABLE and error.field == "queue"

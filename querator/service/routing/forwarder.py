@@ -1,7 +1,8 @@
-"""The seam to the other nodes: what the service room wants of them, and what it is told by them.
+"""Interface of the service package to the other nodes: its requests to them, and their events.
 
-The real form is `server.link.forwarding`; tests have one that joins services in one process. Nodes
-are named here by their names alone: an answer says by itself whether the right one gave it.
+The production implementation is `server.link.forwarding`; tests have one that joins services in one
+process. Nodes are identified by their names alone: an answer proves by itself that the right node
+gave it.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from querator.partition.txn_steps import TransactionQuery
 
 
 class CarriedLease(LeaseResult, frozen=True, gc=False):
-    """A lease granted on another node, with what is leased: `loaded[i][j]` are the items of segment
-    j of grant i, None when their block is gone. `ready`: what that node has left for this one;
-    `elsewhere`: another group of the queue that it leads, and what is ready there.
+    """A lease granted on another node, with its items: `loaded[i][j]` are the items of segment j of
+    grant i, None when their block is gone. `ready`: items that the node still has for this one;
+    `elsewhere`: another group of the queue that it leads, and its ready items.
     """
 
     loaded: tuple[tuple[LoadedItems | None, ...], ...] = ()
@@ -29,14 +30,14 @@ class CarriedLease(LeaseResult, frozen=True, gc=False):
 
 
 class StatsQuery(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """Counts of a partition: a `PartitionStats`. `stale`: as the node's replica has them."""
+    """Counts of a partition: a `PartitionStats`. `stale`: those of the asked node's replica."""
 
     group: GroupId
     stale: bool = False
 
 
 class PeekQuery(msgspec.Struct, frozen=True, array_like=True, tag="p"):
-    """An `ItemPage` of items; `state` 0: of any."""
+    """An `ItemPage` of items; `state` 0: any state."""
 
     group: GroupId
     state: int
@@ -47,7 +48,7 @@ class PeekQuery(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 
 
 class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
-    """An `ItemPage` of dead letters; `origin_queue` None: of any."""
+    """An `ItemPage` of dead letters; `origin_queue` None: any queue."""
 
     group: GroupId
     origin_queue: str | None
@@ -58,7 +59,7 @@ class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
 
 
 class BrowseQuery(msgspec.Struct, frozen=True, array_like=True, tag="b"):
-    """A `BrowsedPage`; fields as of `BrowseCall`."""
+    """A `BrowsedPage`; the fields are those of `BrowseCall`."""
 
     group: GroupId
     partition: int
@@ -83,14 +84,14 @@ class StreamLeasesQuery(msgspec.Struct, frozen=True, array_like=True, tag="t"):
 
 
 class ReadyQuery(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """What the node could give of a queue just now: (group, items) of the partitions it leads."""
+    """Items of a queue that the node could give now: (group, items) of the partitions it leads."""
 
     queue: QueueId
 
 
 class PayloadQuery(msgspec.Struct, frozen=True, array_like=True, tag="P"):
-    """A `Payload`: an attachment as a replica has it that has applied its entry. Of any replica,
-    also one that does not lead.
+    """A `Payload`: an attachment as stored by a replica that has applied its entry. Any replica may
+    answer, also one that does not lead.
     """
 
     group: GroupId
@@ -99,31 +100,33 @@ class PayloadQuery(msgspec.Struct, frozen=True, array_like=True, tag="P"):
 
 
 class DamageQuery(msgspec.Struct, frozen=True, array_like=True, tag="D"):
-    """The `DamagedBlock`s of a partition that its leader cannot mend, after one more try."""
+    """The `DamagedBlock`s of a partition that its leader cannot repair, after one more attempt."""
 
     group: GroupId
 
 
 class Payload(msgspec.Struct, frozen=True, array_like=True):
-    """`crc` is that of the row's key and the data, which is the same on all nodes."""
+    """`crc` covers the row's key and the data; it is the same on all nodes."""
 
     crc: int
     data: bytes
 
 
 class EpochQuery(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """The epoch of the map, linearizable: at the leader of the placement group."""
+    """The epoch of the map, linearizable: read at the leader of the placement group."""
 
 
 class ReadersQuery(msgspec.Struct, frozen=True, array_like=True, tag="R"):
-    """All readers of a partition: `ReaderState`s. `stale` as of `StatsQuery`."""
+    """All readers of a partition: `ReaderState`s. `stale` as in `StatsQuery`."""
 
     group: GroupId
     stale: bool = False
 
 
 class AdvanceQuery(msgspec.Struct, frozen=True, array_like=True, tag="A"):
-    """The `Outlook` of a command; while nothing can come of it, after `wait_ms` at most."""
+    """The `Outlook` of a command. While the command would have no effect, the answer waits up to
+    `wait_ms`.
+    """
 
     group: GroupId
     command: AdvanceReader
@@ -131,7 +134,7 @@ class AdvanceQuery(msgspec.Struct, frozen=True, array_like=True, tag="A"):
 
 
 class BatchQuery(msgspec.Struct, frozen=True, array_like=True, tag="B"):
-    """A `BatchPage`; fields as of `ReadBatchCall`."""
+    """A `BatchPage`; the fields are those of `ReadBatchCall`."""
 
     group: GroupId
     partition: int
@@ -162,51 +165,54 @@ Query = (
 
 
 class ForwarderEvents(Protocol):
-    """What the owner is told, on the event loop."""
+    """Events for the owner, on the event loop."""
 
     def on_reach(self, node: str) -> None:
-        """`reaches(node)` has another answer."""
+        """The answer of `reaches(node)` has changed."""
         ...
 
     def on_offer(self, node: str, group: GroupId, items: int) -> None:
-        """The node leads the group and keeps so many items for this one, for a moment."""
+        """The node leads the group and reserves this number of items for this node, for
+        a moment.
+        """
         ...
 
 
 class Forwarder(Protocol):
     """The other nodes. Every method is called on the event loop.
 
-    Futures end with what the other node answered, or with a QueratorError: its own (NOT_LEADER
-    carries the name of the leader as `value`, if it knows one); UNAVAILABLE, when nothing was sent;
-    OUTCOME_UNKNOWN, when something was sent and no answer can come any more. Cancelling a future
-    takes back what has not been sent.
+    Futures end with the answer of the other node, or with a QueratorError: the node's own error
+    (NOT_LEADER carries the name of the leader as `value`, if the node knows one); UNAVAILABLE when
+    nothing was sent; OUTCOME_UNKNOWN when something was sent and no answer can come any more.
+    Cancelling a future withdraws a request that has not been sent.
     """
 
     @property
     def name(self) -> str:
-        """Of this node."""
+        """Name of this node."""
         ...
 
     def watch(self, events: ForwarderEvents) -> None:
-        """Whom to tell; once."""
+        """Sets the receiver of events; called once."""
         ...
 
     def reaches(self, node: str) -> bool:
-        """Whether to try: the node is known, and it is not known to be out of reach."""
+        """Whether a request makes sense: the node is known, and not known to be out of reach."""
         ...
 
     def propose(
         self, node: str, group: GroupId, command: Any, attachment: bytes = b""
     ) -> "asyncio.Future[Any]":
-        """A command for a group that the node leads; a lease comes as `CarriedLease`. What is
-        proposed for one group arrives in its order.
+        """Sends a command for a group that the node leads; a lease is answered by a `CarriedLease`.
+        Commands for one group arrive in the order of the calls.
         """
         ...
 
     def query(self, node: str, query: Query) -> "asyncio.Future[Any]": ...
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
-        """So many wait here for so many items of the queue: the node offers what it has, for some
-        seconds. None: they wait no longer, what was offered goes to others. May get lost.
+        """Reports the number of waiters here, and of items they want of the queue: the node offers
+        its items for some seconds. No waiters: offered items go to other nodes. A report may get
+        lost.
         """
         ...

@@ -1,4 +1,4 @@
-"""What comes of a command: its answers, its errors, and whether it may go again."""
+"""Outcomes of commands: results, errors, and which commands may be repeated."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -42,7 +42,7 @@ Accepted = (
     | Moved
     | Done
 )
-"""What a partition answers to a command that it did not refuse."""
+"""Answers of a partition to a command that it did not refuse."""
 
 
 def repeatable(command: Any) -> bool:
@@ -86,19 +86,19 @@ def stopping_error() -> QueratorError:
 
 
 def as_answer(error: Exception, doing: str) -> QueratorError:
-    """What has come of something that a task or a callback did, whatever it raised."""
+    """The outcome of a task or callback that raised `error`, as a QueratorError."""
     return error if isinstance(error, QueratorError) else defect_error(error, doing)
 
 
 def defect_error(error: Exception, doing: str) -> QueratorError:
-    """What a caller is told about an error that is no answer; the log has all of it."""
+    """The error that a caller receives for a defect; the log has the details."""
     _log.error("service.defect", doing=doing, exc_info=error)
     message = f"a defect in Querator while {doing}: {type(error).__name__}; the node's log has more"
     return QueratorError(ErrorCode.INTERNAL, message)
 
 
 async def each(awaitables: Sequence[Awaitable[T]]) -> list[T | QueratorError]:
-    """All results in order, each for itself; only one needs no task of its own."""
+    """All results in order, each with its own error. A single awaitable needs no task."""
     if len(awaitables) == 1:
         return [await _attempt(awaitables[0])]
     async with asyncio.TaskGroup() as group:

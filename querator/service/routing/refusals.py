@@ -1,4 +1,4 @@
-"""Calls that a partition, or the way to it, has refused for want of room: how many, and why."""
+"""Calls refused for lack of space by a partition or on the way to it: counts and reasons."""
 
 from typing import Final
 
@@ -15,11 +15,13 @@ FULL: Final = frozenset(
         ErrorCode.STORAGE_FULL,
     }
 )
-"""Refusals for want of room: the caller is to wait, or somebody is to make room."""
+"""Refusals for lack of space: the caller has to wait, or space has to be freed."""
 
 
 class Refused(msgspec.Struct):
-    """`calls` were refused between two instants of the loop's clock, the last one by `error`."""
+    """Refused calls: `calls` is their number between two times of the loop's clock, `error` the
+    last refusal.
+    """
 
     calls: int
     since_s: float
@@ -28,7 +30,7 @@ class Refused(msgspec.Struct):
 
 
 class Refusals:
-    """Of one node, by partition. A call that is accepted costs nothing."""
+    """Refused calls of one node, by partition. An accepted call costs nothing."""
 
     def __init__(self) -> None:
         self._groups: dict[GroupId, Refused] = {}
@@ -42,6 +44,6 @@ class Refusals:
         known.last_s, known.error = now_s, error
 
     def since(self, from_s: float) -> dict[GroupId, Refused]:
-        """Partitions that have refused a call since then; the others are forgotten."""
+        """Partitions that have refused a call since `from_s`; the others are forgotten."""
         self._groups = {group: one for group, one in self._groups.items() if one.last_s >= from_s}
         return dict(self._groups)

@@ -1,8 +1,8 @@
-"""The way to one partition as this node knows it: its leader, and the calls that wait for one.
+"""The route to one partition as this node knows it: its leader, and the calls that wait for one.
 
-A route mirrors what the raft package and the other nodes have reported last. Its values are
-absolute, so the next report mends a lost one. They may be behind: a caller that relies on them must
-bear being wrong. Only this package writes them.
+A route mirrors the latest reports of the raft package and the other nodes. Its values are absolute,
+so the next report corrects a lost one. They may be outdated: a caller must tolerate wrong values.
+Only this package writes them.
 """
 
 import asyncio
@@ -34,35 +34,35 @@ class PartitionRoute:
     )
 
     def __init__(self, group: GroupId, *, local: bool = False) -> None:
-        """`local`: this node leads it."""
+        """`local`: this node leads the partition."""
         self.group = group
         self.is_reachable = local
         self.local = local
         self.leader = ""
-        """Name of another node that leads, as far as is known."""
+        """Name of another node that leads, as far as this node knows."""
         self.proved = False
-        """Whether that node has said so, or the raft package says so; else it is a guess."""
+        """Whether that node or the raft package has confirmed it; otherwise it is a guess."""
         self.questions: dict[str, asyncio.Future[Any]] = {}
         """Unanswered questions whether a node leads, by node."""
         self.effects = PartitionEffects(0, 0)
-        """What the partition holds, by this node's own replica."""
+        """Contents of the partition, as reported by this node's own replica."""
         self.line: dict[asyncio.Future[None], None] = {}
-        """Calls that wait for a leader, in the order in which they go on."""
+        """Calls that wait for a leader, in the order in which they continue."""
         self.changes: dict[asyncio.Future[None], None] = {}
-        """Calls that wait for a moment before they try again, or for another leader."""
+        """Calls that pause before they try again, or until the leader changes."""
         self.looks: dict[asyncio.Future[None], None] = {}
-        """Readers' calls that wait here, where the partition is led, until something is ready."""
+        """Readers' calls that wait at the leader until something is ready."""
         self.forwards: dict[asyncio.Future[Any], tuple[str, bool]] = {}
-        """What is unanswered at other nodes: the node, and whether it may be repeated."""
+        """Unanswered requests at other nodes: the node, and whether the request may be repeated."""
 
     def wake(self) -> None:
-        """Lets those who wait look again."""
+        """Lets waiting calls check again."""
         _let_go(self.line)
         _let_go(self.changes)
         _let_go(self.looks)
 
     def give_up(self, former: str) -> None:
-        """Ends what a node that leads no more has not answered and what can be repeated."""
+        """Ends the repeatable requests that a former leader has not answered."""
         if self.leader == former and not self.local:
             return
         for future, (node, may_repeat) in list(self.forwards.items()):
@@ -72,17 +72,19 @@ class PartitionRoute:
                 )
 
     def look(self) -> None:
-        """Lets go of those who wait until something is ready, or somebody else leads."""
+        """Ends the wait of readers once something is ready, or this node leads no more."""
         if self.effects.ready or not self.local:
             _let_go(self.looks)
 
     async def something_ready(self, until: float) -> None:
-        """Until something is ready in this node's replica, which leads, or until then."""
+        """Waits until something is ready in this node's leading replica, at most until `until`."""
         if not self.effects.ready and self.local:
             await _wait_in(self.looks, until)
 
     async def stand_in_line(self, latest: float) -> None:
-        """Waits until `wake`, behind those who wait already. Raises TimeoutError at `latest`."""
+        """Waits until `wake`, behind the calls that wait already. Raises TimeoutError
+        at `latest`.
+        """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.line[place] = None
         try:
@@ -91,11 +93,11 @@ class PartitionRoute:
         finally:
             del self.line[place]
             if self.is_reachable and self.line:
-                # Some came while this one was on its way.
+                # Other calls joined while this one was being woken.
                 _let_go(self.line)
 
     async def pause(self, until: float) -> None:
-        """Waits until then, or until there is another leader."""
+        """Waits until `until`, or until the leader changes."""
         await _wait_in(self.changes, until)
 
 

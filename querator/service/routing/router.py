@@ -1,22 +1,24 @@
-"""The one way from a call to a partition's command, wherever the partition is led.
+"""The only way from a call to a partition's command, wherever the partition is led.
 
-    this node leads           the raft room
-    another node leads        the `Forwarder`, one hop: who does not lead says so, and who does
-    another node may lead     the same, but a command with an attachment goes after that node has
+    this node leads           the raft package
+    another node leads        the `Forwarder`, one hop: a node that does not lead says so, and names
+                              the leader
+    another node may lead     the same, but a command with an attachment is sent after that node has
                               said that it leads
-    nobody is known to lead   the call waits in line
+    no leader is known        the call waits in the wait queue of the route
 
-**Taken on.** A command is taken on when it has been handed to the raft room, or to another node. A
-deadline that passes before that is DEADLINE_EXCEEDED (certainly not executed), after that
-OUTCOME_UNKNOWN. Cancelling a call cancels the waiting, never the command.
+**Accepted commands.** A command is accepted when it has been handed to the raft package, or to
+another node. A deadline that passes before that is DEADLINE_EXCEEDED (certainly not executed),
+after that OUTCOME_UNKNOWN. Cancelling a call cancels the waiting, never the command.
 
-**Leaders change.** A command that was not executed (NOT_LEADER, a node that stops or cannot be
-reached) goes again within its deadline, without one for LEADER_WAIT_MS_MAX. One whose outcome is
-not known goes again only when a repeat is safe (`repeatable`): the partition remembers what it has
-done. So callers see neither, unless time runs out. Calls for one partition keep their order.
+**Leader changes.** A command that was not executed (NOT_LEADER, a node that stops or cannot be
+reached) is repeated within its deadline; without a deadline, for LEADER_WAIT_MS_MAX. A command with
+an unknown outcome is repeated only when that is safe (`repeatable`): the partition remembers what
+it has executed. So callers see neither case, unless time runs out. Calls for one partition keep
+their order.
 
-Longer than 500 lines: all ways of a command out of this node stand here, since each has to keep the
-order of calls and the rules of repeats above.
+The file is longer than 500 lines: all ways of a command out of this node are here, because each has
+to keep the order of calls and the rules of repeats above.
 """
 
 import asyncio
@@ -54,18 +56,23 @@ from querator.service.routing.refusals import FULL, Refusals
 from querator.service.routing.route import PartitionRoute
 
 _ELSEWHERE = frozenset(NOT_EXECUTED)
-"""What another node says when a third one may do better; not executed."""
+"""Errors of another node after which a third node may succeed; not executed."""
 
 LEADER_RETRY_S = 0.02
 LEADER_RETRY_S_MAX = 0.2
-"""Before a command goes again to whoever has refused it; doubled each time."""
+"""Delays before a command returns to a node that has refused it; doubled each time up to the
+maximum.
+"""
 HOPS_MAX = 2
-"""So many times a command follows a hint at once. Then hints go round in a circle, and it waits."""
+"""Limit of hints that a command follows without a pause. More hints mean a circle, and it waits."""
 CUT_OFF_S = 0.25
-"""How long a call waits on a node that is cut off from the others, before its caller hears of it:
-on the other side there may be a leader. That others are not heard is known only after a while."""
+"""Time that a call waits on a node that is cut off from the others, before it fails: there may be a
+leader on the other side. Silence of the other nodes is noticed only after a while.
+"""
 STALE_FORWARD_S = 0.25
-"""How long after a change of leaders the former one may still answer what can be repeated."""
+"""Time after a change of leaders in which the former leader may still answer repeatable
+requests.
+"""
 
 
 _Send = Callable[[PartitionRoute, str, Any, bytes], "asyncio.Future[Any]"]
@@ -73,7 +80,7 @@ _Send = Callable[[PartitionRoute, str, Any, bytes], "asyncio.Future[Any]"]
 
 
 class Router:
-    """Partitions and commands of a node. All methods on the asyncio thread."""
+    """Partitions and commands of a node. All methods run on the asyncio thread."""
 
     def __init__(
         self,
@@ -87,12 +94,12 @@ class Router:
         out_of_reach: Callable[[], Collection[str]] = frozenset,
         born: str = "",
     ) -> None:
-        """`forwarder` None: a node that is alone. `answers` answers queries about groups that this
-        node leads; `amend` returns a command as it is proposed for such a group; `on_leader_change`
-        is called when another node leads a partition than before, or none. `out_of_reach`
-        names the nodes that this node's raft room cannot reach, or does not hear. `born` is in the
-        names that it gives to leases, and unlike that of any other start of any node; empty: one is
-        made.
+        """`forwarder` is None on a single node. `answers` answers queries about groups that this
+        node leads; `amend` returns a command in the form proposed for such a group;
+        `on_leader_change` is called when another node leads a partition than before, or none.
+        `out_of_reach` returns the nodes that this node's raft package cannot reach, or does not
+        hear. `born` is part of the request ids for leases, and unique among all starts of all
+        nodes; empty: one is generated.
         """
         self._host = host
         self._placed = placed
@@ -103,7 +110,7 @@ class Router:
         self._posted: set[asyncio.Future[Any]] = set()
         self._stopping = False
         self.refusals = Refusals()
-        """Of calls for partitions."""
+        """Refused calls, by partition."""
         self._answers = answers
         self._amend = amend
         self._on_leader_change = on_leader_change
@@ -122,7 +129,7 @@ class Router:
 
     @property
     def name(self) -> str:
-        """Of this node."""
+        """Name of this node."""
         return node_name(self._host.node)
 
     @property
@@ -138,7 +145,7 @@ class Router:
         return route
 
     def routes(self, queue: Queue) -> tuple[PartitionRoute, ...]:
-        """By partition."""
+        """Routes of the queue, ordered by partition."""
         known = self._queue_routes.get(queue.id)
         if known is None or known[0].groups != queue.groups:
             known = queue, tuple(self.route(group) for group in queue.groups)
@@ -146,12 +153,12 @@ class Router:
         return known[1]
 
     def cut_off(self, route: PartitionRoute) -> QueratorError | None:
-        """Why this node can do nothing for the partition, if it is cut off from the others."""
+        """Error that explains why this node cannot serve the partition, if it is cut off."""
         return None if route.is_reachable else self._unable(route, None)
 
     def _unable(self, route: PartitionRoute, unknown: QueratorError | None) -> QueratorError | None:
-        """Why this node can do nothing for a partition without a leader that it knows of, while
-        other nodes may; `unknown`: what an earlier attempt has come to.
+        """Error that explains why this node cannot serve a partition without a known leader, while
+        other nodes may. `unknown`: outcome of an earlier attempt.
         """
         if route.local and self._host.hangs:
             return unknown or self._reasons.hangs(route)
@@ -161,14 +168,14 @@ class Router:
         return tuple(self._routes.values())
 
     def lease_name(self) -> str:
-        """A request id for a lease whose caller names none, so that the command may go again when
-        its leader is lost; empty on a node that is alone, where nothing can go again.
+        """A request id for a lease whose caller gives none, so that the command may be repeated
+        when its leader is lost. Empty on a single node, where nothing can be repeated.
         """
         return "" if self._forwarder is None else self._name()
 
     def stream_lease_name(self, consumer_id: str, stream_number: int) -> str:
-        """As `lease_name`, for a stream whose consumer has a name: by it, what was granted is found
-        when the stream has broken, also when a node that is alone was started again.
+        """As `lease_name`, for a stream whose consumer has a name. By this name the stream's leases
+        are found when the stream has broken, also after a restart of a single node.
         """
         return stream_request_id(consumer_id, stream_number, self._name())
 
@@ -192,14 +199,14 @@ class Router:
         return route
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> PartitionRoute:
-        """The raft room knows of another leader, or of none."""
+        """The raft package reports another leader, or none."""
         route = self.route(group)
         self._follow(route, self._guess(group) if node is None else node_name(node))
         route.proved = node is not None
         return route
 
     def on_reach(self, node: str) -> list[PartitionRoute]:
-        """Another node can be reached, or no longer; the partitions it leads."""
+        """The reachability of a node has changed; returns the partitions that it leads."""
         routes = [
             route for route in self._routes.values() if route.leader == node and not route.local
         ]
@@ -210,7 +217,7 @@ class Router:
         return routes
 
     def on_hang(self, hangs: bool) -> list[PartitionRoute]:
-        """The raft thread hangs, or goes on; the partitions that this node leads."""
+        """The raft thread hangs, or continues; returns the partitions that this node leads."""
         if hangs:
             self._host.give_up(repeatable)
         routes = [route for route in self._routes.values() if route.local]
@@ -219,9 +226,9 @@ class Router:
         return routes
 
     def _guess(self, group: GroupId, after: str = "") -> str:
-        """Whom to ask about a group of which no replica runs here, so that the raft room knows
-        nothing: the node that should lead it, then each other one. Empty for a group of which one
-        does.
+        """The node to ask about a group without a replica here, of which the raft package knows
+        nothing: the preferred leader first, then each other node. Empty for a group with a replica
+        here.
         """
         nodes = self._may_lead(group)
         if not nodes:
@@ -233,8 +240,8 @@ class Router:
         return name if name in nodes else nodes[0]
 
     def _may_lead(self, group: GroupId) -> list[str]:
-        """The other nodes with replicas of a group of which none runs here; else nobody. One that
-        runs counts as long as the map names it, or the group moves away from this node.
+        """The other nodes with replicas of a group without a running replica here; otherwise empty.
+        A running replica counts while the map names it, or while the group is moving.
         """
         if self._forwarder is None:
             return []
@@ -249,14 +256,14 @@ class Router:
         return [name for name in nodes if name != own]
 
     def guesses(self, route: PartitionRoute) -> bool:
-        """Whether the raft room knows nothing of who leads it: no replica of it runs here. There is
-        none, or it has not been opened yet, or it is stopped.
+        """Whether the raft package cannot know the leader, because no replica runs here: there is
+        none, it has not been opened yet, or it is stopped.
         """
         return self._host.leader(route.group) is None and bool(self._may_lead(route.group))
 
     def doubt(self, route: PartitionRoute, node: str) -> None:
-        """The node does not lead it, or cannot be reached: where that was a guess, the next one
-        that can be reached is tried.
+        """The node does not lead the partition, or cannot be reached. If it was a guess, the next
+        reachable node is tried.
         """
         if (
             route.local
@@ -273,7 +280,7 @@ class Router:
                 return
 
     def learn(self, route: PartitionRoute, node: str) -> None:
-        """Another node says of itself that it leads."""
+        """Another node reports that it leads."""
         if route.local:
             return
         if route.leader != node:
@@ -292,7 +299,7 @@ class Router:
         self._look(route)
 
     def _look(self, route: PartitionRoute) -> None:
-        """Decides anew whether commands can be sent."""
+        """Decides whether commands can be sent."""
         led = route.local and not self._host.hangs
         if not route.local and route.leader and self._forwarder is not None:
             led = self._forwarder.reaches(route.leader)
@@ -301,7 +308,7 @@ class Router:
             route.wake()
 
     def on_map(self, placed: PlacementMap) -> list[GroupId]:
-        """Forgets partitions that have left the map, which are returned; ends the waits of those
+        """Forgets partitions that have left the map, and returns them; ends the waits at partitions
         being deleted.
         """
         forgotten: list[GroupId] = []
@@ -334,8 +341,8 @@ class Router:
         deadline: float | None = None,
         budget: Sending | None = None,
     ) -> Accepted:
-        """Proposes and waits; `deadline` by the loop's clock, `budget` for what is on its way to
-        partitions (None: not counted). Raises QueratorError.
+        """Proposes a command and waits for its result. `deadline` is by the loop's clock; `budget`
+        limits the bytes on their way to partitions (None: not counted). Raises QueratorError.
         """
         ticket = None
         try:
@@ -363,7 +370,9 @@ class Router:
             self.refusals.add(route.group, error, asyncio.get_running_loop().time())
 
     async def propose(self, group: GroupId, command: Any, *, deadline: float | None = None) -> Any:
-        """As `call`, for any group, the placement group as well; a refusal is a result."""
+        """As `call`, for any group including the placement group; a refusal is returned as a
+        result.
+        """
         return await self._carry_out(self.route(group), command, b"", deadline)
 
     async def read(self, group: GroupId, query: Query, *, deadline: float | None = None) -> Any:
@@ -381,7 +390,7 @@ class Router:
     ) -> "asyncio.Future[Any]":
         if node and self._forwarder is not None:
             return self._forwarder.query(node, query)
-        # Owned by the caller, who awaits it.
+        # Owned by the caller, which awaits it.
         return asyncio.get_running_loop().create_task(self._answers.answer(query))
 
     async def _carry_out(
@@ -394,7 +403,7 @@ class Router:
         send: _Send | None = None,
         ticket: Ticket | None = None,
     ) -> Any:
-        """`unknown`: what an earlier attempt has come to."""
+        """`unknown`: outcome of an earlier attempt."""
         loop = asyncio.get_running_loop()
         latest = loop.time() + LEADER_WAIT_MS_MAX / 1000 if deadline is None else deadline
         pause_s = LEADER_RETRY_S
@@ -431,7 +440,7 @@ class Router:
                 hops = 0
 
     def _hinted(self, route: PartitionRoute, node: str, error: QueratorError) -> bool:
-        """Takes in what a refusal says about the leader; whether it names another one."""
+        """Applies the leader named by a refusal; returns whether it names another node."""
         if error.code is not ErrorCode.NOT_LEADER:
             return False
         if not node:
@@ -452,7 +461,7 @@ class Router:
         deadline: float | None,
         unknown: QueratorError | None,
     ) -> None:
-        """Returns when the command can be sent, and those that came before it have been."""
+        """Returns when the command can be sent, after all commands that came before it."""
         loop = asyncio.get_running_loop()
         while not route.is_reachable or route.line:
             try:
@@ -498,11 +507,11 @@ class Router:
     async def _prove(
         self, route: PartitionRoute, node: str, deadline: float | None, ticket: Ticket | None
     ) -> None:
-        """Returns when the node has said that it leads. Otherwise raises a QueratorError, and
+        """Returns when the node has confirmed that it leads. Otherwise raises a QueratorError, and
         nothing has been executed.
 
-        An attachment of megabytes that goes from one guess to the next, for each call that waits,
-        takes all that the links can carry. So all calls ask together, and with few bytes.
+        Sending attachments of megabytes from one guess to the next, for each waiting call, would
+        use the whole capacity of the links. So all calls share one question of few bytes.
         """
         assert self._forwarder is not None
         if ticket is not None:
@@ -529,7 +538,7 @@ class Router:
     def _send(
         self, route: PartitionRoute, node: str, command: Any, attachment: bytes
     ) -> "asyncio.Future[Any]":
-        """To the raft room, or to another node."""
+        """Hands the command to the raft package, or to another node."""
         if not node:
             return self._host.propose(route.group, self._amend(route.group, command), attachment)
         assert self._forwarder is not None
@@ -554,10 +563,10 @@ class Router:
         patient: bool = False,
     ) -> None:
         """Proposes without waiting. `then` is called once, in a later step of the loop, with the
-        result or why there is none. `drained` waits for what was posted.
+        result or an error. `drained` waits for posted commands.
 
-        `patient`: goes again when there is no leader, or another one, as a `call` does; otherwise
-        only a repeatable command does, and only when its outcome is not known.
+        `patient`: the command is repeated when there is no leader, or another one, as in `call`.
+        Otherwise only a repeatable command is repeated, and only when its outcome is unknown.
         """
         if patient and not route.is_reachable:
             self._persist(route, command, attachment, then)
@@ -622,28 +631,30 @@ class Router:
     # --- the end ---------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Refuses calls from here on; `post` goes on working for what has begun."""
+        """Refuses calls from this point on; `post` continues to work for commands in progress."""
         self._stopping = True
         for route in self._routes.values():
             route.wake()
 
     async def drained(self, timeout_s: float) -> None:
-        """Until everything posted is answered, what that posts included, or the time is over."""
+        """Waits until all posted commands are answered, including those that they post, or until
+        the timeout.
+        """
         loop = asyncio.get_running_loop()
         latest = loop.time() + timeout_s
         while self._posted and (left := latest - loop.time()) > 0:
             await asyncio.wait(self._posted, timeout=left)
-            # The callbacks of what has ended may post more.
+            # Callbacks of finished commands may post more.
             await asyncio.sleep(0)
 
 
 def deadline_after(timeout_ms: int) -> float | None:
-    """By the loop's clock; 0: there is none."""
+    """Time by the loop's clock; None for a timeout of 0."""
     return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
 
 
 def _asked(route: PartitionRoute, node: str, question: "asyncio.Future[Any]") -> None:
     del route.questions[node], route.forwards[question]
     if not question.cancelled():
-        # Those that asked may have been cancelled.
+        # The calls that asked may have been cancelled.
         question.exception()
