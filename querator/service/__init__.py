@@ -1,33 +1,24 @@
-"""What a node does with a call between the door and the partition: validate, route, park waiting
-leases, move items between partitions. Everything runs on the asyncio thread; nothing here waits for
-anything but futures of the raft room, and nothing is kept that a restart would have to restore.
+"""What a node does with a call between the API and the partition: validate, route, park waiting
+leases, move items between partitions. Everything runs on the asyncio thread and waits only for
+futures of the raft package; no state here has to survive a restart.
 
-    queue_service   the door: produce, lease, complete, retry, extend, subscribe
-    admin_service   queues, counts, looking into queues, dead letters
-    validate        what can be refused without asking a partition
-    admission       how much unanswered work is taken on
-    views           partitions as this node knows them
-    router          the one way to a partition: here, or on another node; deadlines
-    outcomes        what comes of a command, and whether it may go again
-    reasons         why a call has no answer, in words
-    forwarder       the seam to the other nodes
-    neighbours      this node among them: what it says and what it is asked
-    demands         what its desks want of partitions led elsewhere
-    offers          what its partitions have, shared among nodes where somebody waits
-    pace            how it keeps pace with other nodes at a backlog
-    spread          which partition takes a request that may go to any
-    produce         a request cut into parts by dedup key, and their answers merged
-    producing       a produce call on its way, and anew when partitions have changed
-    settle          complete, retry and extend: split by partition, merged by lease
-    grants          one who waits, and what is granted
-    waiters         lease calls that wait, and how ready items are shared among them
-    asks            what partitions are asked for them
-    turns           whose turn it is among them
-    allocation      the arithmetic of that
-    replies         leased items read from a snapshot
-    subscriptions   lease streams: credit, prefetch, automatic extension, release
-    former_streams  what a consumer's broken streams had leased and not delivered goes back
-    moves           dead letters and redrives on their way between partitions, exactly once
-    departed        what partitions remember of groups that have left the map goes
-    paging          page tokens
+    queue_service     calls of clients: produce, lease, settle, subscribe, browse
+    admin_service     queues, their counts and items, dead letters
+    cluster_service   the cluster for operators: status, hand-off, replace, drain
+    assembly          builds the service of a node from its parts
+    events            events of the node, passed on to the parts
+    validate          checks of a call that need no partition
+    admission         limits of unanswered work
+    settle            complete, retry and extend: split by partition, merged
+    moves             dead letters and redrives on their way between partitions
+    departed          partitions forget groups that have left the map
+    stopped           refuses changes of queues with a stopped partition
+    conditions        conditions that make items late or replicas doubtful
+    produce           produce calls: split by partition, and stored there
+    lease             lease calls and lease streams
+    reading           reads of partitions: pages, scans, counts, readers
+    transactions      transactional produce: stage, commit, abort
+    exchange          items offered to, and wanted from, other nodes
+    routing           leaders of partitions, and commands sent to them
+    repair            damaged blocks: background reads, replacement
 """

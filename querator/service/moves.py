@@ -1,24 +1,25 @@
-"""Items on their way between partitions: dead letters to their dead queue, redriven ones home.
+"""Moves of items between partitions: dead letters to their dead queue, redriven letters home.
 
-The source keeps what is to be moved in its outbox, numbered for each target; the target remembers
-the last number it has taken (`moved_upto`). So the carrier may forget everything and repeat
-anything:
+The source keeps the items to move in its outbox, numbered for each target. The target remembers the
+number of the last move that it has accepted (`moved_upto`). So the mover may forget everything and
+repeat anything:
 
     read a batch from the source's outbox ─► Move to the target ─► MoveDone to the source
                      ▲                                                    │
                      └────────────────────────────────────────────────────┘
 
-One batch of a source is in flight at a time. What a target refuses waits a while, longer each time,
-and the source's other targets go on. A full target has taken the items for which it had room. It is
-tried again with one item, twice as many after each success: at once when it is led by this node and
-has room, else after a pause of MOVE_PAUSE_MS_MAX at most. When the target's queue is gone for
-ever, the source takes its items back (MoveReturn): they are ready there again, and die again if
-they must. A target that is closing says which moves it has, and the source sends the others to the
-first partition of the same queue (MoveElsewhere).
+One batch of a source is in flight at a time. Moves that a target refuses wait for a while, longer
+each time, and the other targets of the source continue. A full target has accepted the items for
+which it had space. It is tried again with one item, and with twice that number after each success:
+at once when this node leads it and it has space, otherwise after a pause of at most
+MOVE_PAUSE_MS_MAX. When the target's queue is gone for ever, the source takes its items back
+(MoveReturn): they are ready there again, and may become dead letters again. A target that is
+closing reports the moves that it has, and the source sends the others to the first partition of the
+same queue (MoveElsewhere).
 
-"Gone" is read off the map, after it has caught up with the leader's: partitions get their settings
-only after the map has them, and group ids are never reused, so that such a map is newer than the
-settings that named the target.
+"Gone" is decided by the map, after it has caught up with the leader's: partitions get their
+settings only after the map has them, and group ids are never reused. So such a map is newer than
+the settings that named the target.
 """
 
 import asyncio

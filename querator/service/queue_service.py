@@ -1,8 +1,8 @@
 """The calls that the transports make.
 
 A call is refused before it is accepted (names, limits, admission), routed, proposed, and answered
-when it is applied. Cancelling a call is always safe: its command lives on, and what nobody waits
-for any more is given back (leases) or remembered by the partition (produces with an identity).
+when it is applied. Cancelling a call is always safe because its command continues: an unclaimed
+lease is released, and the partition remembers a produce with an identity.
 """
 
 from typing import TYPE_CHECKING, TypeVar
@@ -57,8 +57,8 @@ T = TypeVar("T")
 
 
 class QueueService:
-    """Produce, lease, settle, subscribe, browse: one method for each call. Made by
-    `service.assembly` on the event loop that every method runs on.
+    """Produce, lease, settle, subscribe, browse: one method for each call. `service.assembly`
+    creates it on the event loop that every method runs on.
     """
 
     def __init__(
@@ -78,9 +78,8 @@ class QueueService:
         transactions: Transactions,
         admissions: tuple[Held, Held, Held],
     ) -> None:
-        """`admissions` count what has been taken on and not answered: produces, settles, lease
-        calls and streams. `exchange`: what other nodes ask of this one; None for a node that is
-        alone.
+        """`admissions` count accepted calls that are not answered: produces, settles, and lease
+        calls with streams. `exchange` handles requests of other nodes; None on a single node.
         """
         self.router = router
         self.directory = directory
@@ -103,7 +102,7 @@ class QueueService:
         await self.events.stop()
 
     async def routing(self, namespace: str, name: str) -> Routing:
-        """Who is in the cluster, and who leads the partitions of the queue, if one is named."""
+        """Nodes of the cluster, and the leaders of the queue's partitions if a queue is named."""
         leaders: tuple[str, ...] = ()
         if name:
             queue = await self.directory.find(namespace, name)
@@ -118,7 +117,7 @@ class QueueService:
     # --- produce -----------------------------------------------------------------------------
 
     async def produce(self, call: ProduceCall) -> ProduceReply:
-        """See `service.produce.split` for which partition takes what. Raises QueratorError."""
+        """Produces to the partitions defined by `service.produce.split`. Raises QueratorError."""
         queue = await self.directory.find(call.namespace, call.queue)
         with self._produces.held(len(call.items)):
             return await self._producing.produce(

@@ -1,12 +1,12 @@
-"""Complete, retry and extend: a call is split by partition, its answers are merged by lease.
+"""Complete, retry and extend: a call is split by partition, and its answers are merged by lease.
 
-A lease id names its group, which is never reused. Whatever names a lease of another queue, or of an
-earlier queue of the same name, is answered LEASE_LOST like any lease that has ended, without asking
-anybody; but of a group that is younger than those of the queue this node may not have heard yet.
+A lease id names its group, which is never reused. A lease of another queue, or of an earlier queue
+of the same name, is answered LEASE_LOST like any ended lease, without asking a partition. One
+exception: a group that is younger than those of the queue may not be known to this node yet.
 
-A partition that fails takes only its own leases down: their outcomes carry the reason (for example
-OUTCOME_UNKNOWN: repeat them), the others are precise. When all that a call names fails, the call
-fails.
+A partition that fails affects only its own leases: their outcomes carry the reason (for example
+OUTCOME_UNKNOWN: repeat them), the other outcomes are exact. When all leases of a call fail, the
+call fails.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ Settle = Callable[[tuple[LeaseItems, ...]], Command]
 
 
 class Share(msgspec.Struct):
-    """What a call asks of one partition: `leases[i]` is number `positions[i]` of the call."""
+    """Part of a call for one partition: `leases[i]` is number `positions[i]` of the call."""
 
     partition: int
     leases: list[LeaseItems]
@@ -81,7 +81,8 @@ def command_of(call: CompleteCall | RetryCall) -> Settle:
 
 
 def share_out(queue: Queue, leases: Sequence[LeaseRef], *, field: str) -> list[Share]:
-    """By partition. Leases that cannot be this queue's are in no share: they are lost.
+    """Splits leases by partition. Leases that cannot belong to this queue are in no share: they are
+    lost.
 
     Raises INVALID_ARGUMENT naming the malformed id.
     """
@@ -107,8 +108,8 @@ async def _shares(
     field: str,
     deadline: float | None,
 ) -> tuple[Queue, list[Share], frozenset[int]]:
-    """As `share_out`, of the queue as it is; and the positions of leases of which it is not certain
-    that they are lost, for the map could not catch up.
+    """As `share_out`, for the present partitions of the queue. The positions returned are those of
+    leases that may not be lost, because the map could not catch up.
     """
     shares = share_out(queue, leases, field=field)
     if sum(len(share.positions) for share in shares) == len(leases):
@@ -141,7 +142,7 @@ def lost(ref: LeaseRef) -> LeaseOutcome:
 
 
 def failed(ref: LeaseRef, error: QueratorError) -> LeaseOutcome:
-    """Neither done nor lost, as far as is known."""
+    """Outcome of a lease that is neither done nor lost, as far as this node knows."""
     return LeaseOutcome(ref.lease_id, (), (), (), error.code)
 
 
@@ -153,7 +154,7 @@ def outcome_of(ref: LeaseRef, outcome: SettleOutcome) -> LeaseOutcome:
 def extended(
     queue: Queue, partition: int, result: ExtendResult, *, elapsed_ms: int
 ) -> list[ExtendOutcome]:
-    """A partition's answer, in its order. `elapsed_ms`: since the command was made."""
+    """A partition's answer, in its order. `elapsed_ms`: time since the command was made."""
     group = queue.groups[partition]
     return [
         ExtendOutcome(
@@ -174,8 +175,8 @@ async def settle(
     budget: Sending,
     deadline: float | None,
 ) -> SettleReply:
-    """One outcome per lease, in order; `budget` as of `Router.call`. Raises QueratorError when all
-    that is named fails.
+    """One outcome per lease, in order; `budget` as in `Router.call`. Raises QueratorError when all
+    leases fail.
     """
     queue, shares, unheard = await _shares(
         directory, queue, call.leases, field="leases[{}].lease_id", deadline=deadline
@@ -237,7 +238,7 @@ async def extend(
     if call.lease_ids:
         answers = await _ask(router, queue, shares, command, budget, deadline)
     else:
-        # The leases in partitions that are known do not wait for those that are not.
+        # Leases in known partitions do not wait for unknown partitions.
         async with asyncio.TaskGroup() as group:
             catching_up = group.create_task(directory.whole(queue, deadline=deadline))
             known = await _ask(router, queue, shares, command, budget, deadline)
@@ -262,12 +263,12 @@ async def extend(
 
 
 def _of_all(queue: Queue, first: int) -> list[Share]:
-    """Of each partition from that number on."""
+    """Empty shares of each partition from number `first` on."""
     return [Share(partition, [], []) for partition in range(first, len(queue.groups))]
 
 
 def _in_common(one: Sequence[GroupId], other: Sequence[GroupId]) -> int:
-    """How many both begin with."""
+    """Length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     differs = (at for at, (group, its) in pairs if group != its)
     return next(differs, min(len(one), len(other)))
@@ -281,7 +282,7 @@ async def _ask(
     budget: Sending,
     deadline: float | None,
 ) -> Sequence[object]:
-    """The answer of each partition, or why it has none."""
+    """The answer of each partition, or its error."""
     routes = router.routes(queue)
     return await each(
         [
@@ -297,7 +298,7 @@ async def _ask(
 
 
 class SettleService:
-    """Complete, retry and extend, each within what this node takes on at a time."""
+    """Complete, retry and extend, each within the limit of work that this node accepts."""
 
     def __init__(
         self,
@@ -308,7 +309,7 @@ class SettleService:
         calls: Held,
         budget: Sending,
     ) -> None:
-        """`calls` counts the calls that are not answered, `budget` their commands."""
+        """`calls` counts unanswered calls, `budget` their commands."""
         self._router = router
         self._directory = directory
         self._clock = clock
@@ -332,7 +333,7 @@ class SettleService:
     async def extend(self, call: ExtendCall) -> ExtendReply:
         """One outcome per lease in order, or for a client by partition and lease.
 
-        Fails as a whole when a partition fails, for repeating it harms nothing.
+        Fails as a whole when a partition fails, because repeating it is harmless.
         """
         queue = await self._directory.find(call.namespace, call.queue)
         if not call.lease_ids and not call.client_id:

@@ -1,8 +1,8 @@
-"""What can be refused without asking a partition: names, settings, page sizes, and calls that do
-not fit their queue. Every refusal names the field, its limit and the value.
+"""Checks that need no partition: names, settings, page sizes, and calls that do not fit their
+queue. Every refusal names the field, its limit and the value.
 
-`wire` has checked the single fields of what came over the network; what is checked here as well is
-what would do harm if it came from elsewhere (embedded use).
+`wire` has checked the single fields of requests from the network. Checks are repeated here for
+fields that could do harm in embedded use, where `wire` is not involved.
 """
 
 import re
@@ -29,7 +29,7 @@ _NUMBERS = (
 
 
 def usable(placed: PlacementMap, namespace: str, name: str) -> Queue:
-    """The queue, if items can be put into it and taken out."""
+    """The queue, if items can be put into it and taken out of it."""
     queue = placed.find(namespace, name)
     if queue is not None and queue.state is QueueState.ACTIVE:
         return queue
@@ -46,7 +46,7 @@ def usable(placed: PlacementMap, namespace: str, name: str) -> Queue:
 
 
 def existing(placed: PlacementMap, namespace: str, name: str) -> Queue:
-    """The queue, in whatever state."""
+    """The queue, in any state."""
     queue = placed.find(namespace, name)
     if queue is not None:
         return queue
@@ -57,7 +57,9 @@ def existing(placed: PlacementMap, namespace: str, name: str) -> Queue:
 
 
 def namespace_not_found(namespace: str) -> QueratorError:
-    """The default namespace is always there, even before its first queue."""
+    """Error for an unknown namespace. The default namespace always exists, even before its first
+    queue.
+    """
     message = f"there is no namespace {namespace[:255]}"
     return QueratorError(
         ErrorCode.NAMESPACE_NOT_FOUND, message, field="namespace", value=namespace[:255]
@@ -70,7 +72,7 @@ def deleting(name: str) -> QueratorError:
 
 
 def gone(queue: Queue | None) -> QueratorError:
-    """Of a queue that was there and is not, or is going."""
+    """Error for a queue that has been deleted, or is being deleted."""
     if queue is None:
         return QueratorError(ErrorCode.QUEUE_NOT_FOUND, "the queue has been deleted")
     return deleting(queue.name)
@@ -86,7 +88,9 @@ def check_name(name: str, *, field: str) -> None:
 
 
 def check_settings(settings: QueueSettings, *, name: str) -> None:
-    """Settings of the queue `name`. Whether its dead queue will do is for placement to say."""
+    """Checks settings of the queue `name`. Whether its dead queue is suitable is checked by
+    placement.
+    """
     for field, unit, least, most in _NUMBERS:
         check_between(getattr(settings, field), least, most, field=f"settings.{field}", unit=unit)
     if settings.replicas not in REPLICAS_ALLOWED:
@@ -128,7 +132,7 @@ def check_update_mask(mask: tuple[str, ...]) -> None:
 
 
 def page_items(page_size: int) -> int:
-    """How many items a page has at most; 0 asks for the default."""
+    """Maximum number of items of a page; 0 requests the default."""
     check_between(page_size, 0, limits.PAGE_ITEMS_MAX, field="page_size", unit="items")
     return page_size or limits.PAGE_ITEMS_DEFAULT
 
@@ -143,8 +147,8 @@ def check_partition(partition: int, queue: Queue) -> None:
 
 
 def check_leases(leases: tuple[LeaseRef, ...]) -> None:
-    """The ranges of leases to settle: ascending, apart from each other, of a size that a lease can
-    have.
+    """Checks the ranges of leases to settle: ascending, without overlap, and of a size that a lease
+    can have.
     """
     if not leases:
         raise invalid("leases", "must not be empty")

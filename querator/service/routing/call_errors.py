@@ -93,7 +93,7 @@ class Reasons:
         return QueratorError(ErrorCode.NOT_LEADER, reason, retry_delay_ms=LEADER_WAIT_MS_MAX // 10)
 
     def is_cut_off(self, route: PartitionRoute) -> bool:
-        """Whether so many replicas are out of reach that this node would not hear of a leader."""
+        """Whether too many replicas are out of reach for this node to hear of a leader."""
         replicas, missing = self._replicas(route)
         return replicas - len(missing) <= replicas // 2 < replicas - 1
 

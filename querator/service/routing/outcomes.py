@@ -46,7 +46,7 @@ Accepted = (
 
 
 def repeatable(command: Any) -> bool:
-    """Whether a command whose outcome is not known may go again: the partition then repeats its
+    """Whether a command with an unknown outcome may be repeated: the partition then returns its
     first answer, or nothing changes.
     """
     match command:

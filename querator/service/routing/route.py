@@ -16,7 +16,8 @@ from querator.model.ids import GroupId
 
 class PartitionRoute:
     """`is_reachable` says whether a command can be sent: to this node's replica, which leads
-    (`local`), or to the node that leads as far as is known (`leader`) and is not out of reach.
+    (`local`), or to the node that is believed to lead (`leader`) and is not known to be out of
+    reach.
     """
 
     __slots__ = (
