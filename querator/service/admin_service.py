@@ -1,8 +1,9 @@
-"""Queues, their counts, what is in them, and dead letters.
+"""Queues, their counts and items, and dead letters.
 
-What can be judged by the request alone is refused here, the rest (dead queues, versions, who uses a
-queue) is decided by placement, in the log. Counts and items are read at the leader of each
-partition (`service.reading.queries`): they are exact, and nothing scans a queue to count it.
+Requests that are invalid in themselves are refused here. Everything else (dead queues, versions,
+users of a queue) is decided by placement, in the log. Counts and items are read at the leader of
+each partition (`service.reading.queries`): they are exact, and no scan of a queue is needed to
+count it.
 """
 
 import asyncio
@@ -71,8 +72,9 @@ _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
 
 
 class AdminService:
-    """Every method raises QueratorError, and runs on the event loop of the host. `timeout_ms`: the
-    latest that it says why there is no answer; 0 for when it has waited long enough for a leader.
+    """Calls of administrators. Every method raises QueratorError, and runs on the event loop of the
+    host. `timeout_ms`: maximum time until the call fails with a reason; 0: the usual wait for a
+    leader.
     """
 
     def __init__(
@@ -97,18 +99,18 @@ class AdminService:
     async def create_queue(
         self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
     ) -> tuple[Queue, bool]:
-        """The queue, and whether this call made it. Answered when all partitions can be used."""
+        """The queue, and whether this call created it. Answered when all partitions are usable."""
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
         check_settings(settings, name=name)
         return await self._placement.create_queue(namespace, name, settings, timeout_ms=timeout_ms)
 
     async def get_queue(self, namespace: str, name: str) -> Queue:
-        """In whatever state it is."""
+        """The queue, in any state."""
         return await self._directory.newly(lambda: self._existing(namespace, name))
 
     async def list_queues(self, namespace: str, page_size: int, page_token: str) -> QueuePage:
-        """By name."""
+        """Queues of the namespace, ordered by name."""
         limit = page_items(page_size)
         check_name(namespace, field="namespace")
         placed = await self._directory.newly(lambda: self._map_with(namespace))
@@ -130,8 +132,8 @@ class AdminService:
         timeout_ms: int = 0,
     ) -> Queue:
         """Changes the settings that `mask` names (fields of `QueueSettings`); answered when all
-        partitions have them. `expected_version` 0: whatever version it is at. STORAGE_FAILED: a
-        partition is stopped, and nothing was changed.
+        partitions have them. `expected_version` 0: any version. STORAGE_FAILED: a partition is
+        stopped, and nothing was changed.
         """
         deadline = deadline_after(timeout_ms)
         check_update_mask(mask)
@@ -142,16 +144,16 @@ class AdminService:
         changes = {field: getattr(settings, field) for field in mask}
         check_settings(msgspec.structs.replace(queue.settings, **changes), name=name)
         if queue.state is QueueState.ACTIVE and not queue.is_changing:
-            # A change that is under way can be undone without all partitions.
+            # A change in progress can be undone without all partitions.
             await check_running(self._router, queue, deadline=deadline)
         return await self._placement.update_queue(
             namespace, name, settings, mask, expected_version, timeout_ms=_left_ms(deadline)
         )
 
     async def delete_queue(self, namespace: str, name: str, *, timeout_ms: int = 0) -> None:
-        """Answered when no node can store anything in the queue any more, or lease from it; the
-        data goes in the background. OUTCOME_UNKNOWN: it is being deleted, and nodes that could
-        have not answered within DELETE_WAIT_MS_MAX.
+        """Answered when no node can store items in the queue or lease from it any more; the data is
+        deleted in the background. OUTCOME_UNKNOWN: the queue is being deleted, and nodes that could
+        still use it have not answered within DELETE_WAIT_MS_MAX.
         """
         deadline = deadline_after(min(timeout_ms or DELETE_WAIT_MS_MAX, DELETE_WAIT_MS_MAX))
         await self._directory.existing(lambda: self._existing(namespace, name), deadline=deadline)
@@ -182,7 +184,7 @@ class AdminService:
     async def queue_stats(
         self, namespace: str, name: str, *, stale: bool = False, timeout_ms: int = 0
     ) -> QueueStats:
-        """Exact, each partition as of a moment of its own; `stale`: as a replica at hand has it."""
+        """Exact counts, each partition at a time of its own; `stale`: as in any local replica."""
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         if not stale:
@@ -197,7 +199,7 @@ class AdminService:
     async def _stats(
         self, queue: Queue, *, stale: bool, deadline: float | None
     ) -> tuple[Queue, list[PartitionStats]]:
-        """Of each partition of the queue, which is returned as it was when they were asked."""
+        """Counts of each partition, and the queue with the partitions that were asked."""
         while True:
             try:
                 return queue, await self._reads.stats(queue.groups, stale=stale, deadline=deadline)
@@ -217,7 +219,7 @@ class AdminService:
         stale: bool = False,
         timeout_ms: int = 0,
     ) -> PeekedPage:
-        """Items by partition and sequence, without leasing them; `state` 0: of any state."""
+        """Items by partition and sequence, without leasing them; `state` 0: any state."""
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         limit = page_items(page_size)
@@ -240,8 +242,8 @@ class AdminService:
         stale: bool = False,
         timeout_ms: int = 0,
     ) -> PeekedPage:
-        """The letters of a queue, as items of its dead queue; of a queue without a dead queue, the
-        letters that are in it itself, from wherever.
+        """Dead letters of a queue, as items of its dead queue. For a queue without a dead queue:
+        the letters that it contains itself, from any queue.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
@@ -287,7 +289,7 @@ class AdminService:
                 break
             partition += 1
             if partition == len(queue.groups) and not stale:
-                # Before it says that there is no more.
+                # Checked before the reply says that there are no more items.
                 queue = await self._directory.whole(queue, deadline=deadline)
         more = partition < len(queue.groups)
         token = paging.encode_item(scope, partition, after_seq) if more else ""
@@ -298,8 +300,8 @@ class AdminService:
     async def repair_time(
         self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
     ) -> tuple[PartitionTime, ...]:
-        """Puts time in the partitions to the clocks of their leaders where it is ahead of this
-        node's, or far behind them; those partitions. May be repeated.
+        """Sets state time to the leaders' clocks in partitions where it is ahead of this node's
+        clock, or far behind; returns these partitions. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
@@ -331,9 +333,9 @@ class AdminService:
     async def give_up_damaged(
         self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
     ) -> tuple[tuple[DamagedBlock, ...], int]:
-        """Gives up the items of damaged blocks that no replica has whole: those that are not leased
-        or in a reader's batch. All blocks that cannot be mended, as they were, and how many items
-        were given up. May be repeated.
+        """Gives up the items of damaged blocks that no replica has whole, except items that are
+        leased or in a reader's batch. Returns all blocks that cannot be repaired, in their previous
+        state, and the number of items given up. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
@@ -354,7 +356,7 @@ class AdminService:
     async def _give_up(
         self, queue: Queue, partition: int, lost: Sequence[int], deadline: float | None
     ) -> int:
-        """How many items of the blocks were given up."""
+        """Gives up the blocks' items, and returns their number."""
         given_up = 0
         route = self._router.route(queue.groups[partition])
         for start in range(0, len(lost), GIVE_UP_BLOCKS_MAX):
@@ -377,11 +379,12 @@ class AdminService:
     async def redrive_dead_letters(
         self, namespace: str, name: str, item_ids: Sequence[str], *, timeout_ms: int = 0
     ) -> int:
-        """Sends dead letters of the queue home: those named (as items of the dead queue), or all.
+        """Sends dead letters of the queue home: the named ones (as items of the dead queue), or
+        all.
 
-        Returns how many are on their way. Letters that are leased or scheduled stay, ids that name
-        no letter of the queue are passed over. After an error, call again: what has been sent is
-        not sent twice.
+        Returns the number of letters on their way. Letters that are leased or scheduled stay; ids
+        that name no letter of the queue are ignored. After an error, call again: no letter is sent
+        twice.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
@@ -431,7 +434,7 @@ class AdminService:
 
 
 def _left_ms(deadline: float | None) -> int:
-    """Until the deadline, as a timeout: 0 for none."""
+    """Time until the deadline, as a timeout: 0 for none."""
     if deadline is None:
         return 0
     return max(1, int(1000 * (deadline - asyncio.get_running_loop().time())))
@@ -448,7 +451,7 @@ def _by_partition(item_ids: Sequence[str]) -> dict[int, list[int]]:
 
 
 def _check_partitions(item_ids: Sequence[str], queue: Queue, *, known: bool) -> None:
-    """Raises QueratorError when an id names a partition that the queue does not have: `known` tells
+    """Raises QueratorError when an id names a partition that the queue does not have; `known` tells
     whether that is certain.
     """
     for position, item_id in enumerate(item_ids):

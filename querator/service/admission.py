@@ -1,12 +1,14 @@
-"""How much unanswered work a node takes on. Beyond it a call is refused before anything is stored.
+"""Limits of the unanswered work that a node accepts. A call beyond them is refused before anything
+is stored.
 
-Kinds of work are bounded apart, so that a flood of one leaves room for the others: completes get
-in while produces are refused. Within a kind, keys share the bound (`model.shares`): connections
-share what the node holds, partitions share what is on its way to their leaders. So a partition that
-does not answer, and a client that sends too much, leave room for the others.
+Each kind of work has its own limit, so that a flood of one kind leaves capacity for the others:
+completes are accepted while produces are refused. Within a kind, keys share the limit
+(`model.shares`): connections share the work that the node holds, partitions share the work on its
+way to their leaders. So a partition that does not answer, and a client that sends too much, leave
+capacity for the others.
 
-A call that waits for its partition's leader is counted apart, in a smaller budget, until it is
-sent. It goes when there is a leader, whether or not the other budget has room then.
+A call that waits for its partition's leader is counted in a separate, smaller budget until it is
+sent. It is sent when there is a leader, whether or not the other budget has capacity then.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from querator.model.limits import LEADERLESS_BYTES_MAX, LEADERLESS_CALLS_MAX, OV
 from querator.model.shares import Excess, K, Shares
 
 CONNECTION: ContextVar[str] = ContextVar("connection", default="this node")
-"""The connection that a call came by, in the task of the call."""
+"""The connection of a call, set in the task of the call."""
 
 
 class Admission(Generic[K]):
@@ -29,8 +31,8 @@ class Admission(Generic[K]):
     __slots__ = ("_kind", "_scope", "_shares")
 
     def __init__(self, kind: str, scope: str, *, calls_max: int, bytes_max: int = 0) -> None:
-        """`kind` in the plural and `scope` (what a key is), for people; `bytes_max` 0: not bounded
-        by bytes.
+        """`kind` (in the plural) and `scope` (the kind of key) are used in messages; `bytes_max` 0:
+        no limit of bytes.
         """
         self._kind = kind
         self._scope = scope
@@ -45,15 +47,15 @@ class Admission(Generic[K]):
         return self._shares.bytes
 
     def enter(self, key: K, size: int, *, named: Callable[[], str]) -> None:
-        """Raises OVERLOADED if there is no room; `named`: what the key is, for people. A call
-        larger than its share gets in when its key has no other.
+        """Raises OVERLOADED if the limit is reached; `named` returns the name of the key for
+        messages. A call larger than its share is accepted when its key has no other call.
         """
         excess = self._shares.take(key, size)
         if excess is not None:
             raise self._overloaded(excess, named)
 
     def add(self, key: K, size: int) -> None:
-        """As `enter`, whether or not there is room."""
+        """As `enter`, without a limit."""
         self._shares.add(key, size)
 
     def leave(self, key: K, size: int) -> None:
@@ -74,7 +76,7 @@ class Admission(Generic[K]):
 
 
 class Held(Admission[str]):
-    """What a node holds of one kind of work, by connection."""
+    """Unanswered work of one kind that a node holds, by connection."""
 
     __slots__ = ()
 
@@ -82,16 +84,14 @@ class Held(Admission[str]):
         super().__init__(kind, "connection", calls_max=calls_max, bytes_max=bytes_max)
 
     def held(self, size: int = 0) -> "Holding":
-        """A call of this connection, from now on until the returned context ends. Raises
-        OVERLOADED.
-        """
+        """Counts a call of this connection until the returned context ends. Raises OVERLOADED."""
         connection = CONNECTION.get()
         self.enter(connection, size, named=lambda: f"connection {connection}")
         return Holding(self, connection, size)
 
 
 class Holding:
-    """One call that is held, to the end of the `with`."""
+    """One call that is counted until the end of its `with` statement."""
 
     __slots__ = ("_connection", "_held", "_size")
 
@@ -101,7 +101,7 @@ class Holding:
         self._size = size
 
     def __enter__(self) -> None:
-        """It is held already."""
+        """The call is counted already."""
 
     def __exit__(self, *_: object) -> None:
         self.leave()
@@ -111,14 +111,14 @@ class Holding:
 
 
 class Ticket:
-    """One call on its way to a partition; `leave` at its end."""
+    """One call on its way to a partition; `leave` ends it."""
 
     __slots__ = ("_budget", "_desk", "_group", "_size")
 
     def __init__(
         self, desk: "Sending", budget: "Admission[GroupId]", group: GroupId, size: int
     ) -> None:
-        """`budget`: that of `desk` which the call has entered."""
+        """`budget`: the budget of `desk` that the call has entered."""
         self._desk = desk
         self._budget = budget
         self._group = group
@@ -144,10 +144,10 @@ class Ticket:
 
 
 class Sending:
-    """What is on its way to partitions, of one kind of work."""
+    """Work of one kind on its way to partitions."""
 
     def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:
-        """`bytes_max` as of `Admission`."""
+        """`bytes_max` as in `Admission`."""
         self.sent: Admission[GroupId] = Admission(
             kind, "partition", calls_max=calls_max, bytes_max=bytes_max
         )
@@ -167,21 +167,21 @@ class Sending:
         return self.sent.bytes + self.waiting.bytes
 
     def enter(self, group: GroupId, size: int, *, waits: bool, named: Callable[[], str]) -> Ticket:
-        """`waits`: for a leader of the group. Raises OVERLOADED."""
+        """`waits`: whether the call waits for a leader of the group. Raises OVERLOADED."""
         budget = self.waiting if waits else self.sent
         budget.enter(group, size, named=named)
         return Ticket(self, budget, group, size)
 
 
 class Slots:
-    """Counts what is open of one kind, for each caller and together. A caller has a part of the
-    whole, so that one that opens many leaves room for the others.
+    """Counts open objects of one kind, for each caller and in total. A caller may hold only a part
+    of the total, so that one caller with many leaves capacity for the others.
     """
 
     __slots__ = ("_callers", "_kind", "_most", "_most_of_one", "_open")
 
     def __init__(self, kind: str, *, most: int, most_of_one: int) -> None:
-        """`kind` in the plural, for people."""
+        """`kind` in the plural, for messages."""
         self._kind = kind
         self._most = most
         self._most_of_one = most_of_one
@@ -189,7 +189,9 @@ class Slots:
         self._callers: dict[str, int] = {}
 
     def enter(self, caller: str) -> Callable[[], None]:
-        """What gives the slot back, called once. Raises OVERLOADED."""
+        """Takes a slot, and returns a function that frees it, to be called once. Raises
+        OVERLOADED.
+        """
         mine = self._callers.get(caller, 0)
         if mine >= self._most_of_one:
             raise self._overloaded("this connection", mine, self._most_of_one)

@@ -1,7 +1,7 @@
-"""Builds the service of a node: every part with what it needs, in the order that this allows.
+"""Builds the service of a node: every part with its dependencies, in the order that this requires.
 
-Nothing is handed over after construction but the handlers in `QueryAnswers`: queries about a group
-are answered by parts that send queries themselves.
+Dependencies are passed to constructors only. The exception are the handlers in `QueryAnswers`:
+queries about a group are answered by parts that send queries themselves.
 """
 
 from collections.abc import Callable, Collection
@@ -61,8 +61,8 @@ def assemble(
     settles_max: int = SETTLES_WAITING_MAX,
     leases_max: int = LEASES_WAITING_MAX,
 ) -> QueueService:
-    """Called on the event loop that all of it runs on. `forwarder`, `out_of_reach` and `born` as of
-    `Router`.
+    """Called on the event loop that the service runs on. `forwarder`, `out_of_reach` and `born` as
+    in `Router`.
     """
 
     def on_counted(group: GroupId, effects: PartitionEffects) -> None:

@@ -1,5 +1,5 @@
-"""The cluster for operators: what this node knows of it, handing off, replacing a lost node,
-draining and removing.
+"""The cluster for operators: this node's view of it, hand-off of leaderships, and replacing,
+draining and removing nodes.
 """
 
 import asyncio
@@ -39,17 +39,21 @@ if TYPE_CHECKING:
     from querator.storage.environment import Environment
 
 Ask = Callable[[PlacedNode], Awaitable[Description | str]]
-"""What who answers at the node's address says of itself, or why it does not."""
+"""Description of the process at the node's address, given by itself, or the reason why there is
+none.
+"""
 
 Held = Mapping[GroupId, tuple[int, tuple[int, ...]]]
-"""Numbers of items, and the partitions that they wait for."""
+"""Number of items by group, and the partitions that they wait for."""
 
 HAND_OFF_S_MAX = 8.0
-"""How long leaderships may take to be taken by others: an answer comes within 10 s."""
+"""Maximum time for other nodes to take leaderships over: an answer comes within 10 s."""
 
 
 class ClusterService:
-    """Every method raises QueratorError, and runs on the event loop of the host."""
+    """Status and changes of the cluster. Every method raises QueratorError, and runs on the event
+    loop of the host.
+    """
 
     def __init__(
         self,
@@ -65,12 +69,12 @@ class ClusterService:
         conditions: Callable[[], Sequence[ClusterCondition]] = tuple,
         scrub: Callable[[], ClusterScrub] = ClusterScrub,
     ) -> None:
-        """`ask` asks what answers at a node's address for other nodes; None: this node is alone.
-        `connected` gives the other nodes whose connections are open; `on_hand_off` is told when the
+        """`ask` asks the process at a node's address for other nodes; None on a single node.
+        `connected` returns the other nodes with open connections. `on_hand_off` is called when the
         node should get no more clients. `damaged` counts the blocks of a group that cannot be read
-        here, and their items. `old_copies` says, by name, why nodes were refused that came with an
-        old copy of their data; `conditions` what is wrong on this node, `scrub` how far it is with
-        looking for damage.
+        here, and their items. `old_copies` returns, by node name, why nodes with an old copy of
+        their data were refused. `conditions` returns the conditions of this node, and `scrub` the
+        progress of its background reads.
         """
         self._host = host
         self._environment = environment
@@ -128,7 +132,9 @@ class ClusterService:
         )
 
     def _held(self, placed: PlacementMap) -> Held:
-        """What the partitions hold that this node leads, and for which others."""
+        """Items held by the partitions that this node leads, and the partitions that
+        they wait for.
+        """
         groups = [group for queue in placed if queue.routing for group in queue.groups]
         with self._environment.snapshot() as txn:
             return {group: queries.held(txn, group) for group in groups if self._host.leads(group)}
@@ -188,7 +194,7 @@ class ClusterService:
         return ClusterPending(queue.namespace, queue.name, doing, tuple(waits_for))
 
     async def plan(self) -> ClusterPlan:
-        """What is under way and what comes next, as far as this node knows the map."""
+        """Moves in progress and planned moves, by this node's map."""
         placed = self._placement.map
         planning = await asyncio.to_thread(planned, placed)
         moves = []
@@ -203,7 +209,7 @@ class ClusterService:
     # --- handing off -------------------------------------------------------------
 
     async def hand_off(self, name: str) -> NodeHandedOff:
-        """Gives the leaderships of this node away. `name` empty: whatever it is called."""
+        """Hands off the leaderships of this node. `name` empty: this node, whatever its name."""
         own = node_name(self._host.node)
         if name not in ("", own):
             raise invalid(
@@ -216,9 +222,9 @@ class ClusterService:
     # --- replacing ---------------------------------------------------------------
 
     async def replace(self, name: str) -> NodeReplaced:
-        """Lets the node that waits under this name take the place of the one with the lost data.
+        """Lets the waiting node of this name replace the node with the lost data.
 
-        Refused for a name that is not known, while its data is there, and when nobody waits.
+        Refused for an unknown name, while the node's data is present, and when no node waits.
         """
         placed = self._placement.map
         known = _known(placed, name)
@@ -242,13 +248,15 @@ class ClusterService:
     # --- draining and removing ---------------------------------------------------
 
     async def drain(self, name: str, *, undo: bool) -> NodeRetired:
-        """Has the replicas of the node moved to others, or lets it have some again."""
+        """Moves the replicas of the node to other nodes, or lets it have replicas again."""
         _known(self._placement.map, name)
         await self._placement.change(DrainNode(name, drain=not undo))
         return self._retired(name, NodeState.ACTIVE if undo else NodeState.DRAINING)
 
     async def remove(self, name: str) -> NodeRetired:
-        """Removes the node for ever. Refused while it is up with replicas: it is to be drained."""
+        """Removes the node for ever. Refused while it is up with replicas: it must be drained
+        first.
+        """
         placed = self._placement.map
         known = placed.node(name)
         if known is not None:
@@ -277,7 +285,7 @@ class ClusterService:
         await self._placement.change(ReadmitNode(name))
 
     def _retired(self, name: str, state: NodeState) -> NodeRetired:
-        """The node, in the state that was just decided: the map of this node may be behind."""
+        """The node, with the state that was just decided: the map of this node may be behind."""
         placed = self._placement.map
         known = placed.node(name)
         if known is None:
@@ -287,7 +295,7 @@ class ClusterService:
         return NodeRetired(self._node(known), _partitions_on(placed, known))
 
     async def _ask(self, known: PlacedNode) -> Description:
-        """What waits at the address of the node says of itself."""
+        """Description given by the process that waits at the node's address."""
         name = known.name
         if self._ask_at is None:
             raise invalid("node", f"is {name}, and this node is alone", value=name)
@@ -315,7 +323,7 @@ def _move(
     known: PlacedGroup,
     placing: Placing | None,
 ) -> ClusterMove:
-    """`placing`: where it should be besides; None: it is on its way to where the map has it."""
+    """`placing`: the planned placement; None: the group is moving to its placement in the map."""
     there = tuple(node_name(replica.node) for replica in known.target)
     preferred = placed.preferred(queue.groups[partition])
     leader = "" if preferred is None else node_name(preferred)
@@ -346,7 +354,7 @@ def _partitions_on(placed: PlacementMap, node: PlacedNode) -> int:
 
 
 def _only_here(placed: PlacementMap, node: PlacedNode) -> list[str]:
-    """Queues that have partitions of which there is no replica but on this node."""
+    """Queues with partitions whose only replica is on this node."""
     return sorted(
         queue.name
         for queue in placed

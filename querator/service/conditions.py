@@ -1,9 +1,9 @@
-"""Conditions of a node that make items late or copies doubtful.
+"""Conditions of a node that make items late or replicas doubtful.
 
 The node checks for them every `LOOK_S`. A condition that begins or ends is a log line
-(`condition.began`, `condition.ended`), and those that are present are counted by kind in a metric
-and told in the answer to GetClusterStatus, each as a sentence. `docs/operating.md` has the table
-of kinds, with what an operator does for each.
+(`condition.began`, `condition.ended`). Present conditions are counted by kind in a metric, and
+listed in the answer to GetClusterStatus, each as a sentence. `docs/operating.md` has the table of
+kinds, with what an operator does for each.
 
     kind               present while
     clock_wrong        this node's clock is further than the limit from the median of all clocks
@@ -15,16 +15,16 @@ of kinds, with what an operator does for each.
                        set forward
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
-    no_space           a replica here does not apply its log because the node has no room for it
+    no_space           a replica here does not apply its log because the node has no space for it
     copy_behind        another voter has not on disk what the leader here had `PATIENCE_S` ago
     disk_slow          a sync here took longer than `SLOW_SYNC_S`, within `MEMORY_S`
     event_loop_hung    the event loop here hung (`raft.consensus.loop_watch`), within `MEMORY_S`
     moves_wait         a partition led here has had its moves to another one refused
-    change_waits       this node leads the map, and what is to be done for a queue is not done
-    queue_refuses      a partition refused a call of this node's clients for want of room, within
+    change_waits       this node leads the map, and a change of a queue is not complete
+    queue_refuses      a partition refused a call of this node's clients for lack of space, within
                        `MEMORY_S`
 
-What is refused or late for less than `PATIENCE_S` is no condition: leaders change, links break.
+Refusals and delays of less than `PATIENCE_S` are no condition: leaders change, and links break.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from querator.service.queue_service import QueueService
 
 LOOK_S: Final = 2.0
-"""How often the node checks. A thousand partitions take it a millisecond."""
+"""Interval of the checks. For a thousand partitions a check takes a millisecond."""
 PATIENCE_S: Final = 10.0
 MEMORY_S: Final = 30.0
 _SLOW_SYNC_BUCKET: Final = 21
-"""The first bucket of `TurnStats.commit_us` whose syncs are slow."""
+"""The first bucket of `TurnStats.commit_us` that counts as slow."""
 SLOW_SYNC_S: Final = 2 ** (_SLOW_SYNC_BUCKET - 1) / 1e6
 _NAMED_MAX: Final = 5
 _MAP_NAME: Final = "(map)"
@@ -77,7 +77,9 @@ _log = telemetry.logger(__name__)
 
 
 class Conditions:
-    """Of one node, on its event loop. `start` once, `stop` before the loop ends."""
+    """Conditions of one node, on its event loop. Call `start` once, and `stop` before the loop
+    ends.
+    """
 
     def __init__(
         self,
@@ -99,7 +101,9 @@ class Conditions:
         self._present: dict[tuple[str, str], ClusterCondition] = {}
         self._since_s: dict[tuple[str, str], float] = {}
         self._lagging: dict[tuple[GroupId, int], tuple[int, float]] = {}
-        """By group and replica: an index of the log that it is to reach, and since when."""
+        """By group and replica: a log index that the replica has to reach, and the start of the
+        wait.
+        """
         self._slow_syncs = 0
         self._slow_sync_s = float("-inf")
         self._loop_hangs = 0
@@ -108,7 +112,7 @@ class Conditions:
 
     @property
     def present(self) -> tuple[ClusterCondition, ...]:
-        """As of the last check."""
+        """Conditions found by the last check."""
         return tuple(self._present.values())
 
     def start(self) -> None:
@@ -123,7 +127,7 @@ class Conditions:
         self.look()
 
     def look(self) -> None:
-        """Checks now."""
+        """Checks for conditions."""
         now_s = self._now_s()
         found = {(one.kind, one.about): one for one in self._found(now_s)}
         for key, one in found.items():
@@ -369,7 +373,9 @@ class Conditions:
         groups: Iterable[GroupId],
         sentence: Callable[[str, Sequence[GroupId]], str],
     ) -> Iterator[ClusterCondition]:
-        """One condition for each queue; `sentence` gets its partitions, named, and as groups."""
+        """One condition per queue; `sentence` gets the names of its partitions, and
+        their groups.
+        """
         queues: dict[str, list[GroupId]] = defaultdict(list)
         for group in groups:
             queues[self._queue_name(group)].append(group)

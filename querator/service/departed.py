@@ -1,12 +1,12 @@
-"""Has partitions that this node leads forget groups that have left the map.
+"""Lets partitions that this node leads forget groups that have left the map.
 
-A partition remembers up to which move it has taken those of each source, and sent some to each
-target (`partition.departed`). When a queue has been deleted, or partitions have closed, that is of
-no use any more. Nobody waits for it: what changes is gathered for LOOK_S.
+A partition remembers the last move that it has accepted from each source, and sent to each target
+(`partition.departed`). This is useless once a queue has been deleted, or partitions have closed.
+Forgetting is not urgent, so changes are collected for LOOK_S.
 
-"Left" is read off the map, after it has caught up with the leader's: a group that is remembered was
-in a map once, ids are never given again, and those below it were in maps before. So what such a map
-does not have, of these, has left it for ever.
+"Left" is decided by the map, after it has caught up with the leader's: a remembered group was in a
+map once, ids are never reused, and groups with lower ids were in maps before. So a remembered group
+that is missing in such a map has left it for ever.
 """
 
 import asyncio
@@ -23,31 +23,31 @@ from querator.service.routing.router import Router
 from querator.storage.environment import Environment
 
 LOOK_S: Final = 10.0
-"""After a change of the map or of leaders, or a failure."""
+"""Delay after a change of the map or of leaders, or after a failure."""
 LOOKED_AT_ONCE: Final = 100
-"""Partitions, before others of the loop have their turn."""
+"""Number of partitions that are checked before other tasks of the loop get their turn."""
 
 _log = telemetry.logger(__name__)
 
 
 class Departed:
-    """On the event loop."""
+    """Removes departed groups from partitions led here. Used on the event loop."""
 
     def __init__(self, router: Router, directory: QueueDirectory, environment: Environment) -> None:
         self._router = router
         self._environment = environment
         self._directory = directory
         self._routes: dict[PartitionRoute, None] = {}
-        """To be looked at."""
+        """Partitions to check."""
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
     def look(self, route: PartitionRoute) -> None:
-        """This node leads the partition from here on, or not any more."""
+        """This node has begun or ceased to lead the partition."""
         if route.local and not self._stopped:
             self._routes[route] = None
             if self._task is None:
-                # Owned: it ends when nothing is left to be looked at, or `stop` cancels it.
+                # Owned: it ends when no partition is left to check, or `stop` cancels it.
                 self._task = asyncio.get_running_loop().create_task(self._run())
 
     def on_map(self) -> None:
@@ -75,7 +75,7 @@ class Departed:
             self._task = None
 
     async def _forget(self, routes: dict[PartitionRoute, None]) -> None:
-        """Takes out of `routes` those that are done. Raises QueratorError."""
+        """Removes finished partitions from `routes`. Raises QueratorError."""
         found = []
         living = self._living()
         for number, route in enumerate(list(routes)):
@@ -93,7 +93,7 @@ class Departed:
                 done = await self._router.call(route, ForgetGroups(ranges))
                 assert isinstance(done, Done)
                 if not done.changed:
-                    # It was forgotten elsewhere, and this replica is behind.
+                    # They were forgotten through another node, and this replica is behind.
                     break
                 _log.debug("departed.forgotten", group=route.group, rows=done.changed)
             else:
@@ -103,7 +103,7 @@ class Departed:
         return {group for queue in self._router.map for group in queue.groups}
 
     def _named(self, route: PartitionRoute, living: set[int]) -> tuple[tuple[int, int], ...]:
-        """What the partition may forget, if all others than the `living` are gone."""
+        """Ranges that the partition may forget, if all groups except the `living` are gone."""
         owner = self._router.map.by_group(route.group)
         if not route.local or owner is None or owner[0].state is QueueState.DELETING:
             return ()

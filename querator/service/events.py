@@ -1,7 +1,7 @@
-"""What the node reports to its service, passed on to the parts that it concerns.
+"""Events of the node, passed on to the parts of the service that they concern.
 
-The order in which the parts learn of one event is fixed here: first the route of the partition,
-then what other nodes may have of it, then this node's callers, then moves and transactions.
+This module defines the order in which the parts receive one event: first the route of the
+partition, then offers to other nodes, then this node's callers, then moves and transactions.
 """
 
 from querator.model.commands import PartitionEffects
@@ -24,8 +24,8 @@ from querator.service.transactions.driver import Committer
 
 
 class ServiceEvents:
-    """On the event loop. The owner passes on the events of the host, of any group, and each new
-    map, and calls `stop` once.
+    """Receives events on the event loop. The owner passes on the events of the host for all groups,
+    and each new map, and calls `stop` once.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class ServiceEvents:
         self._exchange = exchange
 
     def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
-        """An apply has left a partition so. The placement group is ignored."""
+        """An apply has changed the effects of a partition. The placement group is ignored."""
         if group != PLACEMENT_GROUP:
             self.on_counted(group, self._damage.without_aside(group, effects))
 
     def on_counted(self, group: GroupId, effects: PartitionEffects) -> None:
-        """What a partition has, apart from what leases of this node pass over."""
+        """Handles the effects of a partition, without the blocks that leases of this node skip."""
         route = self._router.on_effects(group, effects)
         supply = self._supplies.on_effects(route, effects)
         if self._exchange is not None:
@@ -74,7 +74,7 @@ class ServiceEvents:
         self._committer.look(route)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
-        """This node leads the group from here on, or no longer."""
+        """This node has begun or ceased to lead the group."""
         if group == PLACEMENT_GROUP:
             self._router.on_leadership(group, leads)
             return
@@ -92,7 +92,9 @@ class ServiceEvents:
                 self._on_route(route)
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> None:
-        """The leader of a group that has a replica here, as far as the raft package knows."""
+        """The leader of a group with a replica here has changed, as far as the raft
+        package knows.
+        """
         route = self._router.on_leader(group, node)
         if group != PLACEMENT_GROUP:
             self._on_route(route)
@@ -103,7 +105,7 @@ class ServiceEvents:
         self._supplies.of(route).notify()
 
     def on_map(self, placed: PlacementMap) -> None:
-        """There is a newer map: what waits at queues that are gone or being deleted ends."""
+        """There is a newer map: waits at queues that are gone or being deleted end."""
         self._leases.end_gone(placed)
         for group in self._router.on_map(placed):
             self._supplies.forget(group)
@@ -115,7 +117,7 @@ class ServiceEvents:
         self._damage.on_map()
 
     async def stop(self) -> None:
-        """Takes nothing more, ends the waits of leases and streams (all this with UNAVAILABLE), and
+        """Refuses further calls, ends the waits of leases and streams (all with UNAVAILABLE), and
         returns when the commands in flight are answered, or after STOP_WAIT_MS_MAX. The host must
         still run.
         """

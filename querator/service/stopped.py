@@ -1,12 +1,13 @@
-"""Partitions that a defect or damage has stopped: a queue with one of them is not changed.
+"""Partitions stopped by a defect or by damage: a queue with such a partition is not changed.
 
-A change of a queue needs every partition. One without a leader gets one before long, and follows
-then. One that is stopped does so only when an operator has repaired it. So the partitions are asked
-before the change is decided, and a change that one of them could not follow is refused as a whole:
-nothing of it is stored.
+A change of a queue needs every partition. A partition without a leader soon gets one, and then
+follows the change. A stopped partition follows only after an operator has repaired it. So all
+partitions are asked before the change is decided. A change that one of them could not follow is
+refused as a whole, and nothing of it is stored.
 
-A replica that is stopped says so to whoever asks it. Replicas are asked when the partition does not
-answer within LOOK_S: as long as others are a majority, they go on without the stopped one.
+A stopped replica reports that it is stopped when it is asked. Replicas are asked when the partition
+does not answer within LOOK_S: while the others are a majority, the partition works without the
+stopped replica.
 """
 
 import asyncio
@@ -21,14 +22,14 @@ from querator.service.routing.outcomes import each
 from querator.service.routing.router import Router
 
 LOOK_S = 1.0
-"""How long a partition may take to answer, and its replicas after that."""
+"""Maximum time for the answer of a partition, and then for that of its replicas."""
 
 _STOPPED = (ErrorCode.INTERNAL, ErrorCode.STORAGE_FAILED)
 
 
 async def check_running(router: Router, queue: Queue, *, deadline: float | None) -> None:
-    """Raises STORAGE_FAILED when partitions of the queue are stopped; within half of the time until
-    the deadline.
+    """Raises STORAGE_FAILED when partitions of the queue are stopped; takes at most half of the
+    time until the deadline.
     """
     answers = await each(
         [
@@ -55,7 +56,9 @@ def _latest(deadline: float | None) -> float:
 
 
 async def _why_stopped(router: Router, group: GroupId, latest: float) -> str:
-    """What the replicas of a partition say that are stopped; empty: none says so."""
+    """Reports of the stopped replicas of a partition; empty: no replica reports that it
+    is stopped.
+    """
     nodes = [node_name(replica.node) for replica in router.map.replicas(group)]
     answers = await each([_ask(router, node, group, latest) for node in nodes])
     return "; ".join(

@@ -1,13 +1,13 @@
-"""One advance of a reader: every partition is asked, and what it may have is shared out.
+"""One advance of a reader: every partition is asked, and the reader's limit is shared among them.
 
-    look       every partition is asked what the command would come to (a read at its leader)
-    share      what is ready is shared out among the partitions that have some
-    act        whatever would change something is proposed, one entry for each partition
+    look       every partition is asked for the outcome of the command (a read at its leader)
+    share      the limits of the call are shared among the partitions with ready items
+    act        a command that changes something is proposed, one entry per partition
 
-A node may not have heard of partitions that the queue got a moment ago. The other partitions have:
-they are told each version of the number before any item goes by it. So a call that finds nothing
-asks the placement group when one of them knows a later version than this node. If that does not
-answer, the next partition is named as one that could not be asked.
+A node may not know partitions that the queue has just got. The other partitions know of them: they
+receive each version of the number of partitions before any item is routed by it. So when a call
+finds nothing and a partition knows a later version than this node, the node asks the placement
+group. If that does not answer, the next partition is reported as one that could not be asked.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 
 LOOK_PAUSE_S = 0.02
-"""Between two looks at a partition of which nothing could be had."""
+"""Interval between two looks at a partition that had nothing."""
 
 
 class _Piece(msgspec.Struct, frozen=True):
-    """What a call asks of one partition."""
+    """Part of a call for one partition."""
 
     partition: int
     route: PartitionRoute
@@ -54,8 +54,8 @@ async def advance_reader(
     deadline: float | None,
     until: float,
 ) -> AdvancedReader:
-    """Waits until then for what becomes ready. Raises QueratorError: what a partition refuses for
-    good, or when none of them answers.
+    """Waits until `until` for ready items. Raises QueratorError: a permanent refusal of a
+    partition, or when no partition answers.
     """
     bounded = any(ack.ready_upto for ack in call.acks)
     acks = {ack.partition: ack for ack in call.acks}
@@ -86,8 +86,8 @@ async def advance_reader(
 
 
 def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list[ReaderProgress]:
-    """The partitions that this node's map has not. Unless it is known which there are, those that
-    have acknowledgements may be there, and so may the next one.
+    """Progress of partitions that are missing in this node's map. Unless the partitions are
+    certain, those with acknowledgements may exist, and so may the next one.
     """
     numbers = {partition for partition in acks if partition >= len(queue.groups)}
     if not known:
@@ -100,7 +100,7 @@ def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list
 
 
 class _Round:
-    """One look at all partitions, and what follows from it."""
+    """One look at all partitions, and the commands that follow from it."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class _Round:
         self._pieces = pieces
         self._deadline = deadline
         self.routing = 0
-        """The last version of the number of partitions that any of them was told."""
+        """The latest version of the number of partitions that any partition has received."""
         self.in_vain = False
-        """Whether all that was ready has died when it was to be reserved: there may be more."""
+        """Whether all ready items were gone when they were to be reserved: there may be more."""
 
     async def run(self) -> list[ReaderProgress]:
         outlooks = await self._outlooks()
@@ -153,7 +153,7 @@ class _Round:
         now_s = asyncio.get_running_loop().time()
         latest = now_s + READER_PARTITION_WAIT_MS / 1000
         if self._deadline is not None:
-            # The other half is for what follows.
+            # The other half is left for the next steps.
             latest = min(latest, (now_s + self._deadline) / 2)
         outlooks = await each([self._look(piece, latest) for piece in self._pieces])
         first = outlooks[0]
@@ -165,11 +165,11 @@ class _Round:
             if isinstance(outlook, QueratorError) and outlook.code is ErrorCode.READER_NOT_FOUND
         ]
         if isinstance(first, QueratorError):
-            # It alone can say whether there is such a reader.
+            # Only partition 0 can say whether there is such a reader.
             for place in strangers:
                 outlooks[place] = first
         elif strangers:
-            # Partition 0 knows this epoch as the last one.
+            # Partition 0 knows this epoch as the latest one.
             met = await each([self._introduce(self._pieces[place], latest) for place in strangers])
             for place, outlook in zip(strangers, met, strict=True):
                 outlooks[place] = outlook
@@ -183,13 +183,13 @@ class _Round:
         return outlook
 
     async def _introduce(self, piece: _Piece, latest: float) -> Outlook:
-        """Tells a partition of a reader that it does not know."""
+        """Opens a reader in a partition that does not know it."""
         command = OpenReader(self._call.reader_id, self._call.epoch)
         await self._router.call(piece.route, command, deadline=latest)
         return await self._look(piece, latest)
 
     def _shares(self, outlooks: Sequence[Outlook | QueratorError]) -> list[tuple[int, int]]:
-        """(items, bytes) that each partition may reserve, besides what is open."""
+        """(items, bytes) that each partition may reserve, in addition to open batches."""
         items_left, bytes_left = self._call.max_items, self._call.max_bytes
         ready = []
         for outlook in outlooks:
@@ -214,7 +214,7 @@ class _Round:
         if outlook.result is not None:
             return outlook.result
         if not outlook.acknowledges and not items:
-            # Others have what the call may have.
+            # Other partitions use up the limit of the call.
             return ReaderProgress(piece.partition, piece.ack.ack_seq)
         command = _command(self._call, piece, items=items, size=size)
         result = await self._router.call(piece.route, command, deadline=self._deadline)
@@ -253,7 +253,7 @@ async def _until_ready(
     until: float,
 ) -> bool:
     """Waits at the leaders of all partitions until one of them has something, or the queue has
-    other partitions; False: nothing of that happened until then.
+    other partitions; False: neither happened before `until`.
     """
     loop = asyncio.get_running_loop()
     if loop.time() >= until:
@@ -276,8 +276,8 @@ async def _until_ready(
 async def _ready(
     router: Router, call: AdvanceReaderCall, piece: _Piece, told: int, until: float
 ) -> bool:
-    """Whether the partition has something to say, until then; the next round finds out what. `told`
-    is the last version of the number of partitions that was asked about.
+    """Whether the partition has news before `until`; the next round finds out which. `told` is the
+    latest known version of the number of partitions.
     """
     loop = asyncio.get_running_loop()
     command = _command(call, piece)
@@ -289,7 +289,7 @@ async def _ready(
         except QueratorError as error:
             if not error.retriable:
                 return True
-            # It has no leader at present, or not enough time.
+            # It has no leader at present, or too little time.
             outlook = None
         if outlook is not None and _says_something(outlook, told):
             return True

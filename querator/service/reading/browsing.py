@@ -1,9 +1,10 @@
-"""Scans of partitions by the page, made by the leader's node in threads of their own.
+"""Scans of partitions, page by page, made by the leader's node in separate threads.
 
     stream ──page──► router ──► leader's node: ReadIndex ──► scan thread ──► columns
 
-A page is read from a snapshot that ends with it, so a scan pins no pages of the storage, however
-slowly it is read. The thread may wait for the disk; the loop and the raft thread do not.
+A page is read from a snapshot that ends with the page. So a scan pins no pages of the storage,
+however slowly it is read. The thread may wait for the disk; the event loop and the raft thread do
+not.
 """
 
 import asyncio
@@ -34,8 +35,8 @@ def batch_slots() -> Slots:
 
 
 class Scans:
-    """The pages that a node makes, of scans and of batches one at a time each, so that neither
-    waits for the other. On the event loop.
+    """Makes pages of scans and of batches, each kind in a thread of its own, so that neither waits
+    for the other. Used on the event loop.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -45,7 +46,7 @@ class Scans:
         self._closed = False
 
     async def page(self, query: BrowseQuery) -> BrowsedPage:
-        """Raises UNAVAILABLE when it is closed."""
+        """Raises UNAVAILABLE when the scans are closed."""
         if self._closed:
             raise stopping_error()
         return await asyncio.get_running_loop().run_in_executor(self._browses, self._page, query)
@@ -61,12 +62,12 @@ class Scans:
         return page
 
     async def close(self) -> None:
-        """Returns when nobody reads the storage, nor will. Does nothing twice."""
+        """Returns when no thread reads the storage, and none will. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
         for thread in (self._browses, self._batches):
-            # What began before has ended when this one's turn comes.
+            # Earlier work of the thread has ended when this call has its turn.
             await asyncio.get_running_loop().run_in_executor(thread, int)
             thread.shutdown(wait=False)
 
@@ -105,7 +106,7 @@ class Scans:
 
 
 class Browsing:
-    """One scan of a partition. Its owner closes it, once."""
+    """One scan of a partition. Its owner closes it once."""
 
     def __init__(
         self, call: BrowseCall, route: PartitionRoute, *, router: Router, left: Callable[[], None]
@@ -118,7 +119,7 @@ class Browsing:
         self.close = left
 
     async def page(self, from_seq: int) -> BrowsedPage:
-        """The page that begins there. The first page fixes where the scan ends. Raises
+        """The page that begins at `from_seq`. The first page fixes the end of the scan. Raises
         QueratorError.
         """
         call = self._call

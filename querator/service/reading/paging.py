@@ -1,8 +1,8 @@
-"""Page tokens: where a list goes on, opaque to clients.
+"""Page tokens: the place where a list continues, opaque to clients.
 
-A token names the last thing that was shown, not a number of things: what comes or goes meanwhile
-neither repeats nor hides others. It is good for one list only (`scope`), and carries a checksum, so
-that garbage and a token of another list are refused instead of read as a place.
+A token names the last entry of a page, not a number of entries: entries that appear or disappear
+meanwhile neither repeat nor hide others. It is valid for one list only (`scope`), and carries a
+checksum, so that garbage and tokens of other lists are refused.
 """
 
 import base64
@@ -33,7 +33,7 @@ def decode(scope: str, token: str) -> bytes:
 
 
 def encode_item(scope: str, partition: int, after_seq: int) -> str:
-    """Goes on in a partition, after a sequence."""
+    """Token to continue in a partition, after a sequence."""
     return encode(scope, _ITEM_PLACE.pack(partition, after_seq))
 
 

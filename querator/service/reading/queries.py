@@ -1,8 +1,8 @@
-"""Reads of partitions and of the map, linearizable unless a stale one is asked for.
+"""Reads of partitions and of the map, linearizable unless a stale read is requested.
 
-A linearizable read is answered on the leader's node, from a snapshot that is taken after the leader
-has confirmed its office to itself (ReadIndex): it shows everything that was acknowledged before the
-read began. A stale one is answered from whatever replica is at hand, as of its last turn.
+A linearizable read is answered on the leader's node, from a snapshot taken after the leader has
+confirmed its leadership (ReadIndex): it shows everything that was acknowledged before the read
+began. A stale read is answered from any local replica, as of its last turn.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
 
 NOT_OPEN = "replica"
-"""The field of the error of a node that cannot open its replica: another may lead the group."""
+"""Error field of a node that cannot open its replica: another node may lead the group."""
 
 PartitionQuery = StatsQuery | PeekQuery | LettersQuery | ReadersQuery
 _ANSWERED = (
@@ -69,7 +69,7 @@ _ANSWERED = (
 
 
 class Reads:
-    """Of one node. On the event loop."""
+    """Reads of one node. Used on the event loop."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Reads:
         transactions: Callable[[TransactionQuery], Awaitable[Any]],
         answers: QueryAnswers,
     ) -> None:
-        """`transactions` answers questions about transactions of a group that this node leads."""
+        """`transactions` answers queries about transactions of a group that this node leads."""
         self._host = host
         self._router = router
         self._environment = environment
@@ -101,13 +101,13 @@ class Reads:
     async def readers(
         self, groups: Sequence[GroupId], *, stale: bool, deadline: float | None = None
     ) -> list[tuple[ReaderState, ...]]:
-        """Of each partition, in order. Raises QueratorError."""
+        """Readers of each partition, in order. Raises QueratorError."""
         return await self._all([ReadersQuery(group, stale) for group in groups], deadline)
 
     async def damage(
         self, group: GroupId, *, deadline: float | None = None
     ) -> tuple[DamagedBlock, ...]:
-        """The blocks of a partition that its leader cannot mend, which tries once more. Raises
+        """The blocks of a partition that its leader cannot repair, after one more attempt. Raises
         QueratorError.
         """
         found: tuple[DamagedBlock, ...] = await self._router.read(
@@ -194,7 +194,7 @@ class Reads:
 
     def _check_open(self, group: GroupId) -> None:
         """Raises NOT_LEADER when this node should have a replica of the group that is not open
-        here; of field NOT_OPEN when it cannot be opened. A new one is opened before long.
+        here; with field NOT_OPEN when it cannot be opened. A new replica is opened soon.
         """
         placed = self._router.map.placed(group)
         if placed is None or placed.replica_on(self._host.node) is None:
@@ -267,7 +267,7 @@ class Reads:
 
 
 def leaderless(router: Router, queue: Queue) -> QueratorError:
-    """No partition of the queue is led by anybody that is known here."""
+    """Error for a queue without a partition whose leader is known here."""
     for route in router.routes(queue):
         if (error := router.cut_off(route)) is not None:
             return error
@@ -282,7 +282,7 @@ def check_waited(
     router: Router, queue: Queue, call: LeaseCall, routes: Sequence[PartitionRoute]
 ) -> None:
     """Raises QueratorError when a lease call has got nothing, and it is not certain that nothing
-    was ready for its whole wait.
+    was ready during its whole wait.
     """
     if router.stopping:
         raise stopping_error()

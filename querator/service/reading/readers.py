@@ -1,13 +1,14 @@
-"""Readers of a queue: their calls are split by partition, and the answers merged.
+"""Calls of readers of a queue: split by partition, and their answers merged.
 
-The call that is made again and again is in `advancing`. When it finds nothing to do, it costs the
-log nothing, however often it is repeated. When it waits, it does so at the leaders.
+The call that is repeated all the time is in `advancing`. When it finds nothing to do, it writes
+nothing to the log, however often it is repeated. When it waits, it does so at the leaders.
 
-Partition 0 says which epoch of a reader is the last: it is there as long as the queue is. A
-partition that has not heard of a reader (it is younger) hears of it when it is met.
+Partition 0 decides which epoch of a reader is the latest: it exists as long as the queue. A
+partition that does not know a reader, because the partition is younger, learns of it at the next
+contact.
 
-A partition that does not answer in time leaves the others what they are: it says why, and its open
-batch is given out by the next call.
+A partition that does not answer in time does not affect the others: the answer has its error, and
+its open batch is given out by the next call.
 """
 
 import asyncio
@@ -48,10 +49,10 @@ from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_partition
 
 ROUND_S = 0.2
-"""Kept back of a call's time for what becomes ready at the last moment."""
+"""Part of a call's time that is reserved for items that become ready at the last moment."""
 
 _OF_PARTITIONS_THAT_GO = (ErrorCode.QUEUE_DELETING, ErrorCode.ACK_MISMATCH)
-"""What they answer; one that is closed knows acknowledgements that the caller has given up."""
+"""Errors of such partitions. A closed one knows acknowledgements that the caller has given up."""
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class ReaderService:
     def __init__(
         self, *, router: Router, directory: QueueDirectory, reads: Reads, calls: Held
     ) -> None:
-        """`calls` counts what has been taken on and may wait."""
+        """`calls` counts accepted calls that may wait."""
         self._reading = batch_slots()
         self._router = router
         self._directory = directory
@@ -71,7 +72,7 @@ class ReaderService:
 
     async def open(self, call: OpenReaderCall) -> OpenedReader:
         if not call.request_id:
-            # The router may repeat the command, and what was given up may come late.
+            # The router may repeat the command, and an abandoned command may arrive late.
             call = msgspec.structs.replace(call, request_id=str(uuid_utils.uuid7()))
         queue = await self._directory.find(call.namespace, call.queue)
         deadline = deadline_after(call.timeout_ms)
@@ -106,7 +107,7 @@ class ReaderService:
     async def list(
         self, namespace: str, name: str, *, stale: bool, timeout_ms: int = 0
     ) -> tuple[Reader, ...]:
-        """By name."""
+        """Readers of the queue, ordered by name."""
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.find(namespace, name)
         if not stale:
@@ -127,8 +128,8 @@ class ReaderService:
         )
 
     async def _as_it_is(self, queue: Queue, work: Callable[[Queue], Awaitable[T]]) -> T:
-        """What work that may be repeated comes to; begun anew when it meets a partition that has
-        gone, or has gone and come again, of which this node had not heard.
+        """Result of repeatable work on the queue. The work begins again when it meets a partition
+        that has gone, or has gone and come again, without this node's knowledge.
         """
         while True:
             try:
@@ -145,7 +146,7 @@ class ReaderService:
 
 
 class BatchReading:
-    """One part of a batch, by the page. Its owner closes it, once."""
+    """One part of a batch, page by page. Its owner closes it once."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class BatchReading:
         self.close = left
 
     async def page(self, from_index: int) -> BatchPage:
-        """The page that begins there. Raises QueratorError."""
+        """The page that begins at `from_index`. Raises QueratorError."""
         call = self._call
         query = BatchQuery(
             self._route.group,
@@ -188,7 +189,7 @@ async def open_reader(
     deadline: float | None,
 ) -> OpenedReader:
     """Every partition knows the epoch when this returns. Raises QueratorError."""
-    # One that cannot begin everywhere would end the run that goes on, and count as a replay.
+    # A run that cannot begin everywhere would end the current one, and count as a replay.
     await reads.readers(queue.groups, stale=False, deadline=deadline)
     opening = OpenReader(call.reader_id, request_id=call.request_id)
     first = await _opened(router, router.route(queue.groups[0]), opening, deadline)
@@ -230,7 +231,7 @@ def _behind(queue: Queue, routing: int) -> QueratorError:
 async def list_readers(
     reads: Reads, queue: Queue, *, stale: bool, deadline: float | None
 ) -> tuple[Reader, ...]:
-    """By name. Raises QueratorError."""
+    """Readers ordered by name. Raises QueratorError."""
     found: dict[str, list[tuple[int, ReaderState]]] = {}
     states_of = await reads.readers(queue.groups, stale=stale, deadline=deadline)
     for partition, states in enumerate(states_of):
@@ -242,8 +243,8 @@ async def list_readers(
 async def release_reader(
     router: Router, reads: Reads, queue: Queue, call: ReleaseReaderCall, *, deadline: float | None
 ) -> ReleasedReader:
-    """Releases what is open when the call comes, not what is given out meanwhile. Raises
-    QueratorError; a repeat then does the rest.
+    """Releases batches that are open when the call comes, not those given out meanwhile. Raises
+    QueratorError; a repeat then releases the rest.
     """
     if call.partition is not None:
         if call.remove:
@@ -266,8 +267,8 @@ async def release_reader(
                     there.append((routes[partition], seq))
     if not known:
         raise refused(unknown_reader(call.reader_id))
-    # Partition 0 first: a reader that it does not know is made known nowhere else, and one that it
-    # keeps, for it still reads, goes on everywhere.
+    # Partition 0 first: a reader that it does not know is not opened in other partitions, and a
+    # reader that it keeps because it still reads continues everywhere.
     items: list[int] = []
     for some in (there[:1], there[1:]):
         results = await each([_release(router, call, *one, deadline) for one in some])

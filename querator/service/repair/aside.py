@@ -1,7 +1,7 @@
-"""The damaged blocks that leases of this node pass over.
+"""The damaged blocks that leases of this node skip.
 
-Which blocks a node cannot read is known on that node alone, but all replicas must pass over the
-same ones. So each lease command that is proposed here names them.
+Only this node knows which blocks it cannot read, but all replicas must skip the same blocks. So
+each lease command that is proposed here names them.
 """
 
 from typing import Any
@@ -15,27 +15,29 @@ from querator.partition.payloads import BlockDamaged
 
 
 class AsideBlock:
-    """One damaged block, and when it is asked of the other replicas again."""
+    """One damaged block, and the time of the next request to the other replicas."""
 
     __slots__ = ("again_s", "damaged", "pause_ms")
 
     def __init__(self, damaged: BlockDamaged | None) -> None:
         self.damaged = damaged
-        """None: what is damaged is not the payload, which is all that can be mended."""
+        """None: the damage is not in the payload, which is the only part that can be repaired."""
         self.pause_ms = MEND_PAUSE_MS_MIN
         self.again_s = 0.0
-        """When it is asked for, by the loop's clock."""
+        """Time of the next request, by the loop's clock."""
 
 
 class AsideBlocks:
-    """Of all partitions of this node. Only `repair.damage` adds and removes blocks."""
+    """Damaged blocks of all partitions of this node. Only `repair.damage` adds and
+    removes blocks.
+    """
 
     def __init__(self) -> None:
         self.by_group: dict[GroupId, dict[int, AsideBlock]] = {}
         """By group and the first sequence of the block."""
 
     def amend(self, group: GroupId, command: Any) -> Any:
-        """The command as it is proposed here, where the group is led."""
+        """The command as it is proposed on this node, which leads the group."""
         blocks = self.by_group.get(group)
         if not blocks or not isinstance(command, Lease):
             return command

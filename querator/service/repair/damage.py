@@ -1,19 +1,19 @@
-"""Blocks whose payload this node cannot read: set aside, made known, and mended.
+"""Blocks whose payload this node cannot read: set aside, reported, and repaired.
 
-    found ──► aside: leases that are led here name the block, and pass over its items
-                │    asked of the other replicas, one block of the node at a time
+    found ──► aside: leases that are led here name the block, and skip its items
+                │    requested from the other replicas, one block of the node at a time
                 ▼
-    a replica has it whole ──► written again ──► ready, and whoever waits is told
-    none has it            ──► aside; asked again after a pause
+    a replica has it whole ──► written again ──► ready, and waiters are notified
+    none has it            ──► aside; requested again after a pause
 
-The items of a lease that cannot be read are given back without counting an attempt. What is known
-here is of this node's disk alone: another leader leases the same items as long as it can read them.
-So nothing of it is in the log, but the list of blocks in each lease command, for all replicas must
-pass over the same ones.
+Unreadable items of a lease are released without counting an attempt. Damage concerns this node's
+disk alone: another leader leases the same items as long as it can read them. So the log contains
+nothing of it except the list of blocks in each lease command, because all replicas must skip the
+same blocks.
 
-A replica answers for an attachment only when it has applied the entry that brought it: until then
-it might have another entry at this place. The bytes are checked against the checksum of the row,
-whose key is in it, and against the length that the block has here.
+A replica answers for an attachment only after it has applied the entry with the attachment: before
+that, it might have another entry at this index. The bytes are checked against the checksum of the
+row, which covers the row's key, and against the length that the block has here.
 """
 
 import asyncio
@@ -56,17 +56,21 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
 
 RECOUNT_S = 0.1
-"""What is ready is counted again after this, for effects may be told before they can be read."""
+"""Delay before ready items are counted again, because effects may be reported before they can be
+read.
+"""
 
 UNCOUNTED_S = 1.0
-"""The same, when the rows for it could not be read."""
+"""The same delay, when the rows to count could not be read."""
 
 UNMENDED_S = 3 * MEND_ANSWER_MS / 1000
-"""After this no more blocks are tried for an operator, who waits."""
+"""Time after which no more blocks are tried for a waiting operator."""
 NOT_WHOLE = ("payload", "not whole")
-"""Field and value of the refusal of a replica that will not have it whole."""
+"""Field and value of the refusal of a replica that will never have the block whole."""
 OUT_OF_PLACE = (ItemState.LEASED, ItemState.RESERVED)
-"""What is not given up: whoever has it may have got it when it was whole."""
+"""States of items that are not given up: their holder may have received them while they
+were whole.
+"""
 
 _log = telemetry.logger(__name__)
 
@@ -77,7 +81,7 @@ class NowhereWhole(QueratorError):
 
 class Unread(msgspec.Struct, frozen=True):
     """Items of a lease that cannot be delivered. `error` None: their block is gone, or another node
-    could not read it, and has given them back. `mask` is known on the leader's node alone.
+    could not read it and has released them. `mask` is known on the leader's node only.
     """
 
     route: PartitionRoute
@@ -91,7 +95,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class DamageStats(msgspec.Struct, frozen=True):
-    """Blocks since the start; `aside`: by group, those that are damaged at present."""
+    """Numbers of blocks since the start; `aside`: blocks that are damaged at present, by group."""
 
     found: int
     mended: int
@@ -99,7 +103,7 @@ class DamageStats(msgspec.Struct, frozen=True):
 
 
 class Damage:
-    """Of one node. On the event loop."""
+    """Damaged blocks of one node. Used on the event loop."""
 
     def __init__(
         self,
@@ -110,7 +114,9 @@ class Damage:
         environment: Environment,
         on_effects: Callable[[GroupId, PartitionEffects], None],
     ) -> None:
-        """`on_effects` is told what a partition has ready, apart from what is set aside."""
+        """`on_effects` receives the ready items of a partition, without those that are
+        set aside.
+        """
         self._host = host
         self._router = router
         self._environment = environment
@@ -118,10 +124,10 @@ class Damage:
         self._loop = asyncio.get_running_loop()
         self._blocks = aside.by_group
         self._rows: dict[GroupId, dict[tuple[int, int], AsideBlock]] = {}
-        """By index and part: what could not be sent to another replica."""
+        """By index and part: attachments that could not be sent to another replica."""
         self._recounts: dict[GroupId, asyncio.TimerHandle] = {}
         self._uncounted: set[GroupId] = set()
-        """What is ready in them could not be read: nothing is leased until it can be."""
+        """Groups whose ready items could not be read: nothing is leased until they can be."""
         self._mender: asyncio.Task[None] | None = None
         self._mending = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -136,7 +142,7 @@ class Damage:
         )
 
     def items(self, group: GroupId) -> tuple[int, int]:
-        """Blocks of the partition that are set aside here, and their items."""
+        """Number of blocks of the partition that are set aside here, and of their items."""
         blocks = self._blocks.get(group)
         if not blocks:
             return 0, 0
@@ -144,8 +150,8 @@ class Damage:
             return len(blocks), payloads.items_left(generations.view(txn, group), group, blocks)
 
     async def unmended(self, group: GroupId) -> tuple[DamagedBlock, ...]:
-        """The blocks of a partition that is led here that cannot be mended, after one more try.
-        When replicas take long, those that are left are not tried.
+        """The blocks of a partition led here that cannot be repaired, after one more attempt. When
+        replicas take long, the remaining blocks are not tried.
         """
         found = []
         latest = self._loop.time() + UNMENDED_S
@@ -157,7 +163,7 @@ class Damage:
                     continue
             except NowhereWhole as error:
                 lost, reason = True, error.message
-            except Exception as defect:  # noqa: BLE001 - the others are looked at all the same
+            except Exception as defect:  # noqa: BLE001 - the other blocks are checked in any case
                 reason = as_answer(defect, "mending a block").message
             with self._environment.snapshot() as txn:
                 view = generations.view(txn, group)
@@ -170,8 +176,8 @@ class Damage:
     # --- found -------------------------------------------------------------------------------
 
     def found(self, group: GroupId, first_seq: int, error: StorageCorrupt) -> None:
-        """A block cannot be read here. What is beyond DAMAGED_BLOCKS_MAX is not remembered: of so
-        many nothing is leased, and whoever reads it when there are fewer finds it again.
+        """A block cannot be read here. Blocks beyond DAMAGED_BLOCKS_MAX are not remembered: with
+        that number nothing is leased, and a later read finds the others again.
         """
         blocks = self._blocks.get(group, {})
         if self._stopped or first_seq in blocks or len(blocks) >= DAMAGED_BLOCKS_MAX:
@@ -184,14 +190,14 @@ class Damage:
         self._recount(group)
 
     def seen(self, error: BlockDamaged | AttachmentDamaged) -> None:
-        """What was read in the background is damaged."""
+        """A background read has found damage."""
         if isinstance(error, BlockDamaged):
             self.found(GroupId(error.group), error.first_seq, error)
         else:
             self._row(GroupId(error.group), error.index, error.part, "damage.found")
 
     def unsendable(self, group: GroupId, index: int, part: int) -> None:
-        """An attachment is damaged that another replica is to have from this one."""
+        """An attachment that another replica should get from this one is damaged."""
         self._row(group, index, part, "damage.unsendable")
 
     def _row(self, group: GroupId, index: int, part: int, event: str) -> None:
@@ -210,20 +216,22 @@ class Damage:
         self._wake.set()
 
     def give_back(self, unread: Iterable[Unread]) -> None:
-        """Sets the blocks aside whose items could not be read, and releases the items politely."""
+        """Sets aside the blocks of unreadable items, and releases the items without counting an
+        attempt.
+        """
         for one in unread:
             if one.error is None:
                 continue
             self.found(one.route.group, one.first_seq, one.error)
             if one.repeated:
-                # Its first delivery may have been whole, and somebody be at work on it.
+                # The first delivery may have been whole, and a consumer may be processing it.
                 continue
             items = LeaseItems(LeaseNumber(one.lease), payloads.ranges_of(one.first_seq, one.mask))
             command = Retry((items,), count_attempt=False)
             self._router.post(one.route, command, then=_released, patient=True)
 
     def refusal(self, error: BlockDamaged) -> QueratorError:
-        """What whoever reads the block is told, which is set aside."""
+        """Sets the block aside, and returns the error for its reader."""
         group = GroupId(error.group)
         self.found(group, error.first_seq, error)
         names = self._names(group)
@@ -246,7 +254,7 @@ class Damage:
     # --- aside -------------------------------------------------------------------------------
 
     def without_aside(self, group: GroupId, effects: PartitionEffects) -> PartitionEffects:
-        """What a partition has said of itself, less what is set aside here."""
+        """Effects of a partition, without the items that are set aside here."""
         if group not in self._blocks:
             return effects
         ready = 0
@@ -257,8 +265,8 @@ class Damage:
         return msgspec.structs.replace(effects, ready=ready)
 
     def _counted(self, group: GroupId, *, forget: bool = False) -> PartitionEffects | None:
-        """As of the last commit, of one snapshot with what is aside; None: that cannot be read.
-        `forget`: what is gone need not be mended any more.
+        """Effects as of the last commit, without the items set aside, both from one snapshot; None:
+        they cannot be read. `forget`: forgets blocks that are gone.
         """
         blocks = self._blocks.get(group, {})
         try:
@@ -272,7 +280,7 @@ class Damage:
                 if len(blocks) > ASIDE_BLOCKS_MAX:
                     return msgspec.structs.replace(effects, ready=0)
                 aside = payloads.ready_items(view, group, blocks)
-        except Exception as error:  # noqa: BLE001 - counted later; whoever asks goes on without
+        except Exception as error:  # noqa: BLE001 - counted later; the caller continues without
             defect_error(error, "counting what is ready beside damaged blocks")
             self._uncounted.add(group)
             self._count_later(group, UNCOUNTED_S)
@@ -297,7 +305,7 @@ class Damage:
     # --- mended ------------------------------------------------------------------------------
 
     def payload(self, query: PayloadQuery) -> Payload:
-        """What this node's replica has. Raises QueratorError."""
+        """The payload as stored by this node's replica. Raises QueratorError."""
         group, index, part = query.group, query.index, query.part
         with self._environment.snapshot() as txn:
             view = generations.view(txn, group)
@@ -425,8 +433,8 @@ class Damage:
         raise QueratorError(ErrorCode.UNAVAILABLE, f"no other replica has sent it whole; {why}")
 
     def _holders(self, group: GroupId) -> list[str]:
-        """The nodes that may have a replica, by name. One that moves away may have what is whole
-        nowhere else.
+        """The nodes that may have a replica, by name. A replica that is moving away may be the only
+        whole one.
         """
         status = self._host.status(group)
         configured = () if status is None else status.replicas
@@ -461,4 +469,6 @@ def _is_whole(txn: ReadTransaction, group: GroupId, index: int, part: int) -> bo
 
 
 def _released(_outcome: Accepted | QueratorError) -> None:
-    """A release that failed leaves the items to lapse; their block is set aside in any case."""
+    """Ignores the outcome: the items of a failed release lapse, and their block is set aside in any
+    case.
+    """

@@ -1,12 +1,12 @@
-"""Payloads are read in the background, so that damage is found before a consumer needs them.
+"""Background reads of payloads, which find damage before a consumer needs them.
 
     a piece, in a thread ──► a rest ──► the next piece ──► … ──► the round is over ──► a rest
 
-A round reads every attachment that the node has and compares its checksum. What is damaged is set
-aside and fetched from another replica, as what a consumer finds (`service.repair.damage`). It
-begins at a random place, for a node that is started again and again must not read the same rows
-only. It yields: the rest after a piece is what the limit of bytes per second asks for, and at least
-REST_SHARE times as long as the piece took, which takes the longer the more others do.
+A round reads every attachment that the node has and compares its checksum. A damaged block is set
+aside and fetched from another replica, like one that a consumer finds (`service.repair.damage`). A
+round begins at a random place, because a node that is restarted often must not read the same rows
+only. It yields to other work: the rest after a piece keeps the limit of bytes per second, and lasts
+at least REST_SHARE times as long as the piece took, which grows with the load.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 ROUND_S_MIN = SCRUB_ROUND_MS_MIN / 1000
 REST_S_MIN = 0.1
 REST_SHARE = 50
-"""At most 2 % of the time something is read."""
+"""Reads take at most 2 % of the time."""
 FAILED_REST_S = 60.0
-"""When it could not even be said what there is to read."""
+"""Rest after the rows to read could not be listed."""
 
 _log = telemetry.logger(__name__)
 
 _Span = tuple[int, bytes, bytes]
-"""A group, and the keys of its rows from one to before another."""
+"""A group, and the keys of its rows: first key, and key after the last one."""
 
 
 class ScrubStats(msgspec.Struct, frozen=True):
-    """`on`: whether anything is read. Since the start: bytes read, whole rounds, and how long ago
-    the last one ended, or the start was; `round_bytes` of the round that is under way, or the last
-    one.
+    """`on`: whether background reads are on. Since the start: bytes read, complete rounds, and the
+    time since the last one ended, or since the start; `round_bytes` of the current or the last
+    round.
     """
 
     bytes: int
@@ -64,19 +64,19 @@ class _Piece(msgspec.Struct):
 
 
 class Scrub:
-    """Of one node. On the event loop, but for what says otherwise."""
+    """Background reads of one node. Used on the event loop, unless stated otherwise."""
 
     def __init__(
         self, environment: Environment, damage: Damage, *, clock: "Clock", bytes_per_s: int
     ) -> None:
-        """`bytes_per_s` 0: nothing is read."""
+        """`bytes_per_s` 0: no background reads."""
         self._environment = environment
         self._damage = damage
         self._clock = clock
         self._bytes_per_s = bytes_per_s
         self._chance = random.Random(clock.wall_ms())
         self._spans: deque[_Span] = deque()
-        """What is left of the round."""
+        """The rest of the round."""
         self._thread: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[None] | None = None
         self._bytes = self._rounds = self._round_bytes = 0
@@ -89,7 +89,7 @@ class Scrub:
         )
 
     def told(self) -> ClusterScrub:
-        """The same for operators."""
+        """The statistics for operators."""
         seen = self.stats()
         return ClusterScrub(seen.on, seen.rounds, seen.round_bytes, int(seen.age_s * 1000))
 
@@ -100,12 +100,12 @@ class Scrub:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Returns when nothing reads the storage."""
+        """Returns when no thread reads the storage."""
         if self._task is None or self._thread is None:
             return
         self._task.cancel()
         await asyncio.wait((self._task,))
-        # What began before has ended when this one's turn comes.
+        # Earlier work of the thread has ended when this call has its turn.
         await asyncio.get_running_loop().run_in_executor(self._thread, int)
         self._thread.shutdown(wait=False)
 
@@ -131,11 +131,11 @@ class Scrub:
             await asyncio.sleep(max(REST_S_MIN, ROUND_S_MIN - round_s))
 
     async def _go_on(self, loop: asyncio.AbstractEventLoop) -> float:
-        """Reads one piece; how long to rest after it."""
+        """Reads one piece, and returns the length of the rest after it."""
         begins_s = self._clock.monotonic_s()
         try:
             piece = await loop.run_in_executor(self._thread, self._read)
-        except Exception as error:  # noqa: BLE001 - the other groups are read
+        except Exception as error:  # noqa: BLE001 - the other groups are still read
             as_answer(error, "reading payloads in the background")
             self._spans.popleft()
             return REST_S_MIN
@@ -149,7 +149,7 @@ class Scrub:
     # --- in the thread -----------------------------------------------------------------------
 
     def _round(self) -> deque[_Span]:
-        """Everything once, from a random place on."""
+        """Every row once, from a random place on."""
         with self._environment.snapshot() as txn:
             groups = sorted(generations.stored_groups(txn) - {PLACEMENT_GROUP})
             if not groups:
@@ -163,7 +163,7 @@ class Scrub:
         return deque([(first, place, stop), *whole, (first, start, place)])
 
     def _somewhere(self, txn: ReadTransaction, group: int) -> bytes:
-        """Where one of the group's rows may begin."""
+        """A random place at which one of the group's rows may begin."""
         ends = [
             next(ATTACHMENTS.rows(txn, group, reverse=reverse), None) for reverse in (False, True)
         ]
@@ -174,7 +174,7 @@ class Scrub:
         return ATTACHMENTS.key(group, self._chance.randint(low, high), 0)
 
     def _read(self) -> _Piece:
-        """The next rows of the round, of one group."""
+        """Reads the next rows of the round, of one group."""
         piece = _Piece(0, [])
         group, start, stop = self._spans[0]
         rows = 0

@@ -1,14 +1,14 @@
-"""Transactional produce, as its users ask for it: stage, commit, abort, list.
+"""Transactional produce, as clients call it: stage, commit, abort, list.
 
     Stage        cut like a produce, one part for each partition; any number of requests, tasks and
                  attempts at them
     CommitTxn    one call for a batch, with the attempts that count: Begin at the coordinator, the
-                 first partition of the queue, then a wait for what is decided there
+                 first partition of the queue, then a wait for its decision
     AbortTxn     before that
 
-Whoever carries a transaction out is not the call that began it (`service.transactions.driver`): a
-call that is repeated, after a crash or because its answer got lost, meets the transaction as it is
-by then.
+A transaction is not carried out by the call that began it (`service.transactions.driver`). A call
+that is repeated, after a crash or because its answer was lost, finds the transaction in its present
+state.
 """
 
 import asyncio
@@ -61,12 +61,12 @@ from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 
 DECISION_WAIT_MS = 2_000
-"""For which the coordinator is asked at once: it may lose its office meanwhile."""
+"""Maximum wait of one query to the coordinator, which may lose its leadership meanwhile."""
 
 
 class Transactions:
-    """Belongs to one event loop. Every method raises QueratorError; deadlines are by the loop's
-    clock, None: there is none.
+    """Calls of transactions. Belongs to one event loop. Every method raises QueratorError;
+    deadlines are by the loop's clock, None: there is none.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class Transactions:
             queue = await self._producing.rerouted(queue, call, until_s, *errors)
 
     def _cut(self, queue: Queue, call: StageCall) -> list[parts.Part]:
-        """As a produce. A repeat goes where the request went, unless partitions have changed."""
+        """Cuts the request like a produce. A repeat goes to the same partitions, unless they have
+        changed.
+        """
         if call.partition is None:
             home = (crc32(call.attempt) + call.sequence) % queue.shares
         elif call.partition < queue.shares:
@@ -165,7 +167,7 @@ class Transactions:
     async def _committed(
         self, queue: Queue, call: StageCall | CommitCall, deadline: float | None
     ) -> int:
-        """The last batch of the producer that was committed; -1: none is known."""
+        """The last committed batch of the producer; -1: none is known."""
         group = queue.groups[0]
         query = CommittedQuery(group, (call.producer,))
         [committed] = await self._router.read(group, query, deadline=deadline)
@@ -176,11 +178,11 @@ class Transactions:
     async def commit(
         self, queue: Queue, call: CommitCall, *, deadline: float | None
     ) -> CommitReply:
-        """Answered when it is decided; items become visible partition by partition from then on.
+        """Answered when the decision is made; items then become visible partition by partition.
 
-        Raises TRANSACTION_ABORTED when a stage is not there or not what the call says, and when the
-        number of partitions has changed since; QUEUE_FULL; TOO_MANY_DEDUP_KEYS;
-        OUTCOME_UNKNOWN when there is no decision in time: repeat the call.
+        Raises TRANSACTION_ABORTED when a stage is missing or differs from the call, and when the
+        number of partitions has changed since; QUEUE_FULL; TOO_MANY_DEDUP_KEYS; OUTCOME_UNKNOWN
+        when there is no decision in time: repeat the call.
         """
         try:
             begin = Begin(call.producer, call.batch, participants(queue, call))
@@ -205,7 +207,7 @@ class Transactions:
     async def _decision(
         self, route: PartitionRoute, call: CommitCall, begun: TxnResult, latest: float
     ) -> TxnResult:
-        """What becomes of a transaction; of another one, when it is out of the way."""
+        """Waits for the decision on the call's transaction, or for the end of another one."""
         while True:
             left_ms = int((latest - self._loop.time()) * 1000)
             query = TxnQuery(
@@ -235,7 +237,7 @@ class Transactions:
     # --- abort and list ----------------------------------------------------------------------
 
     async def abort(self, queue: Queue, call: AbortCall, *, deadline: float | None) -> AbortReply:
-        """Drops what is staged of the batch, unless it is committed. Repeats do no harm."""
+        """Drops the stages of the batch, unless it is committed. Repeats are harmless."""
         route = self._router.routes(queue)[0]
         command = AbortTxn(call.producer, call.batch)
         result = await self._router.call(route, command, deadline=deadline)
@@ -263,7 +265,7 @@ class Transactions:
             stages += result.changed
 
     async def staged(self, queue: Queue, *, deadline: float | None) -> TxnList:
-        """What is staged, and what is being committed, by batch."""
+        """Batches that are staged or being committed."""
         pages = await each(
             [
                 self._router.read(group, StagedQuery(group, TXN_LIST_MAX), deadline=deadline)
@@ -288,7 +290,7 @@ class Transactions:
     async def totals(
         self, queue: Queue, producer: str, *, deadline: float | None
     ) -> ProducerTotals:
-        """What the queue has counted of a producer's batches."""
+        """Totals of a producer's batches in the queue."""
         group = queue.groups[0]
         query = ProducerQuery(group, producer)
         totals: ProducerTotals = await self._router.read(group, query, deadline=deadline)
@@ -296,12 +298,14 @@ class Transactions:
 
 
 def last_partition(call: CommitCall) -> int:
-    """The last one that a commit names; 0: it names none."""
+    """Number of the last partition that a commit names; 0: it names none."""
     return max((part.partition for one in call.attempts for part in one.parts), default=0)
 
 
 def participants(queue: Queue, call: CommitCall) -> tuple[Participant, ...]:
-    """By partition. Raises QueratorError: INVALID_ARGUMENT, LIMIT_EXCEEDED, TRANSACTION_ABORTED."""
+    """Participants ordered by partition. Raises QueratorError: INVALID_ARGUMENT, LIMIT_EXCEEDED,
+    TRANSACTION_ABORTED.
+    """
     claims: dict[int, list[StageClaim]] = {}
     tasks: set[int] = set()
     count = 0

@@ -1,20 +1,21 @@
-"""Transactions that this node's partitions coordinate are carried out, whoever began them.
+"""Carries out the transactions that this node's partitions coordinate, whichever node began them.
 
-The coordinator's tables say what is to be done (`partition.txn_steps`), and each step may be done
-any number of times. So the carrier may die at any point; the next leader of the coordinator finds
-what is open and goes on. One task for each open transaction:
+The coordinator's tables define the next steps (`partition.txn_steps`), and each step may be
+repeated any number of times. So the driver may stop at any point: the next leader of the
+coordinator finds the open transactions and continues. Each open transaction has one task:
 
     PREPARING    all participants are asked to prepare ─► Decide
-    COMMITTED    all are told to publish, until there is nothing left ─► Finish
-    ABORTED      all are told to let go ─► Finish
+    COMMITTED    all are asked to publish, until nothing remains ─► Finish
+    ABORTED      all are asked to discard ─► Finish
 
-A participant that cannot be reached holds up its transaction and no other one. One that is gone for
-ever (its partition has closed) has nothing of it: it refuses to prepare, and has let go.
+A participant that cannot be reached delays its transaction and no other one. A participant that is
+gone for ever (its partition has closed) holds nothing of the transaction: it counts as refusing to
+prepare, and as having discarded its stages.
 
-Whoever leads a partition with stages asks the coordinator now and then. What is pinned for a
-transaction that is finished is let go. What is staged for a batch that is committed is dropped, and
-the partition remembers the batch: so an attempt that goes on after the commit holds no room there,
-and is told, also in a partition that no commit has named.
+The leader of a partition with stages asks the coordinator from time to time. Stages pinned for a
+finished transaction are released. Stages of a committed batch are dropped, and the partition
+remembers the batch: an attempt that continues after the commit occupies no space there, and learns
+of the commit, also in a partition that no commit has named.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ from querator.storage.environment import Environment
 
 PAUSE_S_MIN = 0.02
 PRODUCERS_ASKED_MAX = 500
-"""Whose batches one question is about."""
+"""Number of producers in one question about their batches."""
 PAUSE_S_MAX = 5.0
 """Pause of a transaction after a failure, doubled each time."""
 
@@ -64,7 +65,7 @@ _log = telemetry.logger(__name__)
 
 
 class Committer:
-    """Carries the transactions of all partitions that this node leads. On the event loop."""
+    """Drives the transactions of all partitions that this node leads. Used on the event loop."""
 
     def __init__(self, router: Router, directory: QueueDirectory, environment: Environment) -> None:
         self._router = router
@@ -74,18 +75,18 @@ class Committer:
         self._carried: dict[tuple[PartitionRoute, int], asyncio.Task[None]] = {}
         self._asking: dict[PartitionRoute, asyncio.Task[None]] = {}
         self._changes: dict[int, asyncio.Event] = {}
-        """By group: set, and dropped, when something may have been decided."""
+        """By group: set and removed when something may have been decided."""
         self._stopped = False
 
     def look(self, route: PartitionRoute) -> None:
-        """The partition has applied something, or this node leads it from here on."""
+        """The partition has applied something, or this node has begun to lead it."""
         change = self._changes.pop(route.group, None)
         if change is not None:
             change.set()
         if self._stopped or not route.local:
             return
         if route.effects.stages and route not in self._asking:
-            # Owned: it ends when nothing is staged, or `stop` cancels it.
+            # Owned: it ends when no stages remain, or `stop` cancels it.
             self._asking[route] = self._loop.create_task(self._ask(route))
         if route.effects.txns and route.effects.txns > sum(
             1 for carried, _ in self._carried if carried is route
@@ -98,7 +99,7 @@ class Committer:
         for number in numbers:
             key = (route, number)
             if key not in self._carried:
-                # Owned: it ends with the transaction or the office, or `stop` cancels it.
+                # Owned: it ends with the transaction or the leadership, or `stop` cancels it.
                 task = self._loop.create_task(self._carry(route, number))
                 self._carried[key] = task
                 task.add_done_callback(partial(self._ended, key))
@@ -110,7 +111,7 @@ class Committer:
             self.look(key[0])
 
     async def stop(self) -> None:
-        """What is under way is left to the next leader."""
+        """Stops the driver; open transactions are left to the next leader."""
         self._stopped = True
         tasks = [*self._carried.values(), *self._asking.values()]
         for task in tasks:
@@ -137,7 +138,7 @@ class Committer:
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     async def _step(self, route: PartitionRoute, txn: OpenTxn) -> None:
-        """Raises QueratorError; then again."""
+        """Performs one step. Raises QueratorError; the step is then repeated."""
         answers = await each([self._tell(GroupId(group), step) for group, step in txn.steps])
         refused = [one for one in answers if isinstance(one, Refusal)]
         for one in answers:
@@ -152,7 +153,7 @@ class Committer:
             await self._router.call(route, Finish(txn.number))
 
     async def _tell(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
-        """Until the participant has done all of the step, or has refused it."""
+        """Repeats the step until the participant has done all of it, or has refused it."""
         while True:
             try:
                 result: Done | Refusal = await self._router.propose(group, step)
@@ -168,15 +169,15 @@ class Committer:
                 return result
 
     async def _is_nowhere(self, group: GroupId) -> bool:
-        """Whether a group that was there has left the map for ever. A map that is behind may not
-        have it yet.
+        """Whether a group has left the map for ever. A map that is behind may not have the group
+        yet.
         """
         if self._router.map.by_group(group) is not None or not await self._directory.catch_up():
             return False
         return self._router.map.by_group(group) is None
 
     def _gone(self, group: GroupId) -> bool:
-        """Whether the group's queue has been deleted, or is being."""
+        """Whether the group's queue has been deleted, or is being deleted."""
         owner = self._router.map.by_group(group)
         return owner is None or owner[0].state is QueueState.DELETING
 
@@ -198,7 +199,7 @@ class Committer:
             del self._asking[route]
 
     async def _let_go(self, route: PartitionRoute) -> None:
-        """Lets go of what is pinned for transactions that are finished."""
+        """Releases stages that are pinned for finished transactions."""
         owner = self._router.map.by_group(route.group)
         if owner is None:
             return
@@ -214,7 +215,7 @@ class Committer:
                 await self._tell(route.group, step)
 
     async def _drop_committed(self, route: PartitionRoute) -> None:
-        """Drops what is staged for batches that are committed."""
+        """Drops stages of committed batches."""
         owner = self._router.map.by_group(route.group)
         if owner is None:
             return
@@ -243,7 +244,7 @@ class Committer:
     # --- questions ---------------------------------------------------------------------------
 
     async def answer(self, query: TransactionQuery) -> Any:
-        """At the leader, which has confirmed its office."""
+        """Answers a query at the leader, which has confirmed its leadership."""
         result = self._read(query)
         if not isinstance(query, TxnQuery) or not query.wait_ms:
             return result
@@ -265,7 +266,7 @@ class Committer:
 
 
 def _of_nobody(step: Prepare | Publish | Discard) -> Done | Refusal:
-    """What a partition that is gone would say."""
+    """Answer on behalf of a partition that is gone."""
     if isinstance(step, Prepare):
         return Refusal(
             ErrorCode.TRANSACTION_ABORTED,
