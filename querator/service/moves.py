@@ -54,7 +54,7 @@ class _Pause(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Moves of a source that its target has refused since an instant of the loop's clock, or that
+    """Moves of a source that its target has refused since `since_s` by the loop's clock, or that
     could not be read; `error` is the first reason.
     """
 
@@ -72,12 +72,12 @@ class _Source:
     def __init__(self, route: PartitionRoute) -> None:
         self.route = route
         self.active = False
-        """Whether a step is under way."""
+        """Whether a step is in progress."""
         self.pauses: dict[GroupId, _Pause] = {}
         self.batch_max: dict[GroupId, int] = {}
-        """Items of the next batch, of targets that were full."""
+        """Number of items in the next batch, for targets that were full."""
         self.full: dict[GroupId, int] = {}
-        """The limits of the targets that are full and led by this node."""
+        """The item limits of targets that are full and led by this node."""
         self.timer: asyncio.TimerHandle | None = None
         self.waits: dict[GroupId, Waiting] = {}
         """Targets for which no move has succeeded since the first failure."""
@@ -97,11 +97,11 @@ class Mover:
         self._loop = asyncio.get_running_loop()
         self._sources: dict[PartitionRoute, _Source] = {}
         self.full: dict[GroupId, set[_Source]] = {}
-        """Sources that wait for room in a target that this node leads."""
+        """Sources that wait for space in a target that this node leads."""
         self._stopped = False
 
     def look(self, route: PartitionRoute) -> None:
-        """The partition has moves to send, or may send them now."""
+        """The partition has moves to send, or may be able to send them."""
         if self._stopped or not route.effects.outbox or not route.local:
             return
         source = self._sources.get(route)
@@ -112,7 +112,7 @@ class Mover:
             self._loop.call_soon(self._step, source)
 
     def on_items(self, group: GroupId, items: int) -> None:
-        """One of the `full` targets holds so many items."""
+        """One of the `full` targets holds `items` items."""
         for source in [source for source in self.full[group] if items < source.full[group]]:
             self._not_full(source, group)
             source.pauses.pop(group, None)
@@ -120,7 +120,7 @@ class Mover:
                 self._again(source)
 
     def on_map(self) -> None:
-        """Targets may have gone: what waits for one is looked at again."""
+        """Targets may be gone: paused moves are tried again."""
         for source in list(self._sources.values()):
             if self._gone(source.route.group):
                 self._forget(source)
@@ -129,11 +129,11 @@ class Mover:
                 self._again(source)
 
     def waiting(self) -> list[Waiting]:
-        """What waits, by source and target."""
+        """Waiting moves, by source and target."""
         return [one for source in self._sources.values() for one in source.waits.values()]
 
     def stop(self) -> None:
-        """Begins no further batch; what is in flight is finished: `Router.drained` waits."""
+        """Begins no further batch; `Router.drained` waits for batches in flight."""
         self._stopped = True
         for source in list(self._sources.values()):
             self._forget(source)
@@ -159,7 +159,7 @@ class Mover:
         except BlockDamaged as damaged:
             self._failed(source, free[0], self._damage.refusal(damaged))
             return
-        except Exception as error:  # noqa: BLE001 - the other targets go on, this one later
+        except Exception as error:  # noqa: BLE001 - the other targets continue, this one follows later
             failed = as_answer(error, "reading what is to be moved")
             if free:
                 self._failed(source, free[0], failed)
@@ -175,13 +175,13 @@ class Mover:
             self._send(source, batch)
         else:
             source.active = True
-            # Owned: it ends itself, within the time that a map may take to catch up.
+            # Owned: it ends by itself, within the time that a map may take to catch up.
             task = self._loop.create_task(self._return(source, free[0]))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
     async def _return(self, source: _Source, target: GroupId) -> None:
-        """Takes back what was meant for a target that is gone, once that is certain."""
+        """Takes back the moves for a target that is gone, once that is certain."""
         try:
             known = await self._directory.catch_up()
         except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
@@ -249,8 +249,8 @@ class Mover:
     # --- failures ----------------------------------------------------------------------------
 
     def _is_full(self, source: _Source, target: GroupId, *, items_max: int) -> bool:
-        """Notes that a target has refused an item because it holds `items_max`; False: it has lost
-        some since. What is known of a partition that is led here is as new as its answers.
+        """Records that a target has refused an item because it holds `items_max` items; False: it
+        has lost some since. For a partition led here the known count is as new as its answers.
         """
         source.batch_max[target] = 1
         route = self._router.route(target)
@@ -310,6 +310,6 @@ class Mover:
         self._sources.pop(source.route, None)
 
     def _gone(self, group: GroupId) -> bool:
-        """Whether the group's queue has been deleted, or is being."""
+        """Whether the group's queue has been deleted, or is being deleted."""
         owner = self._router.map.by_group(group)
         return owner is None or owner[0].state is QueueState.DELETING

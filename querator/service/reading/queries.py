@@ -95,7 +95,7 @@ class Reads:
     async def stats(
         self, groups: Sequence[GroupId], *, stale: bool, deadline: float | None = None
     ) -> list[PartitionStats]:
-        """Of each partition, in order. Raises QueratorError."""
+        """Counts of each partition, in order. Raises QueratorError."""
         return await self._all([StatsQuery(group, stale) for group in groups], deadline)
 
     async def readers(
