@@ -159,7 +159,7 @@ class Mover:
         except BlockDamaged as damaged:
             self._failed(source, free[0], self._damage.refusal(damaged))
             return
-        except Exception as error:  # noqa: BLE001 - the other targets continue, this one follows later
+        except Exception as error:  # noqa: BLE001 - the other targets continue
             failed = as_answer(error, "reading what is to be moved")
             if free:
                 self._failed(source, free[0], failed)

@@ -21,7 +21,7 @@ AGAIN_S = 1.0
 SERVED_S = 0.05
 """Minimum interval of reports while no caller has to wait."""
 GROWN = 2
-"""Growth in the number of waiters that is reported at once, as a factor."""
+"""Factor of growth in the number of waiters that is reported at once."""
 
 
 class _Told(msgspec.Struct, frozen=True):

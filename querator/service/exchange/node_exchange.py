@@ -346,9 +346,7 @@ class NodeExchange:
         return await self._answers.answer(query)
 
     def ready(self, node: str, queue_id: QueueId) -> tuple[tuple[GroupId, int], ...]:
-        """Items that the node could lease of the queue at this moment, by groups that
-        are led here.
-        """
+        """Items of the queue that the node could lease now, by groups that are led here."""
         queue = self._router.map.get(queue_id)
         if queue is None:
             return ()

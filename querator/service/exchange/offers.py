@@ -176,9 +176,7 @@ class Offers:
                 self._forget(queue_id, there, node)
 
     def leased(self, node: str, supply: PartitionSupply, result: LeaseResult) -> int:
-        """A lease of this node has been answered; returns the number of items that
-        remain for it.
-        """
+        """Records a lease granted to `node`; returns the number of items that remain for it."""
         granted = _granted(result)
         self._drop_claim(supply, node)
         there = self._queue_of(supply)

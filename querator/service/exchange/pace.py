@@ -4,9 +4,9 @@ While there is enough for all, each node leases as often as it can. The own disp
 more often than the others, which ask over a link. A consumer that holds few items at a time would
 get more of them at the leader's node than elsewhere, and the difference grows on slow machines. So
 the own dispatcher rests after a lease while another node is *owed* something: while that node has
-received less per waiter, by more than OWED_FREE items. The rest ends when no node is owed anything,
-and lasts at most as long as the last lease of the own dispatcher took. So the own dispatcher gets
-at least half of what it would get without rests.
+received less per waiter, by more than OWED_FREE items. The rest ends when no such node is left. It
+lasts at most as long as the last lease of the own dispatcher took, and at most REST_S_MAX. So the
+own dispatcher gets at least half of what it would get without rests.
 
 It waits only for nodes *in the running*: those that have leased within the last RUNNING leases of
 the own dispatcher. The consumers of a node that leases less often are busy or far away.

@@ -1,7 +1,7 @@
 """Produce calls: cut into parts by partition, and stored by the partitions. Staging items in a
 transaction is in `service.transactions`.
 
-    calls     a produce call on its way, and its repeat after partitions have changed
+    calls     a produce call on its way, and its repeat when partitions change
     split     requests cut into parts by key, and their answers merged
     chooser   the partition for a request that may go to any partition
     load      unanswered produces of one partition on this node

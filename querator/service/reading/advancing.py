@@ -1,4 +1,4 @@
-"""One advance of a reader: every partition is asked, and the reader's limit is shared among them.
+"""One advance of a reader: every partition is asked, and the call's limits are shared among them.
 
     look       every partition is asked for the outcome of the command (a read at its leader)
     share      the limits of the call are shared among the partitions with ready items
@@ -34,7 +34,7 @@ from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 
 LOOK_PAUSE_S = 0.02
-"""Interval between two looks at a partition that had nothing."""
+"""Interval between two queries of a partition that had nothing."""
 
 
 class _Piece(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list
 
 
 class _Round:
-    """One look at all partitions, and the commands that follow from it."""
+    """One query of all partitions, and the commands that follow from it."""
 
     def __init__(
         self,

@@ -302,7 +302,7 @@ class Damage:
         if effects is not None:
             self._on_effects(group, effects)
 
-    # --- mended ------------------------------------------------------------------------------
+    # --- repair ------------------------------------------------------------------------------
 
     def payload(self, query: PayloadQuery) -> Payload:
         """The payload as stored by this node's replica. Raises QueratorError."""

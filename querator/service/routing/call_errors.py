@@ -98,8 +98,8 @@ class Reasons:
         return replicas - len(missing) <= replicas // 2 < replicas - 1
 
     def cut_off(self, route: PartitionRoute, unknown: QueratorError | None) -> QueratorError:
-        """This node cannot reach a leader of the partition; nodes on the other side of the
-        partition of the network may. `unknown`: outcome of an earlier attempt.
+        """This node cannot reach a leader of the partition; nodes on the other side of the network
+        split may. `unknown`: outcome of an earlier attempt.
         """
         if unknown is not None:
             return self.leaderless(route, None, unknown)
