@@ -1,6 +1,6 @@
 """What a node does with a call between the API and the partition: validate, route, park waiting
-leases, move items between partitions. Everything runs on the asyncio thread and waits only for
-futures of the raft package; no state here has to survive a restart.
+leases, move items between partitions. Everything runs on the asyncio thread, except scans and
+background reads, which have threads of their own. No state here has to survive a restart.
 
     queue_service     calls of clients: produce, lease, settle, subscribe, browse
     admin_service     queues, their counts and items, dead letters
