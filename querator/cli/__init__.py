@@ -3,6 +3,28 @@
 
 A command's module is loaded when the command is used: `querator serve` loads no client, and the
 others load neither the storage nor the Raft engine.
+
+The modules and sub-packages:
+
+    bench             `querator bench`: load on any server
+    cluster           `querator cluster`: nodes and partitions on one screen
+    cluster_pictures  tables and plans of a cluster for a terminal
+    cluster_views     the state of a cluster in sentences
+    consume           `querator consume`: a command for each item
+    dead              `querator peek` and `querator dead`
+    demo              `querator demo`
+    leases            `querator lease`, `complete`, `retry`, `extend`
+    node              `querator node`
+    produce           `querator produce`
+    queues            `querator queue`
+    readers           `querator reader`
+    reference         `docs/cli.md`, made from the commands
+    serve             `querator serve`: one node in a process of its own
+    shared            options, output and errors that commands share
+    spark             `querator spark`
+    stats             `querator stats`
+    transactions      `querator txn`
+    verify            `querator verify`: a full scan of a data directory
 """
 
 import contextlib

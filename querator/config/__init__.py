@@ -1,5 +1,13 @@
-"""Every setting of a node: `settings` has them, `loading` says where they come from, `checks` what
-they demand of each other, `addresses` what addresses may be, `files` whether files have changed.
+"""Every setting of a node, from flags, environment variables and a file.
+
+Each setting is declared once, in `settings`.
+
+    addresses  which addresses settings may have
+    checks     what settings require of each other
+    errors     the errors of all parts of the settings
+    files      whether files that settings name have changed
+    loading    where settings come from, and which source wins
+    settings   every setting with its type, default and help
 """
 
 from querator.config.addresses import parse_address, with_port

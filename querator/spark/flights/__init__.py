@@ -1,5 +1,10 @@
-"""The example on real data, `querator spark demo`: flights go from CSV through queues into an
-archive of Parquet, and a report is made of it.
+"""The example on real data, `querator spark demo`: flights from CSV through queues to a report.
 
-`delays` is what is counted, `driver` the Spark program, `page` the report.
+The modules and sub-packages:
+
+    archive   the archive of flights, as Spark reads it
+    delays    the counts of flights, which must agree on both sides
+    driver    the Spark program of the demo
+    page      the report of the demo
+    settings  messages between the demo and its Spark program
 """

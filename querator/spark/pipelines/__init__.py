@@ -1,8 +1,8 @@
 """Ready pipelines between queues and files, each a function and a command `querator spark …`.
 
-    ingest      files → queue          archive     queue → Parquet
-    copy        queue → queue          redrive     dead letters → the queue they came from
-    replay      archive → queue        stats       what is in a queue, as a page with pictures
+- `ingest`: files to a queue; `archive`: a queue to Parquet
+- `copy`: a queue to another one; `redrive`: dead letters to the queue they came from
+- `replay`: an archive to a queue; `stats`: what is in a queue, as a page with pictures
 
     from querator.spark.pipelines import ArchiveSettings, QueuePlace, archive
     orders = QueuePlace("a.example:4470", "orders")
@@ -16,6 +16,25 @@ of a queue goes through a checkpoint: so each may be killed at any point, and wh
 it goes on, without an item lost or doubled. See docs/spark.md.
 
 They need a session in whose process they run (not Spark Connect), for they look at checkpoints.
+
+The modules and sub-packages:
+
+    archiving      queue to Parquet, each item exactly once
+    books          counts of the queues, independent of Spark
+    copying        queue to queue, each item exactly once
+    counting       `stats`: what is in a queue, by one scan
+    counting_page  the report of `stats` as a page
+    failures       an error of Spark in one line
+    files          small files wherever Spark can reach them
+    following      a streaming query, batch by batch
+    ingesting      files to a queue
+    mapping        rows as items: columns, filters, defaults
+    pace           a limit of items per second
+    redriving      dead letters to the queue they came from
+    replaying      an archive to a queue, at a rate
+    session        the SparkSession of the command line
+    settings       settings of the pipelines, checked when they are made
+    summary        progress and summary of a pipeline
 """
 
 from importlib import import_module

@@ -1,3 +1,7 @@
-"""Reports as one HTML file each, which opens without a network: `page` is what it says, `charts`
-draws the pictures in it.
+"""Reports as one HTML file each, which opens without a network.
+
+The modules and sub-packages:
+
+    charts  pictures for a page: SVG, drawn by Matplotlib
+    page    the parts of a report, and their HTML
 """
