@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 
 from querator.model.limits import KEY_BYTES_STORED_MAX
-from querator.storage.environment import ReadTransaction, WriteTransaction
+from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 
 ALL: dict[bytes, "Table"] = {}
 """Every table by its letter. The constructor of a table adds it."""
@@ -52,8 +52,12 @@ class Table:
         return self._key.pack(self.letter, group, *parts)
 
     def parts(self, key: bytes) -> tuple[int | bytes, ...]:
-        """The parts of a key after the group."""
-        return self._key.unpack(key)[2:]
+        """The parts of a key after the group. Raises StorageCorrupt for a key of another length."""
+        try:
+            return self._key.unpack(key)[2:]
+        except struct.error as error:
+            message = f"a key of table {self.name} has {len(key)} bytes instead of {self.key_bytes}"
+            raise StorageCorrupt(message) from error
 
     def get(self, txn: ReadTransaction, group: int, *parts: int | bytes) -> bytes | None:
         return txn.get(self._key.pack(self.letter, group, *parts))

@@ -1,9 +1,12 @@
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
 from querator.model.limits import KEY_BYTES_STORED_MAX
 from querator.storage import tables
+from querator.storage.environment import StorageCorrupt
 from querator.storage.keys import ALL, Table, delete_group
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS, BLOCKS, SEGMENTS
@@ -88,3 +91,10 @@ def test_a_row_larger_than_the_bound_goes_alone():
     assert delete_group(txn, 1, rows_max=10, bytes_max=10)
     assert delete_group(txn, 1, rows_max=10, bytes_max=10)
     txn.abort()
+
+
+@pytest.mark.parametrize("change", [lambda key: key + b"\0", lambda key: key[:-1]])
+def test_a_key_of_another_length_is_damage(change: Callable[[bytes], bytes]):
+    """A bit had flipped in the length of a key, and `querator verify` failed with a traceback."""
+    with pytest.raises(StorageCorrupt, match=r"a key of table log has 1[68] bytes instead of 17"):
+        tables.LOG.parts(change(tables.LOG.key(1, 2)))
