@@ -21,7 +21,7 @@ from querator.partition.machine import PartitionMachine
 from querator.placement.bootstrap import Standing
 from querator.placement.joining.formation import Description
 from querator.placement.placement import Placement
-from querator.placement.work.reconcile import MachineFactory
+from querator.placement.tasks.reconcile import MachineFactory
 from querator.raft.clock import Clock
 from querator.raft.host import Host
 from querator.raft.peers import PeerLink

@@ -7,6 +7,6 @@ The modules and sub-packages:
     joining    how a node founds or joins its cluster
     map        the placement map as a replicated state machine
     placement  the placement of this node: the map, changes to it, waiting
+    tasks      the tasks that make the cluster what the map says
     waiting    callers that wait until a change of the map is carried out
-    work       the tasks that make the cluster what the map says
 """

@@ -35,11 +35,11 @@ from querator.placement.map.commands import (
 )
 from querator.placement.map.following import Follower
 from querator.placement.map.machine import PlacementEffects, PlacementMachine
+from querator.placement.tasks.leader_tasks import Connected, Duties, HandedOver, Newcomers
+from querator.placement.tasks.reconcile import MachineFactory, Reconciler, Step
+from querator.placement.tasks.repartitioning import Sharing
+from querator.placement.tasks.telling import here
 from querator.placement.waiting import Waiting, not_closed, not_decided, not_followed
-from querator.placement.work.leader_tasks import Connected, Duties, HandedOver, Newcomers
-from querator.placement.work.reconcile import MachineFactory, Reconciler, Step
-from querator.placement.work.repartitioning import Sharing
-from querator.placement.work.telling import here
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 

@@ -30,8 +30,8 @@ from querator.model.queues import Queue, QueueState
 from querator.partition import queries
 from querator.placement.joining.formation import Description
 from querator.placement.map.commands import DrainNode, ReadmitNode, RemoveNode, ReplaceNode
-from querator.placement.work.balancing import planned
-from querator.placement.work.plan import Placing
+from querator.placement.tasks.balancing import planned
+from querator.placement.tasks.plan import Placing
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement

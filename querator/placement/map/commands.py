@@ -52,7 +52,7 @@ The nodes, whose names are not given to others unless an operator says so:
 Where the replicas of a group are:
 
     state      command           next       who proposes it
-    settled    PlaceGroups       moving     the leader of group 0, as `placement.work.plan` says
+    settled    PlaceGroups       moving     the leader of group 0, as `placement.tasks.plan` says
     moving     GroupSettled      settled    the leader of the group, when its configuration is the
                                             target
 

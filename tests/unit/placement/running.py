@@ -13,7 +13,7 @@ from querator.partition.machine import PartitionMachine
 from querator.partition.rows import SettingsRow, decode_settings
 from querator.placement.bootstrap import alone
 from querator.placement.placement import Placement
-from querator.placement.work.reconcile import partition_settings
+from querator.placement.tasks.reconcile import partition_settings
 from querator.raft.clock import RealClock
 from querator.raft.host import Host
 from querator.storage.keys import ALL

@@ -11,8 +11,8 @@ from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
 from querator.placement.map.commands import CreateQueue, ReplaceNode
-from querator.placement.work import leader_tasks
-from querator.placement.work.leader_tasks import CHANGING_MAX, Duties
+from querator.placement.tasks import leader_tasks
+from querator.placement.tasks.leader_tasks import CHANGING_MAX, Duties
 from querator.raft.configuration import Change, changed
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus

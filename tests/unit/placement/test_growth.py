@@ -33,9 +33,9 @@ from querator.placement.map.commands import (
     ReplaceNode,
     UpdateQueue,
 )
-from querator.placement.work.balancing import MOVING_MAX, council, next_places, planned
-from querator.placement.work.reconcile import first_configuration
-from querator.placement.work.steps import HandOver, next_step
+from querator.placement.tasks.balancing import MOVING_MAX, council, next_places, planned
+from querator.placement.tasks.reconcile import first_configuration
+from querator.placement.tasks.steps import HandOver, next_step
 from querator.raft.configuration import changed, voters
 from tests.unit.placement.conftest import Group, node
 
@@ -293,7 +293,7 @@ def test_few_groups_move_at_once(three: Group):
 
 
 class Model:
-    """Groups whose leaders do what `placement.work.steps` says, one step of one group at a time."""
+    """Groups whose leaders do what `placement.tasks.steps` says, one step of one group at a time."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -28,7 +28,7 @@ from querator.partition import facts, holds, masks
 from querator.partition.facts import Closure, ClosureQuery
 from querator.partition.rows import ItemState, decode_segment, decode_settings
 from querator.partition.segments import IN_PLACE
-from querator.placement.work.repartitioning import passed
+from querator.placement.tasks.repartitioning import passed
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import SEGMENTS, SETTINGS
 from tests.unit.partition.harness import Log, lease_of, seqs

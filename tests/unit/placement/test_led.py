@@ -6,7 +6,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import QueueSettings
 from querator.placement.map.commands import CreateQueue, ReplaceNode
-from querator.placement.work.group_worklist import (
+from querator.placement.tasks.group_worklist import (
     AGAIN_S,
     AT_ONCE_MAX,
     QUEUE_MIN,

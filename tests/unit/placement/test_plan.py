@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_key
-from querator.placement.work.plan import Held, Home, Placing, plan
+from querator.placement.tasks.plan import Held, Home, Placing, plan
 
 Groups = dict[GroupId, Held]
 Homes = list[Home]

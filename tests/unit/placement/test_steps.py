@@ -12,8 +12,8 @@ from querator.model.errors import QueratorError
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup
 from querator.placement.assign import replaced
-from querator.placement.work.leader_tasks import differs
-from querator.placement.work.steps import (
+from querator.placement.tasks.leader_tasks import differs
+from querator.placement.tasks.steps import (
     SETTLED_S,
     HandOver,
     has_settled,

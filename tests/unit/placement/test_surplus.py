@@ -13,7 +13,7 @@ from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.placement.bootstrap import learning
 from querator.placement.map.following import Follower
-from querator.placement.work.reconcile import Reconciler
+from querator.placement.tasks.reconcile import Reconciler
 from querator.raft.log.rows import mark_deleting, member_row, put_member
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import MEMBERS

@@ -9,7 +9,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import HOUR_MS
 from querator.partition import facts
 from querator.partition.facts import ClosureQuery, FactsPage, FactsQuery
-from querator.placement.work.telling import here
+from querator.placement.tasks.telling import here
 from querator.raft.clock import SimulatedClock
 from tests.unit.service.serving import Node, serving
 from tests.unit.service.test_changes_undone import change, placed

@@ -16,8 +16,8 @@ from querator.model.routing import partition_of_key, partition_of_producer
 from querator.partition.facts import Closure
 from querator.placement import placement
 from querator.placement.map.commands import QueueRouted
-from querator.placement.work import repartitioning, telling
-from querator.placement.work.telling import here
+from querator.placement.tasks import repartitioning, telling
+from querator.placement.tasks.telling import here
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, code, payloads, producer_id, refusal, serving
 from tests.unit.service.test_forwarding import rounds

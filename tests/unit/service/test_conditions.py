@@ -19,7 +19,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.placement import placement
-from querator.placement.work import telling
+from querator.placement.tasks import telling
 from querator.raft.clock import SimulatedClock
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus, ReplicaStatus

@@ -11,8 +11,8 @@ from querator.model.limits import KEY_CHANGES_MAX
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import slot_of_key
 from querator.partition.rows import ItemState
-from querator.placement.work import repartitioning
-from querator.placement.work.telling import here
+from querator.placement.tasks import repartitioning
+from querator.placement.tasks.telling import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment

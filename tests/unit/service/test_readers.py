@@ -579,7 +579,7 @@ async def test_dead_items_at_the_head_are_not_the_end_of_what_is_there():
 
 
 async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
-    monkeypatch.setattr("querator.placement.work.closing.CLOSING_S", 0.01)
+    monkeypatch.setattr("querator.placement.tasks.closing.CLOSING_S", 0.01)
     async with serving() as node:
         going = (await node.create(partitions=2)).groups[1]
         lake = Driver()

@@ -11,7 +11,7 @@ stopped; every step may be done again, and by several nodes at once:
                              delete it with its data
                              · ReplicasGone
     ACTIVE, all configured   open each group
-    ACTIVE, with another     open each group                `placement.work.repartitioning`
+    ACTIVE, with another     open each group                `placement.tasks.repartitioning`
     number of partitions
     than before
 

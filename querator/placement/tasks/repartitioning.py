@@ -44,7 +44,7 @@ gives the queue its old number back does the same, and nothing is tried again.
 In 7 a partition that cannot be reached holds up the keys that have moved from it, as does one that
 is full of items. The number may be changed again meanwhile, a few times.
 
-Partitions behind the new number are closing from 3 on (`placement.work.closing`).
+Partitions behind the new number are closing from 3 on (`placement.tasks.closing`).
 """
 
 import asyncio
@@ -71,8 +71,8 @@ from querator.partition import masks
 from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.placement.bootstrap import Ask, Propose
 from querator.placement.map.commands import QueueRouted, UndoRouting
-from querator.placement.work.closing import Closing
-from querator.placement.work.telling import Telling
+from querator.placement.tasks.closing import Closing
+from querator.placement.tasks.telling import Telling
 
 PINNED_S = 0.05
 """Between two looks at partitions that have something pinned."""

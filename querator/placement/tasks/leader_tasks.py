@@ -6,11 +6,11 @@ failed is looked at anew a moment later.
     the placement group    that a connected node says other things of    RegisterNode
                            itself than the map does
     the placement group    that replicas should be elsewhere             PlaceGroups, a few at a
-                           (`placement.work.balancing`)                       time
+                           (`placement.tasks.balancing`)                       time
     the placement group    that a node that leaves has no replicas       NodeGone
     a group                that it is moving, and its replicas are       GroupSettled
                            those of the map
-    a group                that its replicas are not those of the map    `placement.work.steps`
+    a group                that its replicas are not those of the map    `placement.tasks.steps`
     a group                that the map prefers another leader, which    hands the leadership over,
                            could lead                                    a few at a time
 """
@@ -37,10 +37,10 @@ from querator.placement.map.commands import (
     RegisterNode,
 )
 from querator.placement.map.majorities import is_deleting
-from querator.placement.work.balancing import next_places, planned
-from querator.placement.work.group_worklist import Led, some_at_once
-from querator.placement.work.plan import Placing
-from querator.placement.work.steps import HandOver, has_settled, heir, moves_home, next_step
+from querator.placement.tasks.balancing import next_places, planned
+from querator.placement.tasks.group_worklist import Led, some_at_once
+from querator.placement.tasks.plan import Placing
+from querator.placement.tasks.steps import HandOver, has_settled, heir, moves_home, next_step
 from querator.raft.configuration import Change
 from querator.raft.host import Host
 

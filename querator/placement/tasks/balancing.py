@@ -1,4 +1,4 @@
-"""What the map should be changed to, given its nodes: input and output of `placement.work.plan`,
+"""What the map should be changed to, given its nodes: input and output of `placement.tasks.plan`,
 and who votes in the placement group. Pure.
 
 Every node has a replica of the placement group, for that is how it learns the map. Three of them
@@ -21,7 +21,7 @@ from querator.model.placement_map import (
 from querator.model.queues import QueueState
 from querator.placement.assign import replicas_wanted
 from querator.placement.map.commands import Place
-from querator.placement.work.plan import Held, Home, Placing, plan
+from querator.placement.tasks.plan import Held, Home, Placing, plan
 
 MOVING_MAX: Final = 8
 """Groups whose replicas are on their way to other nodes, in the whole cluster."""

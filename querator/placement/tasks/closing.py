@@ -30,7 +30,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.partition.facts import Closure
 from querator.placement.map.commands import PartitionsEmpty
-from querator.placement.work.telling import Telling
+from querator.placement.tasks.telling import Telling
 
 Seen = list[Closure | None]
 """What partitions say; None: nothing."""
