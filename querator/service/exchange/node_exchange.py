@@ -261,7 +261,9 @@ class NodeExchange:
         if route.local or self._router.map.by_group(group) is None:
             return
         self._router.learn(route, node)
-        self._supplies.of(route).offered(items)
+        supply = self._supplies.of(route)
+        supply.renew(items)
+        supply.notify()
 
     # --- requests of other nodes -------------------------------------------------------------
 

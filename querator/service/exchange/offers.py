@@ -361,7 +361,7 @@ class Offers:
 
     def lost(self, supply: PartitionSupply) -> None:
         """Another node leads the partition: drops all claims here."""
-        supply.reserved = False
+        supply.unreserve()
         if supply.is_resting:
             self._end_rest(supply)
         for node in list(self._claims.get(supply, ())):

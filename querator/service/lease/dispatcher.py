@@ -377,7 +377,7 @@ class LeaseDispatcher:
     ) -> None:
         if self._elsewhere is not None:
             if not supply.route.local:
-                supply.ready = outcome.ready if isinstance(outcome, CarriedLease) else 0
+                supply.renew(outcome.ready if isinstance(outcome, CarriedLease) else 0)
             took_s = self._clock.monotonic_s() - asked_s
             self._elsewhere.answered(self, supply, asked, outcome, took_s)
         if isinstance(outcome, QueratorError):

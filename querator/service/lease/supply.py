@@ -2,7 +2,8 @@
 number.
 
 The dispatcher of the partition's queue takes from it, offers to other nodes reserve some of it, and
-reports of the partition renew it. All of them use the methods of this module.
+reports of the partition renew it. All of them use the methods of this module. The dispatcher alone
+sets `in_flight`, and the offers alone set `is_resting`.
 """
 
 from typing import Protocol
@@ -52,10 +53,9 @@ class PartitionSupply:
         self.dispatcher: Dispatcher | None = None
         """Shares the supply among the callers of its queue; None before the first one."""
 
-    def offered(self, items: int) -> None:
-        """The node that leads the partition offers this number of items to this node."""
+    def renew(self, items: int) -> None:
+        """Another node leads the partition, and reports this number of items for this node."""
         self.ready = items
-        self.notify()
 
     def reserve(self, *, free: int, reserved: bool) -> None:
         """This node leads the partition. `free` items are not reserved for other nodes; `reserved`
@@ -63,6 +63,10 @@ class PartitionSupply:
         """
         self.reserved = reserved
         self.ready = max(0, free)
+
+    def unreserve(self) -> None:
+        """Another node leads the partition: nothing is reserved here."""
+        self.reserved = False
 
     def notify(self) -> None:
         """Notifies the dispatcher that the supply has changed."""

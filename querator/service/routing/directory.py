@@ -62,7 +62,7 @@ class QueueDirectory:
         try:
             queue = self.known(namespace, name)
         except QueratorError as error:
-            if self._router.forwarder is None or not _is_perhaps_old(error):
+            if not self._may_be_old(error):
                 raise
             queue = await self.newly(lambda: self.known(namespace, name))
         if partition < len(queue.groups):
@@ -80,6 +80,15 @@ class QueueDirectory:
             and known.state is QueueState.ACTIVE
             and group not in known.groups
         )
+
+    def _may_be_old(self, error: QueratorError) -> bool:
+        """Whether a newer map may give another answer. Among UNAVAILABLE refusals, only that of a
+        queue that is being created names a field.
+        """
+        if self._router.forwarder is None:
+            return False
+        unfinished = error.code is ErrorCode.UNAVAILABLE and error.field == "queue"
+        return unfinished or error.code in _OF_THE_MAP
 
     def on_map(self) -> None:
         newer, self._newer = self._newer, asyncio.Event()
@@ -124,7 +133,7 @@ class QueueDirectory:
         try:
             return look()
         except QueratorError as error:
-            if self._router.forwarder is None or not _is_perhaps_old(error):
+            if not self._may_be_old(error):
                 raise
         return await self.newly(look, deadline=deadline)
 
@@ -216,11 +225,3 @@ class QueueDirectory:
     def newest(self, queue: Queue) -> Queue:
         """The queue as in this node's map."""
         return self._placed().get(queue.id) or queue
-
-
-def _is_perhaps_old(error: QueratorError) -> bool:
-    """Whether a newer map may give another answer. Among UNAVAILABLE refusals, only that of a queue
-    that is being created names a field.
-    """
-    unfinished = error.code is ErrorCode.UNAVAILABLE and error.field == "queue"
-    return unfinished or error.code in _OF_THE_MAP

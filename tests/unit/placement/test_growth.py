@@ -293,7 +293,7 @@ def test_few_groups_move_at_once(three: Group):
 
 
 class Model:
-    """Groups whose leaders do what `placement.tasks.steps` says, one step of one group at a time."""
+    """Groups whose leaders follow `placement.tasks.steps`, one step of one group at a time."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
