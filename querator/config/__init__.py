@@ -1,13 +1,11 @@
-"""Every setting of a node, from flags, environment variables and a file.
+"""The settings of a node: their definitions, sources and checks.
 
-Each setting is declared once, in `settings`.
-
-    addresses  which addresses settings may have
-    checks     what settings require of each other
-    errors     the errors of all parts of the settings
-    files      whether files that settings name have changed
-    loading    where settings come from, and which source wins
-    settings   every setting with its type, default and help
+    addresses   parsing and checks of node names and addresses
+    checks      rules that a single setting's type cannot express
+    errors      ConfigError
+    files       detection of changed certificate and key files
+    loading     the sources of settings: flags, environment, TOML file, defaults
+    settings    the fields of `Config` with defaults and descriptions
 """
 
 from querator.config.addresses import parse_address, with_port

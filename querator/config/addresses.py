@@ -1,4 +1,4 @@
-"""Names and addresses in settings: what they may be."""
+"""Parses and checks node names and addresses in settings."""
 
 import ipaddress
 import re
@@ -12,8 +12,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
 def parse_peers(text: str) -> dict[str, str]:
-    """Addresses by name, in the order of the text. A repetition says nothing: so one text for all
-    can end with the node's own. Raises ConfigError.
+    """Addresses by name, in the order of the text. An exact repetition is ignored, so a text that
+    is the same on all nodes can end with the node's own entry. Raises ConfigError.
     """
     peers: dict[str, str] = {}
     for part in text.split(","):
@@ -41,7 +41,7 @@ def check_name(setting: str, name: str) -> None:
 
 
 def check_reachable(setting: str, text: str) -> None:
-    """That others can connect to it, as far as can be seen."""
+    """Checks that others can connect to the address, as far as its text shows that."""
     host, port = parse_address(text, setting=setting)
     if not port or is_any(host):
         raise ConfigError(f"{setting}: {text!r} is nothing that others can connect to")
@@ -83,7 +83,7 @@ def parse_address(text: str, *, setting: str = "listen") -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Names other than `localhost` may be anything."""
+    """Whether the host is loopback; of the names only `localhost` is."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -91,8 +91,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def with_port(listen: str) -> str:
-    """The address with a port that is free at the moment instead of port 0: other nodes are told it
-    before it is listened at.
+    """The address, with port 0 replaced by a port that is free at the moment. Other nodes receive
+    the address before the node listens on it.
     """
     host, port = parse_address(listen)
     if port:

@@ -1,4 +1,4 @@
-"""What one setting demands of another, and what its type cannot say."""
+"""Checks rules between settings, and rules that a setting's type cannot express."""
 
 from typing import Final
 
@@ -51,7 +51,7 @@ _OF_CLUSTERS: Final = {
     "listen_peers": "cluster_token_file",
     "peer_tls_cert_file": "cluster_token_file",
 }
-"""Settings of clusters, each with what it needs."""
+"""Settings that apply only in a cluster, each with the setting that it needs."""
 
 
 def _check_cluster(config: Config) -> None:
@@ -112,7 +112,7 @@ def _check_peers(config: Config) -> None:
 
 
 def _check_joined(config: Config) -> None:
-    """Of a node that began alone, and that others join."""
+    """Checks a node that started alone and that others join."""
     if config.initial_nodes:
         raise ConfigError("initial_nodes says nothing without peers: give that too")
     if not config.listen_peers:

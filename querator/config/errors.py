@@ -1,5 +1,5 @@
-"""What every part of the settings raises."""
+"""The error of all modules of this package."""
 
 
 class ConfigError(Exception):
-    """A setting cannot be used; the message is one line that says which, where and why."""
+    """A setting is invalid. The message is one line with the setting, its source and the reason."""

@@ -1,12 +1,12 @@
-"""Whether files that settings name have changed."""
+"""Detects changes of files that settings name."""
 
 import os
 from collections.abc import Iterable
 
 
 def times_of(names: Iterable[str]) -> tuple[int, ...]:
-    """When each was last written, in whatever unit: two calls differ when one has changed. Empty
-    names, and files that are not there, have a time of their own. Blocks.
+    """Modification time of each file; the result differs from the last one when a file has changed.
+    Empty names and missing files have values of their own. Blocks.
     """
     times = []
     for name in names:

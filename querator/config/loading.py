@@ -1,10 +1,10 @@
-"""Where settings come from: the first of flag of `querator serve`, environment (`QUERATOR_` and the
-name in capitals), TOML file, default. What is unknown or malformed is refused with one line that
-names the place:
+"""Loads settings. The first source with a value wins: flag of `querator serve`, environment
+(`QUERATOR_` and the name in capitals), TOML file, default. Unknown or malformed values are refused
+with one line that names the place:
 
 * unknown keys of the file and unknown flags are errors;
-* an unknown `QUERATOR_…` in the environment is an error when it is nearly a setting, and ignored
-  otherwise, for others put variables there too (Kubernetes does for every service).
+* an unknown `QUERATOR_…` in the environment is an error when it is similar to a setting, and
+  ignored otherwise, because other programs set variables too (Kubernetes does for every service).
 """
 
 import difflib
@@ -23,7 +23,9 @@ from querator.config.settings import ENVIRONMENT_PREFIX, SETTINGS, Config, Setti
 FILE_VARIABLE: Final = "QUERATOR_CONFIG"
 NEAR: Final = 0.6
 MISTAKEN: Final = 0.8
-"""How alike two names are, 0 to 1, when one may be meant for the other, and when it surely is."""
+"""Similarity of two names, 0 to 1: from NEAR on one may be meant for the other, from MISTAKEN on it
+surely is.
+"""
 
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
@@ -34,8 +36,8 @@ def load(
     environment: Mapping[str, str] = os.environ,
     file: Path | None = None,
 ) -> Config:
-    """The settings in force. `flags` has those that were given, by name. `file` None: the one that
-    QUERATOR_CONFIG names, if any.
+    """Returns the effective settings. `flags` has the given flags by name. `file` None: the file
+    that QUERATOR_CONFIG names, if any.
 
     Raises ConfigError.
     """
@@ -83,8 +85,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _hint(name: str, known: Mapping[str, Any], alike: float) -> str:
-    """Names what may have been meant; empty when nothing is near. What all variables begin with
-    makes none of them alike.
+    """Suggests similar names; empty when there are none. The common prefix of variables does not
+    count as similarity.
     """
     bare = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in known}
     found = difflib.get_close_matches(
@@ -102,6 +104,6 @@ def _converted(setting: Setting, value: Any, place: str, *, strict: bool) -> Any
 
 
 def _choices(setting: Setting) -> str:
-    """What a setting may be, if that is one of a few words; else empty."""
+    """The allowed values of a setting with a fixed choice; empty for others."""
     bare = get_args(setting.type)[0]
     return f"; it is one of {', '.join(get_args(bare))}" if get_origin(bare) is Literal else ""

@@ -1,5 +1,5 @@
-"""Every setting of a node, from one typed source: the fields of `Config` are the source of flags,
-variables, keys of the file, and of `docs/configuration.md`.
+"""All settings of a node. The typed fields of `Config` are the one source of flags, variables, keys
+of the file, and `docs/configuration.md`.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,21 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 STORAGE_QUOTA_BYTES_MIN = 512 * 1024 * 1024
-"""An eighth of the quota, 64 MiB at most, is kept free for completes and deletes: with less, what
-many partitions lease in one turn may not fit into it."""
+"""An eighth of the quota, 64 MiB at most, is reserved for completes and deletes. With a smaller
+quota, the leases of many partitions in one turn may not fit into the reserve.
+"""
 
 
 NODES_INITIAL_MAX = 7
-"""Each founding node has a replica of the placement group: more would slow it and make it no safer.
+"""Each founding node has a replica of the placement group. More nodes would slow it and not make it
+safer.
 """
 TOKEN_BYTES_MIN = 16
 TOKEN_BYTES_MAX = 4096
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings with their defaults. Descriptions go into `--help` and the docs."""
+    """The settings with their defaults. Descriptions go into `--help` and the docs."""
 
     data_dir: Annotated[
         str, Meta(description="Directory of the node's data. Required unless `memory` is set.")
@@ -226,7 +228,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerTlsSettings(msgspec.Struct, frozen=True):
-    """PEM files of a node's port for other nodes."""
+    """PEM files of a node's peer port."""
 
     cert_file: str
     key_file: str
@@ -234,9 +236,9 @@ class PeerTlsSettings(msgspec.Struct, frozen=True):
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """What a node of several must know. `peers` are the addresses of all nodes by name, its own
-    included; `founds_with` the names of those that form a new cluster, empty for a node that others
-    only join. `tls` None: nodes talk to each other in the clear.
+    """The settings of a node in a cluster. `peers` has the addresses of all nodes by name, its own
+    included; `founds_with` the names of the nodes that form a new cluster, empty for a node that
+    others only join. `tls` None: nodes communicate without TLS.
     """
 
     name: str
@@ -250,7 +252,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
 
 class TlsSettings(msgspec.Struct, frozen=True):
-    """PEM files of a node's port for clients; `client_ca_file` and `ca_file` may be empty."""
+    """PEM files of a node's client port; `client_ca_file` and `ca_file` may be empty."""
 
     cert_file: str
     key_file: str
@@ -259,7 +261,7 @@ class TlsSettings(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting, described. `name` is its key in the file."""
+    """Description of one setting. `name` is its key in the file."""
 
     name: str
     type: Any
@@ -293,12 +295,12 @@ SETTINGS: Final = _settings()
 
 
 def in_cluster(config: Config) -> bool:
-    """Whether the node is one of several, or can become one."""
+    """Whether the node is a member of a cluster of several, or can become one."""
     return bool(config.peers or config.cluster_token_file)
 
 
 def tls_settings(config: Config) -> TlsSettings | None:
-    """None: no TLS."""
+    """The TLS settings of the client port; None: no TLS."""
     if not config.tls_cert_file:
         return None
     return TlsSettings(
@@ -310,10 +312,7 @@ def tls_settings(config: Config) -> TlsSettings | None:
 
 
 def cluster_settings(config: Config) -> ClusterSettings | None:
-    """What the settings say of the cluster, with the token read; None for a node that is alone.
-
-    Blocks. Raises ConfigError.
-    """
+    """The cluster settings, with the token read; None for a node that is alone."""
     if not in_cluster(config):
         return None
     peers = parse_peers(config.peers or f"{config.name}={config.listen_peers}")

@@ -1,12 +1,12 @@
-"""Queues and their partitions on the nodes of a cluster: the map, and the work that makes it true.
+"""Placement decides which queues exist and which nodes hold their partitions, and carries that out.
 
-The modules and sub-packages:
+Raft itself is in `querator.raft`, the state machine of a partition in `querator.partition`.
 
-    assign     chooses the nodes of a new group, and its first leader
-    bootstrap  facts about the own node that placement needs before it has a map
-    joining    how a node founds or joins its cluster
-    map        the placement map as a replicated state machine
-    placement  the placement of this node: the map, changes to it, waiting
-    tasks      the tasks that make the cluster what the map says
-    waiting    callers that wait until a change of the map is carried out
+    assign      which nodes get the replicas of a group, and which one should lead
+    bootstrap   what placement knows of its node before there is a map
+    joining     how a node finds, founds or joins its cluster
+    map         the placement map as a replicated state machine
+    placement   the placement of one node: its map, changes, background work
+    waiting     callers that wait for a change to take effect
+    work        the work that makes the cluster match the map
 """

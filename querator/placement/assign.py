@@ -1,9 +1,9 @@
-"""Which nodes hold a group's replicas, and which of them should lead it. Pure.
+"""Chooses the nodes that hold a group's replicas, and the one that should lead it. Pure.
 
-Groups are given to the nodes in turn: with n nodes by name, group g begins at node g mod n, goes
-round, and prefers to be led by the first. Ids of groups count up, so the partitions of one queue,
-and of all queues together, come out even in replicas and in leaders. Ids of replicas follow the
-names, for the order of a configuration says nothing.
+Groups are assigned round robin. With n nodes in order of name, the replicas of group g are on
+consecutive nodes from node g mod n on, and the first of these nodes is the preferred leader. Group
+ids count up, so replicas and leaders are even over the partitions of one queue and of all queues.
+Replica ids follow the node names, because the order of a configuration has no meaning.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,20 @@ from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup, PlacedNode
 
 REPLICAS_DEFAULT: Final = 3
-"""Of a partition, where there are so many nodes: any one machine may be lost."""
+"""Replicas of a partition if there are enough nodes: any one machine may be lost."""
 
 
 def replicas_wanted(nodes: int, asked: int = 0) -> int:
-    """Of a partition, where so many nodes take replicas and its queue asks for so many (0: for no
-    number of its own).
+    """Replicas of a partition when `nodes` nodes take replicas. `asked` is the number that its
+    queue asks for; 0: the default.
     """
     return min(asked or REPLICAS_DEFAULT, nodes)
 
 
 def assign(nodes: Sequence[PlacedNode], group: GroupId, *, replicas: int) -> PlacedGroup:
-    """`nodes` by name, at least one; as many replicas as asked for, or as there are nodes."""
+    """Places a new group. `nodes` are ordered by name, at least one. The group gets `replicas`
+    replicas, or one on each node if there are fewer nodes.
+    """
     assert nodes
     first = group % len(nodes)
     chosen = sorted((first + step) % len(nodes) for step in range(min(replicas, len(nodes))))
@@ -43,8 +45,8 @@ def assign(nodes: Sequence[PlacedNode], group: GroupId, *, replicas: int) -> Pla
 
 
 def replaced(placed: PlacedGroup, lost: NodeKey, by: NodeKey) -> PlacedGroup:
-    """The group with the lost node's replica given to another, under an id of its own; the same
-    object when the node has none.
+    """The group with the replica of node `lost` moved to node `by`, under a new replica id. Returns
+    the same object if `lost` has no replica of it.
     """
     old = placed.replica_on(lost)
     if old is None:

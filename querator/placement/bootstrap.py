@@ -1,4 +1,4 @@
-"""What placement is told of its own node before there is a map."""
+"""What placement knows of its own node before there is a map."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,19 +11,21 @@ from querator.model.placement_map import PlacedNode
 from querator.placement.assign import assign
 
 Propose = Callable[[GroupId, Any], Awaitable[Any]]
-"""Brings a command to the leader of its group, wherever that is; gives its result, which may be a
-Refusal. Raises QueratorError."""
+"""Sends a command to the leader of its group, on any node. Returns the result, which may be a
+Refusal. Raises QueratorError.
+"""
 
 
 Ask = Callable[[GroupId, Any], Awaitable[Any]]
-"""Has a query of `partition.facts` answered on the node that leads the group, wherever that is, as
-of after everything that was answered before. Raises QueratorError."""
+"""Sends a query of `partition.facts` to the leader of the group, on any node. The answer reflects
+everything that was answered before. Raises QueratorError.
+"""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """`node` is what the node says of itself, `replicas` the configuration of the placement group
-    that this node begins with. `founders` are all nodes with which the cluster began, of which any
-    may come to tell the map; empty for a node that came later.
+    """`node` is the node's own description, `replicas` the configuration of the placement group
+    with which this node begins. `founders` are all nodes that founded the cluster, and any of them
+    may propose these nodes to the map; empty for a node that joined later.
     """
 
     cluster_id: str
@@ -43,7 +45,9 @@ def founding(founders: tuple[PlacedNode, ...]) -> Replicas:
 
 
 def learning(replicas: Replicas, node: NodeKey) -> Replicas:
-    """The replicas as a node begins with them that came to a group later: its own does not vote."""
+    """The replicas with which a node begins that joined a group later: its own replica does not
+    vote.
+    """
     return tuple(
         msgspec.structs.replace(replica, voter=False) if replica.node == node else replica
         for replica in replicas
@@ -51,6 +55,6 @@ def learning(replicas: Replicas, node: NodeKey) -> Replicas:
 
 
 def alone(name: str = "node", incarnation: str = "alone") -> Standing:
-    """Of a cluster of one node, in one process."""
+    """The standing of the only node of a cluster, in one process."""
     node = PlacedNode(name, incarnation, peer_address="", client_address="")
     return Standing("alone", node, founding((node,)), (node,))

@@ -1,14 +1,14 @@
-"""The placement of this node: the map as it is now, changes to it, and the work that follows.
+"""The placement of this node: the current map, changes to it, and the work that follows from them.
 
-Changes are entries of group 0, which a node proposes through `propose`, wherever its leader is. A
-change is answered when the groups of the queue have followed it (a deletion: when nobody can lead
-one of them any more) and the map of this node shows it; the work goes on whether or not its caller
-waits.
+A change is an entry of group 0. The node sends it through `propose` to the leader of group 0, on
+any node. A change is answered when the groups of the queue have applied it and the map of this node
+shows it. A deletion is answered when no node can lead a partition of the queue any more. The work
+continues even if the caller stops waiting.
 
-Every node does what the map asks of its own replicas; what concerns the whole cluster (forming it,
-giving partitions their settings) is done by the node that leads group 0.
+Every node does the work for its own replicas. Work for the whole cluster, such as forming it and
+configuring partitions, is done by the leader of group 0.
 
-Longer than 500 lines: a change and the wait for what follows from it are read together.
+Longer than 500 lines: a change and the wait for its effect are read together.
 """
 
 import asyncio
@@ -44,20 +44,23 @@ from querator.raft.host import Host
 from querator.storage.environment import Environment
 
 SETTLING_MAX = 16
-"""Queues that are worked on at once: opening and deleting groups must not crowd out items."""
+"""Queues that are worked on at once, so that opening and deleting groups does not crowd out items.
+"""
 
 AGAIN_AFTER_S_MIN = 0.02
 AGAIN_AFTER_S_MAX = 2.0
-"""Pause after a failed attempt, doubled each time: a full disk or a stopped group stays a while."""
+"""Pause after a failed attempt, doubled each time: a full disk or a stopped group lasts for a
+while.
+"""
 
 TELL_S = 1.0
-"""How long the others are told that a node hands off: it does so all the same."""
+"""Time to announce a handoff to the other nodes. The node hands off even if that fails."""
 
 SURPLUS_S = 1.0
-"""Between two looks at what has moved away."""
+"""Pause between two checks for replicas that have moved away."""
 
 SHOWN_WITHIN_S = 1.0
-"""After this a step that the map does not show is done again."""
+"""A step that the map does not show within this time is repeated."""
 
 _log = telemetry.logger(__name__)
 
@@ -65,8 +68,8 @@ Watcher = Callable[[PlacementMap], None]
 
 
 class Placement:
-    """Belongs to one event loop. `start` and `stop` once each; the owner of the host passes on its
-    events of group 0.
+    """Belongs to one event loop. `start` and `stop` are called once each. The owner of the host
+    passes on the events of group 0.
     """
 
     def __init__(
@@ -82,10 +85,10 @@ class Placement:
         connected: Connected = dict,
         newcomers: Newcomers = tuple,
     ) -> None:
-        """`machine_for` makes the machine of a partition's group. `on_failure` is told of a defect
-        that stopped the work behind the map. `propose` and `ask` None: the host's own, for a node
-        that leads all groups. `connected` gives the other nodes whose connections are open,
-        `newcomers` those that want to join.
+        """`machine_for` makes the machine of a partition's group. `on_failure` gets a defect that
+        stopped the background work. `propose` and `ask` default to the host's own, for a node that
+        leads all groups. `connected` returns the other nodes with open connections, `newcomers` the
+        nodes that want to join.
         """
         self._host = host
         self._connected = connected
@@ -108,7 +111,7 @@ class Placement:
         self._effects = _NOTHING
         self._known = asyncio.Event()
         self._moved = asyncio.Event()
-        """Set, and replaced, by each of the effects."""
+        """Set, and replaced, whenever effects arrive."""
         self._watchers: list[Watcher] = []
         self._settling: dict[QueueId, asyncio.Task[None]] = {}
         self._failed: dict[QueueId, str] = {}
@@ -122,22 +125,22 @@ class Placement:
 
     @property
     def map(self) -> PlacementMap:
-        """The last version that this node knows; empty before `start`."""
+        """The newest version that this node knows; empty before `start`."""
         return self._effects.map
 
     @property
     def pending(self) -> frozenset[QueueId]:
-        """Queues for which there is something left to do, here or elsewhere."""
+        """Queues with pending work, on this node or elsewhere."""
         return self._effects.pending
 
     @property
     def deleted_on(self) -> Mapping[QueueId, tuple[NodeKey, ...]]:
-        """Of queues being deleted: the nodes that hold nothing of them any more."""
+        """For each queue that is being deleted, the nodes that hold none of its data any more."""
         return self._effects.deleted_on
 
     def missing(self, queue: QueueId) -> tuple[int, ...]:
-        """Numbers of the partitions that a pending change of the queue waits for: known to the
-        leader of group 0, empty elsewhere.
+        """Numbers of the partitions that a pending change of the queue waits for. Only the leader
+        of group 0 knows them; empty on other nodes.
         """
         if queue not in self.pending or not self._host.leads(PLACEMENT_GROUP):
             return ()
@@ -145,18 +148,20 @@ class Placement:
         return tuple(sorted(there))
 
     def last_error(self, queue: QueueId) -> str:
-        """Why the last attempt at what is left to do for the queue failed here; empty: it has not
-        failed.
+        """Why the last attempt at the queue's pending work failed on this node; empty if it did not
+        fail.
         """
         return self._failed.get(queue, "")
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
-        """`callback` gets each new map, on the event loop; the returned function ends that."""
+        """Calls `callback` with each new map, on the event loop. The returned function unsubscribes
+        it.
+        """
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
 
     def on_effects(self, effects: PlacementEffects) -> None:
-        """What an entry of group 0, or its recovery, made of the map."""
+        """Takes over the map that an entry of group 0, or its recovery, produced."""
         before = self._effects.map
         newer = effects.map.epoch > before.epoch or not self._known.is_set()
         self._effects = effects
@@ -169,7 +174,7 @@ class Placement:
         self._waiting.look(effects)
 
     def on_partition(self, group: GroupId, effects: PartitionEffects) -> None:
-        """What an apply has made of a partition with a replica here."""
+        """Takes over the effects of an apply on a partition with a replica here."""
         self._sharing.on_drained(group, effects.drained)
 
     def _on_heard(self, effects: PlacementEffects) -> None:
@@ -179,9 +184,10 @@ class Placement:
     # --- life --------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recovers the map and opens the groups of its queues; the rest of the work goes on behind.
+        """Recovers the map and opens the groups of its queues. Other work continues in the
+        background.
 
-        A group that does not open takes only its partition down: it is logged.
+        If a group does not open, only its partition is down, and the failure is logged.
         """
         loop = asyncio.get_running_loop()
         replicas = self._standing.replicas
@@ -206,7 +212,9 @@ class Placement:
             await asyncio.wait((self._forming,))
 
     async def until_formed(self) -> None:
-        """Returns when the map names this node with its data: from then on it is of use."""
+        """Returns when the map lists this node with its incarnation: the node is usable from then
+        on.
+        """
         own = self._standing.node
         while (known := self.map.node(own.name)) is None or known.key != own.key:
             await self._moved.wait()
@@ -227,8 +235,8 @@ class Placement:
             self._on_failure(error)
 
     def end(self) -> None:
-        """Takes no more work on, gives up what is under way, and ends those who wait for it: when
-        the host has failed, or before `stop`.
+        """Accepts no more work, cancels running work, and fails waiting callers. Called when the
+        host has failed, or before `stop`.
         """
         self._running = False
         for task in self._tasks():
@@ -237,7 +245,7 @@ class Placement:
         self._waiting.end(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
 
     async def stop(self) -> None:
-        """Ends the work behind the map where it is; it goes on at the next start."""
+        """Stops the background work; the next start continues it."""
         self.end()
         await asyncio.gather(*self._tasks(), return_exceptions=True)
 
@@ -250,11 +258,12 @@ class Placement:
     async def create_queue(
         self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
     ) -> tuple[Queue, bool]:
-        """The queue, usable, and whether this call made it. `timeout_ms` bounds the whole call, as
-        CHANGE_WAIT_MS_MAX does; then OUTCOME_UNKNOWN. Raises QueratorError:
+        """Returns the queue, ready for use, and whether this call created it. `timeout_ms` bounds
+        the whole call, as does CHANGE_WAIT_MS_MAX; after that, OUTCOME_UNKNOWN. Raises
+        QueratorError:
 
-        QUEUE_EXISTS with other settings, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and what is
-        wrong with the dead queue (INVALID_ARGUMENT, QUEUE_NOT_FOUND, UNAVAILABLE).
+        QUEUE_EXISTS if the settings differ, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and for
+        the dead queue INVALID_ARGUMENT, QUEUE_NOT_FOUND or UNAVAILABLE.
         """
         deadline = _deadline(timeout_ms)
         result = await self._decided(CreateQueue(namespace, name, settings), deadline)
@@ -270,11 +279,11 @@ class Placement:
         *,
         timeout_ms: int = 0,
     ) -> Queue:
-        """The queue, when all partitions have the settings. `mask` names fields of `QueueSettings`;
-        `timeout_ms` as of `create_queue`.
+        """Returns the queue when all partitions have the settings. `mask` names fields of
+        `QueueSettings`; `timeout_ms` is as for `create_queue`.
 
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_DELETING,
-        VERSION_CONFLICT, INVALID_ARGUMENT, and as `create_queue` for the dead queue.
+        VERSION_CONFLICT, INVALID_ARGUMENT, and the errors of `create_queue` for the dead queue.
         """
         command = UpdateQueue(namespace, name, settings, mask, expected_version)
         deadline = _deadline(timeout_ms)
@@ -284,11 +293,11 @@ class Placement:
     async def delete_queue(
         self, namespace: str, name: str, *, deadline: float | None = None
     ) -> None:
-        """Returns when nobody can lead a partition of the queue any more: from then on nothing is
-        stored in it or leased from it, on whatever node. The data goes in the background.
+        """Returns when no node can lead a partition of the queue any more. From then on no node
+        stores anything in the queue or leases from it. Its data is deleted in the background.
 
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_IN_USE; OUTCOME_UNKNOWN
-        when that is not certain before the deadline, by the loop's clock.
+        when that is not certain before the deadline (a time of the loop's clock).
         """
         result = await self._decided(DeleteQueue(namespace, name), deadline)
         try:
@@ -301,17 +310,17 @@ class Placement:
 
     @property
     def said(self) -> PlacedNode:
-        """What this node says of itself."""
+        """This node's own description."""
         return self._said
 
     def say(self, node: PlacedNode) -> None:
-        """What this node says of itself from here on; the map learns it in a moment."""
+        """Replaces this node's own description. The map receives it shortly afterwards."""
         assert node.key == self._standing.key
         self._said = node
 
     async def hand_over(self, timeout_s: float) -> HandedOver:
-        """Gives all leaderships of this node to others, within the time, and takes none any more
-        until it starts again, as far as others can be told.
+        """Transfers all leaderships of this node to others within the time. The node takes none
+        again until it restarts, as far as the other nodes can be informed.
         """
         until_s = asyncio.get_running_loop().time() + timeout_s
         if self._connected():
@@ -331,7 +340,9 @@ class Placement:
             _log.info("placement.handoff_not_told", error=str(error))
 
     async def change(self, command: Command) -> Any:
-        """Proposes a command about nodes; its result. Raises QueratorError, also for a refusal."""
+        """Proposes a command about nodes and returns its result. Raises QueratorError, also for a
+        refusal.
+        """
         return await self._decided(command)
 
     async def _decided(self, command: Command, deadline: float | None = None) -> Any:
@@ -351,7 +362,7 @@ class Placement:
         return result
 
     async def _followed(self, queue: Queue, deadline: float) -> Queue:
-        """The queue as it is when the map of this node shows it with nothing left to do."""
+        """Returns the queue once the map of this node shows it without pending work."""
         if not self._running:
             raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the node is stopping")
         try:
@@ -368,9 +379,9 @@ class Placement:
     # --- the work behind the map -------------------------------------------------
 
     def _work(self, *, since: PlacementMap | None = None) -> None:
-        """Sees to it that every queue with something left to do here has a task that does it.
+        """Starts a task for every queue with pending work on this node.
 
-        `since`: the map before this one. Looked at are the queues that are pending, and those whose
+        `since` is the map before this one. Checked are the queues that are pending, and those whose
         replicas have changed.
         """
         if not self._running:
@@ -389,7 +400,7 @@ class Placement:
             self._forming = loop.create_task(self._form())
 
     def _wake(self) -> None:
-        """What waits for the map, or for what this node holds, looks again."""
+        """Wakes the tasks that wait for the map, or for the replicas of this node."""
         self._moved.set()
         self._moved = asyncio.Event()
 
@@ -401,7 +412,7 @@ class Placement:
                 self._settling[queue_id] = loop.create_task(self._settle(queue_id))
 
     async def _clear_surplus(self) -> None:
-        """Deletes, again and again, what has moved away from this node."""
+        """Deletes replicas that have moved away from this node, periodically."""
         looked_at: tuple[PlacementMap, int] | None = None
         while True:
             await asyncio.sleep(SURPLUS_S)
@@ -422,12 +433,12 @@ class Placement:
                 _log.info("placement.cleared", group=group)
                 owner = self.map.by_group(group)
                 if owner is not None:
-                    # It may have come back meanwhile.
+                    # The replica may have come back meanwhile.
                     self._look_at((owner[0].id,))
                     self._wake()
 
     async def _let_go(self) -> None:
-        """Lets closing partitions go, while this node leads the map."""
+        """Removes closing partitions, while this node leads the map."""
 
         def led() -> PlacementMap:
             return self.map if self._host.leads(PLACEMENT_GROUP) else _NOTHING.map
@@ -435,7 +446,7 @@ class Placement:
         await self._sharing.run(led, lambda: self.pending)
 
     def _step_for(self, queue_id: QueueId) -> Step | None:
-        """What this node has to do next for the queue."""
+        """The next step of this node for the queue."""
         placed = self.map
         queue = placed.get(queue_id)
         if queue is None:
@@ -472,7 +483,9 @@ class Placement:
 
     @contextlib.asynccontextmanager
     async def _opening_meanwhile(self, queue_id: QueueId) -> AsyncIterator[None]:
-        """For a step that may wait long for other nodes, or for replicas that come to this one."""
+        """Opens new replicas during a step that may wait long for other nodes, or for replicas that
+        move to this node.
+        """
         # Owned: ended below.
         opening = asyncio.get_running_loop().create_task(self._open_what_comes(queue_id))
         try:
@@ -490,7 +503,7 @@ class Placement:
             if queue is None or queue.state is QueueState.DELETING:
                 return
             if self._reconciler.missing(placed, queue):
-                # What does not open is opened, and told, when this step is over.
+                # If a group does not open, this is retried and logged after the current step.
                 with contextlib.suppress(QueratorError):
                     await self._reconciler.open(placed, queue)
             await moved.wait()
@@ -529,7 +542,7 @@ class Placement:
             del self._settling[queue_id]
 
     async def _rest(self, queue_id: QueueId, pause_s: float) -> None:
-        """Until the time is over, or the map says something else of the queue."""
+        """Returns when the time is over, or the map has changed for the queue."""
         known = self.map.get(queue_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -537,7 +550,7 @@ class Placement:
                     await self._moved.wait()
 
     async def _form(self) -> None:
-        """Tells the map its first nodes, while this node leads and they are not known."""
+        """Proposes the first nodes to the map, while this node leads and the map has none."""
         pause_s = AGAIN_AFTER_S_MIN
         command = FormCluster(self._standing.cluster_id, self._standing.founders)
         try:
@@ -562,4 +575,4 @@ def _deadline(timeout_ms: int) -> float:
 
 
 _NOTHING = PlacementEffects(PlacementMap(), frozenset(), {}, QueueId(0))
-"""Before the first effects."""
+"""The effects before any were received."""

@@ -1,4 +1,4 @@
-"""Callers who wait until the map of this node shows their change with nothing left to do."""
+"""Callers that wait until the map of this node shows their change without pending work."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,19 +15,21 @@ Shown = Callable[[PlacementEffects], bool]
 
 
 class Waiting:
-    """Belongs to one event loop. The owner passes on all effects, and calls `end` at last."""
+    """Belongs to one event loop. The owner passes on all effects, and finally calls `end`."""
 
     def __init__(self) -> None:
         self._waiting: dict[QueueId, list[tuple[Shown, asyncio.Future[None]]]] = {}
         self._ended: QueratorError | None = None
 
     async def until_settled(self, asked: Queue, effects: PlacementEffects) -> None:
-        """Returns when the queue is as `asked`, or gone. Raises what `end` is given."""
+        """Returns when the queue has the version `asked`, or is gone. Raises the error given to
+        `end`.
+        """
         await self._until(asked.id, lambda shown: shown.has_settled(asked), effects)
 
     async def until_closed(self, queue_id: QueueId, effects: PlacementEffects) -> None:
-        """Returns when nobody can lead a partition of the queue, which is being deleted, any more.
-        Raises what `end` is given.
+        """Returns when no node can lead a partition of the queue, which is being deleted. Raises
+        the error given to `end`.
         """
         await self._until(queue_id, lambda shown: shown.has_closed(queue_id), effects)
 
@@ -61,7 +63,7 @@ class Waiting:
                 del self._waiting[queue_id]
 
     def end(self, error: QueratorError) -> None:
-        """Ends all who wait by the error, and who comes later."""
+        """Fails all current and later waiters with the error."""
         self._ended = error
         for waiting in self._waiting.values():
             for _, future in waiting:
@@ -71,7 +73,7 @@ class Waiting:
 
 
 def not_decided() -> QueratorError:
-    """For a caller who has waited long enough for the placement group."""
+    """The error when the placement group has not answered before the deadline."""
     return QueratorError(
         ErrorCode.OUTCOME_UNKNOWN,
         "the placement group did not answer before the deadline: whether it has taken the change "
@@ -80,8 +82,8 @@ def not_decided() -> QueratorError:
 
 
 def not_followed(asked: Queue, placed: PlacementMap, missing: Sequence[int]) -> QueratorError:
-    """For a caller who has waited long enough. `missing`: the partitions that are waited for, as
-    far as is known.
+    """The error when partitions have not followed before the deadline. `missing`: the partitions
+    that are waited for, as far as is known.
     """
     numbers = ", ".join(map(str, missing))
     waits = f"; it waits for partitions {numbers}" if numbers else ""
@@ -99,7 +101,7 @@ def not_followed(asked: Queue, placed: PlacementMap, missing: Sequence[int]) -> 
 
 
 def not_closed(asked: Queue, effects: PlacementEffects) -> QueratorError:
-    """For a caller who has waited long enough for the queue, which is being deleted, to close."""
+    """The error when the queue, which is being deleted, is not closed before the deadline."""
     closed = effects.deleted_on.get(asked.id, ()) + effects.closed_on.get(asked.id, ())
     known = effects.map.get(asked.id)
     left = {} if known is None else open_groups(effects.map, known, closed)
